@@ -4,7 +4,7 @@
 process with one thread, and lets them compute loss and gradients of the same rows in turns; the ratios are of CPU time, which
 a busy machine moves least. SmolLM2-135M-Instruct, float32, LoRA r=16 on all linear layers. The floor: distinct tokens ×
 parameters that they go through × 4 (twice forward, twice backward by the input; the weights are frozen), at the rate of a matrix
-product of 256 tokens, measured beside each update. Prints a table for bench/README.md.
+product of 256 tokens, measured beside each update; and the same with attention's six products of what each token sees. Prints a table for bench/README.md.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ def one_side(side: str, name: str, options: argparse.Namespace) -> None:
     update = {"tree": tree_update, "two levels": two_level_update}[side](model, groups)
     inner = sum(p.numel() for p in model.get_base_model().model.layers.parameters())
     operations = 4 * (distinct(groups) * inner + learnt_tokens(groups) * base.lm_head.weight.numel())
+    attention = 12 * seen_pairs(groups) * base.config.hidden_size * len(base.model.layers)
     left, right = torch.randn(256, 576), torch.randn(576, 1536)
 
     def rate() -> float:
@@ -147,6 +148,7 @@ def one_side(side: str, name: str, options: argparse.Namespace) -> None:
         rates.append(rate())
         found = {
             "seconds": seconds, "floor": operations / statistics.mean(rates), "loss": loss,
+            "with_attention": (operations + attention) / statistics.mean(rates),
             "norm": float(torch.stack([p.grad.norm() for p in trained]).norm()),
             "kept": kept,
         }  # fmt: skip
@@ -192,6 +194,14 @@ def distinct(groups: Groups) -> int:
     return len(beginnings)
 
 
+def seen_pairs(groups: Groups) -> int:
+    """Pairs of a distinct token and one that it attends to: six products of head size each, forward and backward."""
+    from workers.lib.prefixes import Tree
+
+    rows = [prompt + ids[:-1] for prompt, group in groups for ids, _ in group]
+    return int((Tree(rows).tokens().positions + 1).sum())
+
+
 def learnt_tokens(groups: Groups) -> int:
     return len({hash((*prompt, *ids[: at + 1])) for prompt, group in groups for ids, learnt in group
                 for at, one in enumerate(learnt) if one})  # fmt: skip
@@ -232,8 +242,9 @@ def compare(name: str, options: argparse.Namespace) -> str:
             raise SystemExit(f"{name}: the sides differ in their {quantity}: {two[-1][quantity]}, {tree[-1][quantity]}")
     ratio = statistics.median(a["seconds"] / b["seconds"] for a, b in zip(tree, two, strict=True))
     floor = statistics.median(a["seconds"] / a["floor"] for a in tree)
+    whole = statistics.median(a["seconds"] / a["with_attention"] for a in tree)
     memory = tree[-1]["kept"] / two[-1]["kept"]
-    return f"| {SETS[name]} | {ratio:.2f} | {memory:.2f} | {floor:.2f} |"
+    return f"| {SETS[name]} | {ratio:.2f} | {memory:.2f} | {floor:.2f} | {whole:.2f} |"
 
 
 def main() -> None:
@@ -252,7 +263,8 @@ def main() -> None:
     archive = subprocess.run(["git", "archive", BEFORE, "workers"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     subprocess.run(["tar", "-x", "-C", str(TWO_LEVELS)], input=archive.stdout, check=True)
     print(
-        "| rows | CPU time, two levels = 1 | kept for the backward pass, two levels = 1 | CPU time, floor = 1 |\n|---|---|---|---|"
+        "| rows | CPU time, two levels = 1 | kept for the backward pass, two levels = 1 | CPU time, floor = 1 | floor with attention = 1 |\n"
+        "|---|---|---|---|---|"
     )
     for name in options.only.split(","):
         print(compare(name, options), flush=True)

@@ -2,7 +2,8 @@
 
 Pairs of answers to one conversation; the loss raises the chosen one's log-probability against the rejected one's, relative to
 the reference, which is the model that the run starts from: its adapter as it was, or the bare base. Dropout is off, since both
-are compared. A resumed run is the unbroken one (workers.ml.trl_runs).
+are compared. What the answers share of their prompts is computed once (workers.ml.shared_forward). A resumed run is the unbroken
+one (workers.ml.trl_runs).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from workers.lib.program import StopFlag, run_main
 from workers.lib.specs import Dpo, Pair
 from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools
+from workers.ml.shared_forward import share_prompts
 from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, set_reference, train
 from workers.ml.validation import Validation, evaluated
 
@@ -59,6 +61,7 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
         ),
     )
     set_reference(model, spec.model.adapter)
+    share_prompts(trainer)
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
     refuse_long_rows([longer_of(row) for row in prepared], config.max_length)
     adapter = train(trainer, model, spec)

@@ -78,7 +78,7 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
     policy: Any = (
         AgentPolicy(engine, tools=environment.tools)
         if isinstance(engine, AgentEndpoint)
-        else open_policy(engine, spec.model, sampling_of(harness))
+        else open_policy(engine, spec.model, sampling_of(harness), None, None, environment.multi_turn)
     )
     try:
         play(

@@ -204,7 +204,9 @@ class Trainer:
         return [[samples[sample] for sample in range(n)] for samples in found]
 
     def policy(self, sampling: Sampling) -> Policy:
-        return self.servers.policy(sampling) if self.servers else EnginePolicy(self.engine, sampling)
+        if self.servers:
+            return self.servers.policy(sampling)
+        return EnginePolicy(self.engine, sampling, goes_on=self.environment.multi_turn)
 
     def check(self) -> None:
         """Raises Stop where the run, or what is sampled ahead, is to end."""

@@ -16,6 +16,7 @@ from workers.lib.program import StopFlag, run_main
 from workers.lib.specs import Kto, KtoConfig, Labelled
 from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools
+from workers.ml.shared_forward import share_prompts
 from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, set_reference, train
 from workers.ml.validation import Validation, evaluated
 
@@ -59,6 +60,7 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
         ),
     )
     set_reference(model, spec.model.adapter)
+    share_prompts(trainer)
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
     refuse_long_rows([len(row["prompt_ids"]) + len(row["completion_ids"]) for row in prepared], config.max_length)
     adapter = train(trainer, model, spec)

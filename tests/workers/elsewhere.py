@@ -42,6 +42,11 @@ class Far(Tensor):
         if function is Tensor.tolist:
             Elsewhere.waits += 1
             return args[0].detach().near.tolist()
+        if (
+            function is Tensor.t and torch.is_inference_mode_enabled()
+        ):  # of a parameter: no view can be made of such a wrapper there
+            with torch.inference_mode(False), torch.no_grad():
+                return super().__torch_function__(function, types, args, kwargs or {})
         return super().__torch_function__(function, types, args, kwargs or {})
 
     @classmethod

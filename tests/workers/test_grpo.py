@@ -303,7 +303,7 @@ def test_loss_and_gradients_are_those_of_trl(
         if part in name:
             monkeypatch.setitem(tree.PART, "cpu", tokens)
     if "chunks" in name:
-        monkeypatch.setitem(attention.CHUNK, "cpu", 2000)
+        monkeypatch.setitem(attention.BLOCK, "cpu", 4)
     fresh = "no adapter" in name or "LoRA" in name or "DoRA" in name
     model = {"base": str(tiny_model), "adapter": None if fresh else str(adapter)}
     config = CONFIG | {"updates_per_batch": 2, "max_grad_norm": 1e9} | CASES[name]
@@ -344,7 +344,7 @@ def test_an_update_never_holds_all_logits_or_attention_weights(
 ) -> None:
     """However many samples a step has; what grows with them is in the log-probabilities alone."""
     monkeypatch.setitem(losses.CHUNK, "cpu", 2000)
-    monkeypatch.setitem(attention.CHUNK, "cpu", 2000)
+    monkeypatch.setitem(attention.BLOCK, "cpu", 4)
     monkeypatch.setitem(tree.PART, "cpu", 32)
     case = Case(make_spec(config=CONFIG | {"beta": 0.1}), SPREAD)
     trainer = Trainer(case.spec, events, StopFlag())

@@ -119,17 +119,17 @@ SHARED_ANSWER = [  # a first answer that two rows share, each with a second turn
 
 @pytest.mark.parametrize("key", TOLERANCES, ids=str)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=row_sets(), part=st.sampled_from([1, 4, 9, 1000]), chunk=st.sampled_from([8, 200, 10**6]))
-@example(rows=SHARED_ANSWER, part=1, chunk=8)
-@example(rows=SHARED_ANSWER, part=4, chunk=10**6)
-@example(rows=[Row([3], [True])], part=4, chunk=8)
+@given(rows=row_sets(), part=st.sampled_from([1, 4, 9, 1000]), block=st.sampled_from([1, 3, 64]))
+@example(rows=SHARED_ANSWER, part=1, block=1)
+@example(rows=SHARED_ANSWER, part=4, block=64)
+@example(rows=[Row([3], [True])], part=4, block=3)
 def test_logprobs_and_gradients_are_those_of_each_row_alone(
-    key: tuple[str, torch.dtype], rows: list[Row], part: int, chunk: int
+    key: tuple[str, torch.dtype], rows: list[Row], part: int, block: int
 ) -> None:
     plain, ours = MODELS[key]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tree.PART, "cpu", part)
-        patch.setitem(attention.CHUNK, "cpu", chunk)
+        patch.setitem(attention.BLOCK, "cpu", block)
         expected, expected_gradients = plainly(plain, rows)
         found, found_gradients = by_the_tree(ours, rows)
     assert found.keys() == expected.keys() == {number for number, row in enumerate(rows) if targets(row)}

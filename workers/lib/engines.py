@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -19,29 +19,33 @@ class Sampling:
 @dataclass(frozen=True)
 class SoFar:
     """A conversation up to the policy's last answer: the messages that were answered, and the ids of all that was given and
-    sampled, the answer included."""
+    sampled, the answer included. `computed` is what the engine gave to have it again (Output)."""
 
     messages: list[dict]
     tools: list[dict]
     ids: list[int]
+    computed: Any = None
 
 
 @dataclass(frozen=True)
 class Prompt:
     """A conversation to be answered once for each seed. An answer follows from prompt, sampling and its seed alone,
-    whatever else is generated with it. With `so_far` its tokens go on from those ids, where the chat template allows it."""
+    whatever else is generated with it. With `so_far` its tokens go on from those ids, where the chat template allows it.
+    `goes_on`: a later prompt may go on from an answer."""
 
     messages: list[dict]
     seeds: list[int]
     tools: list[dict] = field(default_factory=list)
     so_far: SoFar | None = None
+    goes_on: bool = False
 
 
 @dataclass(frozen=True)
 class Output:
     """One answer. `logprobs` are those of the tempered distribution (of the plain one where greedy), one a token.
     `token_ids` hold the token that ended the answer. `latency_ms` is from the request until the answer was whole: in a
-    batch, waiting for it included."""
+    batch, waiting for it included. `computed` lives as long as somebody keeps it, and holds with these weights only: what the engine
+    need not compute again for a prompt that goes on from this one."""
 
     text: str
     token_ids: list[int]
@@ -51,6 +55,7 @@ class Output:
     latency_ms: float
     truncated: bool
     prompt_token_ids: list[int] = field(default_factory=list)
+    computed: Any = field(default=None, repr=False, compare=False)
 
 
 Show = Callable[[int, int, str], None]

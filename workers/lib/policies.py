@@ -78,7 +78,7 @@ class Policy(Protocol):
 class _Asked:
     key: int
     prompt: Prompt
-    future: asyncio.Future[Reply]
+    future: asyncio.Future[Output]
 
 
 class EnginePolicy:
@@ -86,12 +86,13 @@ class EnginePolicy:
     as one, and each gets its answer as soon as it is whole; `most` cuts none, since an answer beyond it has exceeded the episode's
     limit either way. An engine that fails would fail again, so that is final. `watch` is called in the event loop.
 
-    Token in, token out: an episode's next prompt goes on from the ids of the one before and of its answer."""
+    Token in, token out: an episode's next prompt goes on from the ids of the one before and of its answer, and from what the
+    engine has computed of them, unless all episodes have one turn (`goes_on`)."""
 
     shares_time = True
 
-    def __init__(self, engine: Engine, sampling: Sampling, watch: Watch | None = None) -> None:
-        self.engine, self.sampling, self.watch = engine, sampling, watch
+    def __init__(self, engine: Engine, sampling: Sampling, watch: Watch | None = None, *, goes_on: bool = True) -> None:
+        self.engine, self.sampling, self.watch, self.goes_on = engine, sampling, watch, goes_on
         self.waiting: list[_Asked] = []
         self.so_far: dict[int, SoFar] = {}  # of each open episode
         self.running: asyncio.Task[None] | None = None
@@ -103,14 +104,14 @@ class EnginePolicy:
     ) -> Reply:
         # A seed of its own for each turn: the same words later on are not to give the same answer again.
         turn = sum(message["role"] == "assistant" for message in messages)
-        prompt = Prompt(messages, [seed_of(seed, turn, 0)], tools, self.so_far.get(key))
+        prompt = Prompt(messages, [seed_of(seed, turn, 0)], tools, self.so_far.get(key), self.goes_on)
         asked = _Asked(key, prompt, asyncio.get_running_loop().create_future())
         self.waiting.append(asked)
         if self.running is None or self.running.done():
             self.running = asyncio.create_task(self._run())
-        reply = await asked.future
-        self.so_far[key] = SoFar(messages, tools, reply.prompt_token_ids + reply.token_ids)
-        return reply
+        output = await asked.future
+        self.so_far[key] = SoFar(messages, tools, output.prompt_token_ids + output.token_ids, output.computed)
+        return reply_of(output)
 
     async def responds(self) -> bool:
         return not self.closed
@@ -125,6 +126,8 @@ class EnginePolicy:
             self.running.cancel()
             await asyncio.gather(self.running, return_exceptions=True)
         self.thread.shutdown()
+        self.running = None  # with what was cancelled in it
+        self.so_far.clear()
 
     async def _run(self) -> None:
         while self.waiting:
@@ -178,7 +181,7 @@ class EnginePolicy:
 def _deliver(group: list[_Asked], outputs: list[Output]) -> None:
     for one, output in zip(group, outputs, strict=True):
         if not one.future.done():
-            one.future.set_result(reply_of(output))
+            one.future.set_result(output)
 
 
 def reply_of(output: Output) -> Reply:

@@ -12,7 +12,7 @@ number ≤ the other's number < end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -42,6 +42,20 @@ class Node:
         """Leaves `length` tokens here and moves the rest into a child."""
         rest = Node(self.ids[length:], self.depth + length, self.children)
         self.ids, self.children = self.ids[:length], {rest.ids[0]: rest}
+
+
+@dataclass(eq=False)
+class Tokens:
+    """Tokens computed together, by their numbers: each [n]."""
+
+    ids: Sequence[int]
+    positions: np.ndarray
+    numbers: np.ndarray
+    ends: np.ndarray
+
+    def some(self, which: np.ndarray) -> Tokens:
+        ids = [self.ids[at] for at in which]
+        return Tokens(ids, self.positions[which], self.numbers[which], self.ends[which])
 
 
 @dataclass(eq=False)
@@ -75,6 +89,11 @@ class Tree:
     def shared(self) -> int:
         """How many tokens all sequences begin with: the first numbers."""
         return len(self._only.ids) if self._only else 0
+
+    def tokens(self) -> Tokens:
+        """All of them."""
+        whole = Part([*_below(self.root.children.values())])
+        return Tokens(whole.ids, whole.positions, whole.numbers, whole.ends)
 
     @property
     def _only(self) -> Node | None:
@@ -136,12 +155,16 @@ def _parts(nodes: Iterable[Node], most: int) -> list[Part]:
 
 def _whole(nodes: list[Node]) -> list[Part]:
     """One part of all these nodes' subtrees; none of no nodes."""
-    found, waiting = [], list(nodes)
+    return [Part([*_below(nodes)])] if nodes else []
+
+
+def _below(nodes: Iterable[Node]) -> Iterator[Node]:
+    """All of their subtrees."""
+    waiting = list(nodes)
     while waiting:
         node = waiting.pop()
-        found.append(node)
+        yield node
         waiting += node.children.values()
-    return [Part(found)] if found else []
 
 
 def _top(node: Node, most: int) -> Part:

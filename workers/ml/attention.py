@@ -1,26 +1,29 @@
-"""Attention of new tokens to segments of keys and values that several rows share (workers.ml.tree).
+"""Attention of new tokens to segments of keys and values: those of a tree (workers.ml.tree), or of rows being written.
 
-Weights (tokens × what they see, for each head) are the second largest thing in an update. They are computed for a chunk
-of the new tokens at a time, not kept, and computed again in the backward pass, which costs one matrix product of about
-ten; a chunk of a causal level does not look at the keys after it, which saves half of the prompt's own part.
+In a tree, a part's tokens attend to those before them in their own rows, among the part's own and in the parts above. They do so in
+blocks of a few tokens: the keys that none of a block sees are left out, so hardly anything hidden is computed, and the weights
+(tokens × what they see, for each head) exist for a few tokens of one head at a time, in both directions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import AttentionInterface
 
 from workers.lib.errors import JobError
+from workers.ml import flex
 
 NAME = "flywheel_tree"
-CHUNK = {"cpu": 2**21, "cuda": 2**27}  # weights at a time; 8 and 512 MiB in float32
+BLOCK = {"cpu": 64, "cuda": 1024}  # new tokens at a time
+FLASH = {"cpu"}  # where torch has a kernel that gives back the sums it needs for its backward pass
 
 
 @dataclass
@@ -36,21 +39,13 @@ class Segment:
     ends: np.ndarray = field(default_factory=lambda: np.empty(0, int))
 
 
-class Look(NamedTuple):
-    """What some of the new tokens attend to: `keys` of the segment of that index (the new tokens' own is the last), less those
-    that are hidden, [1 or b, 1 or new, s]; None for none."""
-
-    segment: int
-    keys: slice
-    hidden: Tensor | None
-
-
-Chunk = tuple[slice, list[Look]]  # of the new tokens, and what they attend to
+Attend = Callable[[Tensor, float, list[Tensor], list[Tensor]], Tensor]
+"""(query [R, heads, U, d], scaling, keys of each segment, values of each, the new tokens' own last) → [R, U, heads, d]"""
 
 
 @dataclass
 class Pass:
-    """One forward pass: which segments are above the new tokens, what these attend to, and where the new ones go.
+    """One forward pass: which segments are above the new tokens, how these attend, and where the new ones go.
 
     `store(layer, keys, values)` keeps the new keys and values [kv_heads, rows, new, head_dim] and returns those that the
     new tokens attend to among themselves. `longest` is the number of tokens of the longest row.
@@ -58,39 +53,8 @@ class Pass:
 
     above: list[Segment]
     store: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
-    chunks: list[Chunk]
+    attend: Attend
     longest: int
-
-
-def view(new: Segment, above: list[Segment], heads: int, device: torch.device) -> list[Chunk]:
-    """What the new tokens of a tree attend to: those before them in their own rows. In chunks whose weights fit in CHUNK;
-    keys that none of a chunk sees are not looked at, and a mask is there only for those that not all of it see."""
-    segments = [*above, new]
-    total = sum(len(segment.numbers) for segment in segments)
-    size = max(1, CHUNK.get(device.type, CHUNK["cpu"]) // (heads * total))
-    chunks = []
-    for at in range(0, len(new.numbers), size):
-        numbers = new.numbers[at : at + size, None]
-        looks = []
-        for index, segment in enumerate(segments):
-            seen = (segment.numbers <= numbers) & (numbers < segment.ends)
-            by = seen.sum(0)
-            kinds = np.where(by == len(seen), 2, by > 0)  # seen by all, by some, by none
-            edges = np.flatnonzero(np.diff(kinds, prepend=-1, append=-1)).tolist()
-            for keys in (slice(*pair) for pair in pairwise(edges)):
-                if kinds[keys.start]:
-                    hidden = torch.from_numpy(~seen[:, keys])[None] if kinds[keys.start] == 1 else None
-                    looks.append(Look(index, keys, None if hidden is None else hidden.to(device)))
-        chunks.append((slice(at, at + len(seen)), looks))
-    return chunks
-
-
-class Part(NamedTuple):
-    """Keys and values [kv, b, s, d] that R rows attend to (b divides R), and which of the s are hidden from them."""
-
-    keys: Tensor
-    values: Tensor
-    hidden: Tensor | None
 
 
 def attention(
@@ -117,91 +81,189 @@ def attention(
     own_keys, own_values = branch.store(layer, key.transpose(0, 1), value.transpose(0, 1))
     keys = [*(segment.keys[layer] for segment in branch.above), own_keys]
     values = [*(segment.values[layer] for segment in branch.above), own_values]
-    return _Attention.apply(query, scaling, branch.chunks, *keys, *values), None
+    return branch.attend(query, scaling, keys, values), None
 
 
-class _Attention(torch.autograd.Function):
-    """query [R, heads, U, d]; segments: the keys of each, then the values, the new tokens' own last."""
+# A tree's tokens
+
+
+class Block(NamedTuple):
+    """Some of the new tokens, the slices of segments that they attend to, and 0 or −inf for each pair, [1, 1, tokens × g, keys]:
+    g query heads share their keys."""
+
+    tokens: slice
+    keys: list[tuple[int, slice]]  # (index of the segment, of its tokens)
+    mask: Tensor
+
+
+def tree_attention(new: Segment, above: list[Segment]) -> Attend:
+    """How the new tokens of a tree attend: in blocks, or by FlexAttention on a GPU that has it."""
+
+    @cache  # for all layers
+    def mask(device: torch.device) -> Any:
+        segments = [*above, new]
+        numbers, ends = (np.concatenate([getattr(one, name) for one in segments]) for name in ("numbers", "ends"))
+        return flex.block_mask(new.numbers, numbers, ends, device)
+
+    @cache
+    def blocks(group: int, dtype: torch.dtype, device: torch.device) -> list[Block]:
+        return blocks_of(new, above, group, torch.empty(0, dtype=dtype, device=device))
+
+    def attend(query: Tensor, scaling: float, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+        group = query.shape[1] // len(keys[0])
+        if flex.usable(query.shape[-1], group, query.dtype, query.device):
+            return flex.attend(query, scaling, keys, values, mask(query.device))
+        return _Blocks.apply(query, scaling, blocks(group, query.dtype, query.device), *keys, *values)
+
+    return attend
+
+
+def blocks_of(new: Segment, above: list[Segment], group: int, like: Tensor) -> list[Block]:
+    """`group` query heads share their keys; the masks have device and dtype of `like`."""
+    segments, size = [*above, new], BLOCK.get(like.device.type, BLOCK["cpu"])
+    found = []
+    for at in range(0, len(new.numbers), size):
+        numbers = new.numbers[at : at + size, None]
+        keys, seen = [], []
+        for index, segment in enumerate(segments):
+            near = np.flatnonzero((segment.numbers <= numbers[-1]) & (numbers[0] < segment.ends))
+            if not len(near):
+                continue
+            near = slice(near[0], near[-1] + 1)
+            sees = (segment.numbers[near] <= numbers) & (numbers < segment.ends[near])
+            edges = np.flatnonzero(np.diff(sees.any(0), prepend=False, append=False)).tolist()
+            for first, last in zip(edges[::2], edges[1::2], strict=True):
+                keys.append((index, slice(near.start + first, near.start + last)))
+                seen.append(sees[:, first:last])
+        hidden = torch.from_numpy(~np.concatenate(seen, axis=1)).to(like.device)
+        mask = like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+        mask = mask[:, None].expand(-1, group, -1).reshape(1, 1, -1, mask.shape[1])
+        found.append(Block(slice(at, at + len(numbers)), keys, mask))
+    return found
+
+
+class _Blocks(torch.autograd.Function):
+    """query [1, heads, U, d]; segments: the keys of each [kv, 1, s, d], then the values. Keeps neither weights nor copies of keys."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, scaling: float, chunks: list[Chunk], *segments: Tensor) -> Tensor:
-        rows, heads, new, d = query.shape
-        q = _grouped(query * scaling, len(segments[0]))
-        output = query.new_empty(rows, new, heads, d)
-        for chunk, looks in chunks:
-            seen = _parts(looks, segments)
-            weights = _weights(q[:, :, :, chunk], seen).to(q.dtype)
-            found = sum(_product(weight, part.values) for weight, part in _split(weights, seen))
-            output[:, chunk] = found.permute(1, 3, 0, 2, 4).reshape(rows, -1, heads, d)
-        ctx.save_for_backward(query, output, *segments)
-        ctx.scaling, ctx.chunks = scaling, chunks
+    def forward(ctx: Any, query: Tensor, scaling: float, blocks: list[Block], *segments: Tensor) -> Tensor:
+        q = _folded(query.transpose(1, 2), len(segments[0]))
+        output, sums = torch.empty_like(q), []
+        for tokens, slices, mask in blocks:
+            keys, values = _chosen(slices, segments)
+            found, total = _forward(_rows(q, tokens), keys, values, mask, scaling)
+            output[:, tokens] = found.view_as(output[:, tokens])
+            sums.append(total)
+        output = _unfolded(output)
+        ctx.save_for_backward(query, output, *sums, *segments)
+        ctx.scaling, ctx.blocks = scaling, blocks
         return output
 
     @staticmethod
-    def backward(ctx: Any, wanted: Tensor) -> tuple[Tensor | None, ...]:
-        """Of softmax: gradient of a score = weight × (gradient of the weight − their mean by weight)."""
-        query, output, *segments = ctx.saved_tensors
-        kv = len(segments[0])
-        q = _grouped(query * ctx.scaling, kv)
-        wanted, output = (_grouped(x.transpose(1, 2), kv) for x in (wanted, output))
-        mean = (wanted * output).sum(-1, keepdim=True, dtype=_wide(q))
-        q_gradient, gradients = torch.empty_like(q), [torch.zeros_like(segment) for segment in segments]
-        for chunk, looks in ctx.chunks:
-            queries, arriving = q[:, :, :, chunk], wanted[:, :, :, chunk]
-            seen, into, found = _parts(looks, segments), _parts(looks, gradients), []
-            for (weight, part), gradient in zip(_split(_weights(queries, seen), seen), into, strict=True):
-                b = part.keys.shape[1]
-                scores = _product(arriving, part.values.transpose(-1, -2)) - mean[:, :, :, chunk]
-                scores = (scores * weight).to(q.dtype)
-                found.append(_product(scores, part.keys))
-                weight = _fold(weight.to(q.dtype), b).transpose(-1, -2)
-                gradient.values.add_(weight @ _fold(arriving, b))
-                gradient.keys.add_(_fold(scores, b).transpose(-1, -2) @ _fold(queries, b))
-            q_gradient[:, :, :, chunk] = sum(found)
-        back = q_gradient.transpose(0, 1).reshape(query.shape) * ctx.scaling
-        return back, None, None, *gradients
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
+        query, output, *rest = ctx.saved_tensors
+        sums, segments = rest[: len(ctx.blocks)], rest[len(ctx.blocks) :]
+        half = len(segments) // 2
+        q, output, arriving = (_folded(x, len(segments[0])) for x in (query.transpose(1, 2), output, arriving))
+        of_query, of_segments = torch.empty_like(q), [torch.zeros_like(segment) for segment in segments]
+        for (tokens, slices, mask), total in zip(ctx.blocks, sums, strict=True):
+            keys, values = _chosen(slices, segments)
+            rows = (_rows(x, tokens) for x in (arriving, q, output))
+            found, *of_chosen = _backward(*rows, keys, values, total, mask, ctx.scaling)
+            of_query[:, tokens] = found.view_as(of_query[:, tokens])
+            for gradients, into in zip(of_chosen, (of_segments[:half], of_segments[half:]), strict=True):
+                pieces = gradients[0].split([where.stop - where.start for _, where in slices], dim=1)
+                for (index, where), piece in zip(slices, pieces, strict=True):
+                    into[index][:, 0, where] += piece
+        return _unfolded(of_query).transpose(1, 2), None, None, *of_segments
 
 
-def _parts(looks: list[Look], segments: Sequence[Tensor]) -> list[Part]:
-    """Views of the segments' keys and values."""
-    keys, values = segments[: len(segments) // 2], segments[len(segments) // 2 :]
-    return [Part(keys[at][:, :, where], values[at][:, :, where], hidden) for at, where, hidden in looks]
+def _forward(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+    """(what q [1, kv, n, d] finds, the log of each softmax's sum)."""
+    if q.device.type in FLASH:
+        attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return attend(q, keys, values, 0.0, False, attn_mask=mask, scale=scaling)
+    found = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scaling)
+    return found, q.new_empty(0)
 
 
-def _weights(q: Tensor, parts: list[Part]) -> Tensor:
-    """[kv, R, g, U, all that is seen], float32 or wider; they add up to 1."""
-    scores = []
-    for part in parts:
-        found = _product(q, part.keys.transpose(-1, -2))
-        if part.hidden is not None:
-            blocks = found.view(len(found), len(part.hidden), -1, *found.shape[2:])
-            blocks.masked_fill_(part.hidden[:, None, None], float("-inf"))
-        scores.append(found)
-    return torch.cat(scores, dim=-1).softmax(dim=-1, dtype=_wide(q))
+def _backward(
+    arriving: Tensor, q: Tensor, output: Tensor, keys: Tensor, values: Tensor, total: Tensor, mask: Tensor, scaling: float
+) -> Sequence[Tensor]:  # fmt: skip
+    """The gradients of q, keys and values."""
+    if q.device.type in FLASH:
+        backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return backward(arriving, q, keys, values, output, total, 0.0, False, attn_mask=mask, scale=scaling)
+    leaves = [x.detach().requires_grad_() for x in (q, keys, values)]
+    with torch.enable_grad():
+        found = functional.scaled_dot_product_attention(*leaves, attn_mask=mask, scale=scaling)
+    return torch.autograd.grad(found, leaves, arriving)
 
 
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
+def _chosen(slices: list[tuple[int, slice]], segments: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Keys and values [1, kv, n, d]."""
+    half = len(segments) // 2
+    keys, values = (
+        torch.cat([some[index][:, 0, where] for index, where in slices], dim=1)[None]
+        for some in (segments[:half], segments[half:])
+    )
+    return keys, values
 
 
-def _split(weights: Tensor, parts: list[Part]) -> Iterator[tuple[Tensor, Part]]:
-    return zip(weights.split([part.keys.shape[2] for part in parts], dim=-1), parts, strict=True)
+def _folded(x: Tensor, kv: int) -> Tensor:
+    """[1, U, heads, d] → [kv, U, g, d]: the tokens of all heads that share their keys are one matrix."""
+    _, new, heads, d = x.shape
+    return x.reshape(new, kv, heads // kv, d).transpose(0, 1).contiguous()
 
 
-def _grouped(x: Tensor, kv: int) -> Tensor:
-    """[R, heads, U, d] → [kv, R, g, U, d]: in this order rows that share keys are one matrix without a copy."""
-    rows, heads, new, d = x.shape
-    return x.reshape(rows, kv, heads // kv, new, d).transpose(0, 1).contiguous()
+def _unfolded(x: Tensor) -> Tensor:
+    kv, new, group, d = x.shape
+    return x.transpose(0, 1).reshape(1, new, kv * group, d)
 
 
-def _fold(x: Tensor, b: int) -> Tensor:
-    """[kv, R, g, U, n] → [kv, b, R/b × g × U, n]."""
-    return x.reshape(len(x), b, -1, x.shape[-1])
+def _rows(x: Tensor, tokens: slice) -> Tensor:
+    """[kv, U, g, d] → [1, kv, tokens × g, d]"""
+    return x[:, tokens].flatten(1, 2)[None]
+
+
+# Rows being written, without gradients
+
+
+class Look(NamedTuple):
+    """A segment that rows attend to: its index, and which of its tokens are hidden from them, [1 or b, 1 or new, s]; None for
+    none."""
+
+    segment: int
+    hidden: Tensor | None
+
+
+def row_attention(looks: list[Look]) -> Attend:
+    """R rows attend to segments that some or all of them share."""
+
+    def attend(query: Tensor, scaling: float, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+        rows, heads, new, d = query.shape
+        q = (query * scaling).reshape(rows, len(keys[0]), -1, new, d).transpose(0, 1).contiguous()
+        weights = torch.cat([_scores(q, keys[at], hidden) for at, hidden in looks], dim=-1)
+        weights = weights.softmax(dim=-1, dtype=torch.promote_types(q.dtype, torch.float32)).to(q.dtype)
+        split = weights.split([keys[at].shape[2] for at, _ in looks], dim=-1)
+        found = sum(_product(weight, values[at]) for weight, (at, _) in zip(split, looks, strict=True))
+        return found.permute(1, 3, 0, 2, 4).reshape(rows, new, heads, d)
+
+    return attend
+
+
+def _scores(q: Tensor, keys: Tensor, hidden: Tensor | None) -> Tensor:
+    """[kv, R, g, U, s]"""
+    found = _product(q, keys.transpose(-1, -2))
+    if hidden is not None:
+        found.view(len(found), len(hidden), -1, *found.shape[2:]).masked_fill_(hidden[:, None, None], float("-inf"))
+    return found
 
 
 def _product(x: Tensor, matrices: Tensor) -> Tensor:
-    """x [kv, R, g, U, n] times each row's matrix [kv, b, n, m]: [kv, R, g, U, m]."""
-    return (_fold(x, matrices.shape[1]) @ matrices).view(*x.shape[:-1], matrices.shape[-1])
+    """x [kv, R, g, U, n] times each row's matrix [kv, b, n, m]: [kv, R, g, U, m]. Rows that share a matrix are one."""
+    folded = x.reshape(len(x), matrices.shape[1], -1, x.shape[-1])
+    return (folded @ matrices).view(*x.shape[:-1], matrices.shape[-1])
 
 
 AttentionInterface.register(NAME, attention)

@@ -1,9 +1,10 @@
 """What a causal LM says of given tokens, from hidden states, without logits of all of them at once.
 
 Logits of a whole batch (tokens × vocabulary) are the largest thing in an update: 300 MB for 1,500 tokens of a small
-model, several times over with their gradients. Here they exist for a chunk of tokens at a time. A token's
-log-probability depends on its own hidden state alone, so its gradient is one vector of that state's size, computed
-while the chunk's logits are there and scaled in the backward pass: nothing is computed twice.
+model, several times over with their gradients. Here they exist for a slice of the vocabulary at a time, and the softmax is
+put together from the slices. A token's log-probability depends on its own hidden state alone, so its gradient is one
+vector of that state's size: the id's output row less the rows' mean by probability, summed up while a slice's logits are
+there and scaled in the backward pass. Nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-CHUNK = {"cpu": 2**21, "cuda": 2**27}  # logits at a time; 8 and 512 MiB in float32
+CHUNK = {"cpu": 2**20, "cuda": 2**27}  # logits at a time; 4 and 512 MiB in float32
 
 
 class Tokens(NamedTuple):
@@ -28,11 +30,11 @@ class Tokens(NamedTuple):
 def token_logprobs(head: Any, hidden: Tensor, ids: Tensor, temperature: float = 1.0) -> Tokens:
     """Tokens `ids` [n] as `hidden` [n, h] predicts them; `head` gives logits, computed with in float32."""
     frozen = not any(parameter.requires_grad for parameter in head.parameters())
-    if frozen and hidden.requires_grad and torch.is_grad_enabled():
-        return Tokens(*_FrozenHead.apply(hidden, ids, head, temperature))
+    if frozen and type(head) is torch.nn.Linear:
+        return Tokens(*_FrozenHead.apply(hidden, ids, head.weight, head.bias, temperature))
     chunk = chunk_size(head)
     pieces = zip(hidden.split(chunk), ids.split(chunk), strict=True)
-    if torch.is_grad_enabled() and not frozen:
+    if torch.is_grad_enabled():
         found = [checkpoint(_chunk, head, *piece, temperature, use_reentrant=False) for piece in pieces]
     else:
         found = [_chunk(head, *piece, temperature) for piece in pieces]
@@ -55,21 +57,39 @@ def _chunk(head: Any, hidden: Tensor, ids: Tensor, temperature: float) -> tuple[
 
 class _FrozenHead(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, ids: Tensor, head: Any, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-        chunk = chunk_size(head)
-        gradients, found = [], []
-        for states, tokens in zip(hidden.split(chunk), ids.split(chunk), strict=True):
-            with torch.enable_grad():
-                leaf = states.detach().requires_grad_()
-                logprobs, *rest = _chunk(head, leaf, tokens, temperature)
-                gradients += torch.autograd.grad(logprobs.sum(), leaf)
-            found.append((logprobs.detach(), *rest))
-        ctx.save_for_backward(torch.cat(gradients))
-        logprobs, entropies, likeliest = map(torch.cat, zip(*found, strict=True))
+    def forward(
+        ctx: Any, hidden: Tensor, ids: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The softmax of slices: its sum, and what is summed up by it, are scaled down when a larger logit comes."""
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        n, width = len(hidden), max(1, CHUNK.get(hidden.device.type, CHUNK["cpu"]) // max(1, len(hidden)))
+        top = hidden.new_full((n, 1), torch.finfo(wide).min, dtype=wide)
+        total, moment, chosen = (torch.zeros_like(top) for _ in range(3))
+        mean = torch.zeros_like(hidden, dtype=wide) if ctx.needs_input_grad[0] else None
+        for at in range(0, len(weight), width):
+            rows = weight[at : at + width]
+            logits = functional.linear(hidden, rows, None if bias is None else bias[at : at + width]).to(wide)
+            if temperature != 1:
+                logits /= temperature
+            here = (ids - at)[:, None]
+            inside = (here >= 0) & (here < len(rows))
+            chosen = torch.where(inside, logits.gather(1, here.clamp(0, len(rows) - 1)), chosen)
+            higher = torch.maximum(top, logits.amax(1, keepdim=True))
+            scale = (top - higher).exp_()
+            weights = logits.sub_(higher).exp()
+            moment = (moment + total * (top - higher)) * scale + logits.mul_(weights).sum(1, keepdim=True)
+            total = total * scale + weights.sum(1, keepdim=True)
+            if mean is not None:
+                mean.mul_(scale).add_(weights.to(rows.dtype) @ rows)
+            top = higher
+        if mean is not None:
+            ctx.save_for_backward((weight[ids].to(wide) - mean.div_(total)).div_(temperature).to(hidden.dtype))
+        found = (chosen - top - total.log(), total.log() - moment / total, chosen == top)
+        logprobs, entropies, likeliest = (each[:, 0] for each in found)
         ctx.mark_non_differentiable(entropies, likeliest)
         return logprobs, entropies, likeliest
 
     @staticmethod
-    def backward(ctx: Any, wanted: Tensor, *_: Any) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, wanted: Tensor, *_: Any) -> tuple[Tensor, None, None, None, None]:
         (gradients,) = ctx.saved_tensors
-        return gradients * wanted[:, None].to(gradients.dtype), None, None, None
+        return gradients * wanted[:, None].to(gradients.dtype), None, None, None, None

@@ -16,15 +16,20 @@ BATCHES = 16  # that wait for an engine in this process: enough to put answers o
 
 
 def open_policy(
-    engine: Engine, model: Model, sampling: Sampling, account: Account | None = None, watch: Watch | None = None
+    engine: Engine,
+    model: Model,
+    sampling: Sampling,
+    account: Account | None = None,
+    watch: Watch | None = None,
+    goes_on: bool = True,
 ) -> Policy:
-    """From the `engine` and `model` parts of a spec. `account`: of a job whose questions to servers share a limit. Raises
-    SpecError, or JobError for a model that does not load."""
+    """From the `engine` and `model` parts of a spec. `account`: of a job whose questions to servers share a limit. `goes_on`:
+    an engine in this process keeps what it computed, for later turns. Raises SpecError, or JobError for a model that does not load."""
     if isinstance(engine, Server):
         return ChatPolicy(engine, sampling, account, watch)
     from workers.ml.transformers_engine import TransformersEngine
 
-    return EnginePolicy(TransformersEngine.load(engine, model), sampling, watch)
+    return EnginePolicy(TransformersEngine.load(engine, model), sampling, watch, goes_on=goes_on)
 
 
 def open_side_by_side(versions: Sequence[Timed], samplings: Sequence[Sampling], *, merged: bool) -> list[Policy]:
@@ -41,7 +46,7 @@ def open_side_by_side(versions: Sequence[Timed], samplings: Sequence[Sampling], 
     set_threads(engines[0].threads)
     loaded = load_side_by_side([version.model for version in versions], engines[0].dtype, merged=merged)
     return [
-        EnginePolicy(TransformersEngine(*pair, batch_size=1), sampling)
+        EnginePolicy(TransformersEngine(*pair, batch_size=1), sampling, goes_on=False)
         for pair, sampling in zip(loaded, samplings, strict=True)
     ]
 

@@ -1,23 +1,37 @@
-"""Generation in this process, batched, on a CPU or one GPU; shared prompts are computed once (workers.ml.tree)."""
+"""Generation in this process, batched, on a CPU or one GPU; shared prompts are computed once (workers.ml.tree),
+and between an episode's turns the keys and values of what was said are kept."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
+from weakref import WeakSet
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from workers.lib.engines import Output, Prompt, Sampling, Show, SoFar
 from workers.lib.specs import InProcess, Model
-from workers.ml.attention import Look, Pass, Segment
+from workers.ml.attention import Look, Pass, Segment, row_attention
 from workers.ml.chat_writer import ChatWriter
 from workers.ml.models import device, load_policy, set_threads
-from workers.ml.tree import Prefilled, decoder_of, prefill, use_tree
+from workers.ml.tree import Cached, Prefilled, Store, decoder_of, prefill, use_tree
 
+KEPT = {"cpu": 2**30, "cuda": 8 * 2**30}  # bytes of keys and values, between the turns of episodes
 SHOWN_EVERY_S = 0.25  # to whoever watches: looking at the tokens costs a wait for the device
+
+
+@dataclass
+class Written:
+    """Of some `rows`, each of that length, keys and values [kv_heads, rows, length, d] a layer."""
+
+    rows: list[int]
+    length: int
+    keys: list[Tensor]
+    values: list[Tensor]
 
 
 @dataclass
@@ -30,6 +44,12 @@ class Decoding:
     real: Tensor
     positions: Tensor
     at: int
+    width: int  # of the prompts' own tokens
+
+    def written(self, which: Tensor) -> Written:
+        """What some rows have after their prompts."""
+        keys, values = ([x[:, which, self.width : self.at] for x in some] for some in (self.keys, self.values))
+        return Written(self.rows[which].tolist(), self.at - self.width, keys, values)
 
     def keep(self, which: Tensor) -> None:
         """Drops finished rows, so that they cost nothing more."""
@@ -50,6 +70,7 @@ class TransformersEngine:
         self.writer = ChatWriter(tokenizer, model)
         self.stop_ids = self.writer.stop_ids
         self.stops = torch.tensor(self.stop_ids, dtype=torch.long)
+        self.stores: WeakSet[Store] = WeakSet()  # that episodes hold
 
     @classmethod
     def load(cls, engine: InProcess, model: Model) -> Self:
@@ -89,16 +110,24 @@ class TransformersEngine:
             if show is not None:
                 show(batch[index], place, text)
 
-        seeds = [prompts[i].seeds for i in batch]
-        found = self._batch([tokens[i] for i in batch], seeds, sampling, show_row if show else None)
+        seeds, ids = [prompts[i].seeds for i in batch], [tokens[i] for i in batch]
+        cached = [computed_of(prompts[i].so_far, tokens[i]) for i in batch]
+        goes_on = any(prompts[i].goes_on for i in batch)
+        found = self._batch(ids, seeds, sampling, show_row if show else None, cached, goes_on)
         return zip(batch, found, strict=True)
 
     @torch.inference_mode()
     def _batch(
-        self, prompts: list[list[int]], seeds: list[list[int]], sampling: Sampling, show: Show | None = None
+        self,
+        prompts: list[list[int]],
+        seeds: list[list[int]],
+        sampling: Sampling,
+        show: Show | None = None,
+        cached: Sequence[Cached | None] = (),
+        goes_on: bool = False,
     ) -> list[list[Output]]:
         started = time.perf_counter()
-        prompted = prefill(self.decoder, prompts)
+        prompted = prefill(self.decoder, prompts, cached)
         noise = _noise([seed for row in seeds for seed in row], sampling.max_new_tokens).to(prompted.last_hidden.device)
         stops = self.stops.to(noise.device)
         owner = [index for index, row in enumerate(seeds) for _ in row]  # which prompt a row answers
@@ -108,6 +137,7 @@ class TransformersEngine:
         lengths = torch.zeros_like(state.rows)
         ended_ms: list[float] = []  # when each token was there
         shown_at = started
+        written: list[Written] = []
         hidden = prompted.last_hidden[owners]
         for step in range(sampling.max_new_tokens):
             self.check()
@@ -117,7 +147,10 @@ class TransformersEngine:
             # A step's one wait for the device. More of them would leave a GPU idle between its small kernels.
             going = (~torch.isin(chosen, stops)).nonzero().squeeze(1)
             ended_ms.append((time.perf_counter() - started) * 1000)
-            if not len(going) or step + 1 == sampling.max_new_tokens:
+            whole = not len(going) or step + 1 == sampling.max_new_tokens
+            if goes_on and (whole or len(going) < len(chosen)):
+                written.append(state.written(torch.isin(chosen, stops) | whole))
+            if whole:
                 break
             if len(going) < len(chosen):
                 state.keep(going)
@@ -127,10 +160,36 @@ class TransformersEngine:
                 shown_at = time.perf_counter()
                 self._show(show, seeds, tokens, lengths)
         outputs: list[list[Output]] = [[] for _ in prompts]
-        for index, row, scores, length in zip(owner, tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True):
+        computed = self._computed(prompted, owner, written)
+        rows = zip(owner, tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True)
+        for number, (index, row, scores, length) in enumerate(rows):
             output = self._output(prompts[index], row[:length], scores[:length], ended_ms[length - 1])
-            outputs[index].append(output)
+            outputs[index].append(replace(output, computed=computed.get(number)))
         return outputs
+
+    def _computed(self, prompted: Prefilled, owner: list[int], written: list[Written]) -> dict[int, Cached]:
+        """Of each row, as long as there is room for it."""
+        size = sum(x.nbytes for some in (prompted, *written) for x in (*some.keys, *some.values))
+        room = KEPT.get(prompted.last_hidden.device.type, KEPT["cpu"]) - sum(store.size for store in self.stores)
+        if not written or size > room:
+            return {}
+        kept = [prompted, *written]
+        keys, values = (
+            [
+                torch.cat([x.reshape(len(x), 1, -1, x.shape[-1]) for x in layer], dim=2)
+                for layer in zip(*some, strict=True)
+            ]
+            for some in ([one.keys for one in kept], [one.values for one in kept])
+        )
+        store, found = Store(keys, values), {}
+        at = prompted.keys[0].shape[2]
+        for some in written:
+            for row in some.rows:
+                path = np.concatenate([prompted.paths[owner[row]], np.arange(at, at + some.length)])
+                found[row] = Cached(store, path)
+                at += some.length
+        self.stores.add(store)
+        return found
 
     def _show(self, show: Show, seeds: list[list[int]], tokens: Tensor, lengths: Tensor) -> None:
         """The text of each row so far, without the half of a character at its end."""
@@ -158,6 +217,7 @@ class TransformersEngine:
             real=real,
             positions=prompted.lengths[owners],
             at=width,
+            width=width,
         )
 
     def _step(self, state: Decoding, tokens: Tensor, above: list[Segment]) -> Tensor:
@@ -169,14 +229,14 @@ class TransformersEngine:
             state.values[layer][:, :, at] = values[:, :, 0]
             return state.keys[layer][:, :, : at + 1], state.values[layer][:, :, : at + 1]
 
-        looks = [Look(index, slice(None), None) for index in range(len(above))]
-        looks.append(Look(len(above), slice(None), ~state.real[:, None, : at + 1]))
+        looks = [Look(index, None) for index in range(len(above))]
+        looks.append(Look(len(above), ~state.real[:, None, : at + 1]))
         longest = at + 1 + sum(segment.keys[0].shape[2] for segment in above)
         hidden = self.decoder(
             input_ids=tokens[:, None],
             position_ids=state.positions[:, None],
             use_cache=False,
-            branch=Pass(above, store, [(slice(0, 1), looks)], longest),
+            branch=Pass(above, store, row_attention(looks), longest),
         ).last_hidden_state[:, 0]
         state.at += 1
         state.positions = state.positions + 1
@@ -193,6 +253,13 @@ class TransformersEngine:
             truncated=tokens[-1] not in self.stop_ids,
             prompt_token_ids=prompt,
         )
+
+
+def computed_of(so_far: SoFar | None, ids: list[int]) -> Cached | None:
+    """What was computed of a prompt that goes on from there; None where the chat template has written it anew."""
+    if so_far is None or so_far.computed is None or ids[: len(so_far.ids)] != so_far.ids:
+        return None
+    return so_far.computed
 
 
 def _noise(seeds: list[int], steps: int) -> Tensor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,8 +27,9 @@ from torch.utils.checkpoint import checkpoint
 
 from workers.lib.errors import JobError
 from workers.lib.prefixes import Part, Tree
-from workers.ml.attention import NAME, Pass, Segment, view
-from workers.ml.gated import keep_less
+from workers.lib.prefixes import Tokens as PartTokens
+from workers.ml.attention import NAME, Pass, Segment, tree_attention
+from workers.ml.lean import keep_less
 from workers.ml.losses import Tokens, token_logprobs
 
 PART = {"cpu": 256, "cuda": 16384}  # tokens computed with gradients at a time; more are not faster on a CPU
@@ -60,19 +61,20 @@ def decoder_of(model: Any) -> tuple[Any, Any]:
 
 
 def scored_parts(
-    model: Any, rows: Sequence[Row], temperature: float = 1.0, *, recompute: bool = False
+    model: Any, rows: Sequence[Row], temperature: float = 1.0, *, recompute: bool = False, together: bool = False
 ) -> Iterator[Scored]:
     """All rows that have learnt tokens, each once, some at a time. `recompute` (gradient checkpointing): a part's activations are
     not kept while those below it are computed, but computed again for its backward pass.
 
     With gradients, send the loss of what is given backward before asking for more: a loss that adds up over rows. The weights have
-    all gradients when the last has been asked for.
+    all gradients when the last has been asked for. `together`: for a loss of all rows that goes backward in the end, which keeps
+    the activations of the whole tree.
     """
     targets = _Targets(rows)
     tree = Tree([row.ids[: last + 1] for row, last in zip(rows, targets.last, strict=True)])
     targets.place(tree)
     for part in tree.parts(part_size(model)):
-        yield from _walk(model, part, targets, temperature, [], [], recompute)
+        yield from _walk(model, part, targets, temperature, [], [], recompute, together)
 
 
 def logprobs_of(
@@ -131,6 +133,7 @@ def _walk(
     above: list[Segment],
     scored: list[Tokens],
     recompute: bool = False,
+    together: bool = False,
 ) -> Iterator[Scored]:
     """The rows that end in this part, then those of the parts below."""
     decoder, head = decoder_of(model)
@@ -140,12 +143,13 @@ def _walk(
     ids = torch.from_numpy(targets.ids[mine]).to(hidden.device)
     found = token_logprobs(head, hidden[states], ids, temperature)
     targets.slots[mine] = sum(len(tokens.logprobs) for tokens in scored) + np.arange(len(mine))
-    with cut([segment] if part.below else [], found.logprobs) as (kept, logprobs):
+    below = [segment] if part.below else []
+    with nullcontext((below, found.logprobs)) if together else cut(below, found.logprobs) as (kept, logprobs):
         scored = [*scored, found._replace(logprobs=logprobs)]
         if rows := targets.rows_ending(part):
             yield _gather(rows, targets, scored)
-        for below in part.below:
-            yield from _walk(model, below, targets, temperature, [*above, *kept], scored, recompute)
+        for one in part.below:
+            yield from _walk(model, one, targets, temperature, [*above, *kept], scored, recompute, together)
 
 
 def _gather(rows: list[int], targets: _Targets, scored: list[Tokens]) -> Scored:
@@ -157,7 +161,7 @@ def _gather(rows: list[int], targets: _Targets, scored: list[Tokens]) -> Scored:
     return Scored(torch.tensor(rows, device=device), tokens, real)
 
 
-def forward_part(decoder: Any, part: Part, above: list[Segment]) -> tuple[Tensor, Segment]:
+def forward_part(decoder: Any, part: Part | PartTokens, above: list[Segment]) -> tuple[Tensor, Segment]:
     """Hidden states [n, hidden] of the part's tokens, and the segment that the parts below attend to."""
     device = next(decoder.parameters()).device
     segment = Segment(numbers=part.numbers, ends=part.ends)
@@ -167,12 +171,11 @@ def forward_part(decoder: Any, part: Part, above: list[Segment]) -> tuple[Tensor
         segment.values.append(values.contiguous())
         return segment.keys[-1], segment.values[-1]
 
-    seen = view(segment, above, decoder.config.num_attention_heads, device)
     hidden = decoder(
         input_ids=torch.tensor([part.ids], device=device),
         position_ids=torch.from_numpy(part.positions)[None].to(device),
         use_cache=False,
-        branch=Pass(above, store, seen, int(part.positions.max()) + 1),
+        branch=Pass(above, store, tree_attention(segment, above), int(part.positions.max()) + 1),
     ).last_hidden_state
     return hidden[0], segment
 
@@ -223,13 +226,36 @@ def cut(segments: list[Segment], *tensors: Tensor) -> Iterator[tuple[Any, ...]]:
 # Generation
 
 
-@dataclass
-class Prefilled:
-    """Prompts, computed: keys and values of their distinct tokens, one of each layer [kv_heads, 1, n, head_dim]; which of them
-    each prompt consists of, after the first `shared` that all begin with; and each prompt's last hidden state."""
+@dataclass(eq=False)
+class Store:
+    """Keys and values of tokens of one batch, one of each layer [kv_heads, 1, n, head_dim]."""
 
     keys: list[Tensor]
     values: list[Tensor]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+
+
+@dataclass(eq=False)
+class Cached:
+    """The first tokens of a sequence, computed before: where in the store each lies, [n]."""
+
+    store: Store
+    path: np.ndarray
+
+
+@dataclass
+class Prefilled:
+    """Prompts, computed: keys and values of their distinct tokens by number, one of each layer [kv_heads, 1, n, head_dim];
+    `paths`: which of them each prompt consists of, and `own`: after the first `shared` that all begin with; and each prompt's
+    last hidden state."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    paths: list[np.ndarray]
     shared: int
     own: Tensor  # [C, width], on the left filled up with 0
     real: Tensor  # [C, width]
@@ -244,30 +270,57 @@ class Prefilled:
         return [Segment([k[:, :, : self.shared] for k in self.keys], [v[:, :, : self.shared] for v in self.values])]
 
 
-def prefill(decoder: Any, prompts: Sequence[Sequence[int]]) -> Prefilled:
-    """Without gradients."""
+def prefill(decoder: Any, prompts: Sequence[Sequence[int]], cached: Sequence[Cached | None] = ()) -> Prefilled:
+    """Without gradients. Of what is cached of a prompt nothing is computed but its last token, whose state is wanted."""
     tree, device = Tree(prompts), next(decoder.parameters()).device
-    parts, hidden, segments = zip(*computed(decoder, tree.parts(part_size(decoder)), []), strict=True)
-    places = np.argsort(np.concatenate([part.numbers for part in parts]))
-    paths = [places[path].tolist() for path in tree.paths]
-    own, real = pad([path[tree.shared :] for path in paths], 0, left=True)
-    last = torch.tensor([path[-1] for path in paths], device=device)
+    tokens, segments, known = tree.tokens(), *_known(tree, cached)
+    missing, hidden = np.flatnonzero(~known), []
+    for at in range(0, len(missing), part_size(decoder)):
+        states, segment = forward_part(decoder, tokens.some(missing[at : at + part_size(decoder)]), segments)
+        hidden.append(states)
+        segments = [*segments, segment]
+    order = np.argsort(np.concatenate([segment.numbers for segment in segments]))
+    own, real = pad([path[tree.shared :].tolist() for path in tree.paths], 0, left=True)
+    last = np.searchsorted(missing, [path[-1] for path in tree.paths])
     return Prefilled(
-        keys=_joined([segment.keys for segment in segments]),
-        values=_joined([segment.values for segment in segments]),
+        keys=_joined([segment.keys for segment in segments], order),
+        values=_joined([segment.values for segment in segments], order),
+        paths=tree.paths,
         shared=tree.shared,
         own=own.to(device),
         real=real.to(device),
-        lengths=torch.tensor([len(path) for path in paths], device=device),
-        last_hidden=torch.cat(hidden)[last],
+        lengths=torch.tensor([len(path) for path in tree.paths], device=device),
+        last_hidden=torch.cat(hidden)[torch.from_numpy(last).to(device)],
     )
 
 
-def _joined(segments: list[list[Tensor]]) -> list[Tensor]:
-    """One tensor for each layer, in place of those of the segments: both are there for one layer at a time."""
-    found = []
+def _known(tree: Tree, cached: Sequence[Cached | None]) -> tuple[list[Segment], np.ndarray]:
+    """A segment of the tree's tokens that lie in each store; which tokens these are, [len(tree)]."""
+    ends, known, found = tree.tokens().ends, np.zeros(len(tree), bool), dict[Store, dict[int, int]]()
+    wanted = {int(path[-1]) for path in tree.paths}
+    for path, one in zip(tree.paths, cached, strict=False):
+        if one is None:
+            continue
+        places = found.setdefault(one.store, {})
+        for number, place in zip(path[: len(one.path)].tolist(), one.path.tolist(), strict=True):
+            if not known[number] and number not in wanted:
+                known[number], places[number] = True, place
+    segments = []
+    for store, places in found.items():
+        if places:
+            numbers = np.array(sorted(places))
+            where = torch.tensor([places[number] for number in numbers.tolist()], device=store.keys[0].device)
+            keys, values = ([one[:, :, where] for one in some] for some in (store.keys, store.values))
+            segments.append(Segment(keys, values, numbers, ends[numbers]))
+    return segments, known
+
+
+def _joined(segments: list[list[Tensor]], order: np.ndarray) -> list[Tensor]:
+    """One tensor for each layer, in that order, in place of those of the segments: both are there for one layer at a time."""
+    found, sorted_already = [], bool((order[1:] > order[:-1]).all())
     for layer in range(len(segments[0])):
-        found.append(torch.cat([segment[layer] for segment in segments], dim=2))
+        joined = torch.cat([segment[layer] for segment in segments], dim=2)
+        found.append(joined if sorted_already else joined[:, :, torch.from_numpy(order).to(joined.device)])
         for segment in segments:
             segment[layer] = found[-1][:, :, :0]
     return found

@@ -1,0 +1,124 @@
+"""Layers that do less and keep less for the backward pass: LoRA branches and gated feed-forward layers (SwiGLU).
+
+An update's time is matrix products, if nothing else takes any. As written in the libraries, a LoRA branch goes over its layer's
+output three times more in each direction; here its small product is added to the large one's result where that lies. A
+gated layer keeps four tensors of tokens × intermediate size; here it keeps two and computes the others again, without a product.
+"""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import torch
+from peft.tuners.lora import Linear as LoraLinear
+from torch import Tensor
+from torch.nn import functional
+
+PARTS = ("gate_proj", "up_proj", "down_proj")  # as Llama, Qwen, Mistral, Gemma and their like name them
+
+
+def keep_less(model: Any) -> None:
+    """Of every layer of a form that is known here; others are left as they are."""
+    for module in model.modules():
+        is_silu = "SiLU" in type(getattr(module, "act_fn", None)).__name__  # torch's, or transformers' own
+        if is_silu and all(isinstance(getattr(module, part, None), torch.nn.Module) for part in PARTS):
+            module.forward = MethodType(_gated_forward, module)
+        elif type(module) is LoraLinear:
+            module.forward = MethodType(_lora_forward, module)
+
+
+# LoRA
+
+
+class _Lora(torch.autograd.Function):
+    """x W' + bias + scaling × (x A') B', with x [..., in], W [out, in] and the bias frozen, A [r, in], B [out, r]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float) -> Tensor:  # fmt: skip
+        flat = x.reshape(-1, x.shape[-1])
+        low = flat @ a.t()
+        ctx.save_for_backward(x, low, weight, a, b)
+        ctx.scaling = scaling
+        return functional.linear(flat, weight, bias).addmm_(low, b.t(), alpha=scaling).view(*x.shape[:-1], len(weight))
+
+    @staticmethod
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
+        x, low, weight, a, b = ctx.saved_tensors
+        of_x, of_a, of_b = _lora_gradients(arriving, x, low, weight, a, b, ctx.scaling, ctx.needs_input_grad[0])
+        return of_x, None, None, of_a, of_b, None
+
+
+def _lora_gradients(
+    arriving: Tensor, x: Tensor, low: Tensor, weight: Tensor, a: Tensor, b: Tensor, scaling: float, of_x: bool
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    flat = arriving.reshape(-1, len(weight))
+    small = (flat @ b).mul_(scaling)
+    found = (flat @ weight).addmm_(small, a).view(x.shape) if of_x else None
+    return found, small.t() @ x.reshape(-1, x.shape[-1]), (flat.t() @ low).mul_(scaling)
+
+
+def _adapter(layer: Any, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor, float] | None:
+    """(weight, bias, A, B, scaling) of a plain LoRA layer that computes with one adapter in one dtype; None for any other."""
+    active = [name for name in getattr(layer, "active_adapters", ()) if name in layer.lora_A]
+    if type(layer) is not LoraLinear or layer.disable_adapters or layer.merged or len(active) != 1:
+        return None
+    base, dropout = layer.base_layer, layer.lora_dropout[active[0]]
+    a, b = layer.lora_A[active[0]], layer.lora_B[active[0]]
+    plain = type(base) is torch.nn.Linear and not base.weight.requires_grad and active[0] not in layer.lora_variant
+    drops = layer.training and not isinstance(dropout, torch.nn.Identity) and dropout.p > 0
+    if not plain or drops or b.bias is not None or not x.dtype == base.weight.dtype == a.weight.dtype == b.weight.dtype:
+        return None
+    return base.weight, base.bias, a.weight, b.weight, layer.scaling[active[0]]
+
+
+def _lora_forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    found = None if args or kwargs else _adapter(layer, x)
+    return _Lora.apply(x, *found) if found else LoraLinear.forward(layer, x, *args, **kwargs)
+
+
+# Gated layers
+
+
+class _Gated(torch.autograd.Function):
+    """silu(gate) × up, both [..., intermediate]."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return functional.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        of_gate = torch.ops.aten.silu_backward(arriving * up, gate)
+        return of_gate, functional.silu(gate).mul_(arriving)
+
+
+class _GatedLora(torch.autograd.Function):
+    """_Lora of _Gated, whose product is computed again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float
+    ) -> Tensor:
+        flat = functional.silu(gate).mul_(up).reshape(-1, gate.shape[-1])
+        low = flat @ a.t()
+        ctx.save_for_backward(gate, up, low, weight, a, b)
+        ctx.scaling = scaling
+        found = functional.linear(flat, weight, bias).addmm_(low, b.t(), alpha=scaling)
+        return found.view(*gate.shape[:-1], len(weight))
+
+    @staticmethod
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
+        gate, up, low, weight, a, b = ctx.saved_tensors
+        silu = functional.silu(gate)
+        of_x, of_a, of_b = _lora_gradients(arriving, silu * up, low, weight, a, b, ctx.scaling, True)
+        of_up = silu.mul_(of_x)
+        return torch.ops.aten.silu_backward(of_x.mul_(up), gate), of_up, None, None, of_a, of_b, None
+
+
+def _gated_forward(layer: Any, x: Tensor) -> Tensor:
+    gate, up, down = layer.gate_proj(x), layer.up_proj(x), layer.down_proj
+    found = _adapter(down, gate) if type(down) is LoraLinear else None
+    return _GatedLora.apply(gate, up, *found) if found else down(_Gated.apply(gate, up))
