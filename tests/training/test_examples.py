@@ -237,6 +237,22 @@ def test_the_gate_refuses_examples_that_were_held_out_since(run: EvalRun) -> Non
         child_spec(job)
 
 
+def test_a_job_whose_production_runs_were_held_out_since_is_refused_when_it_starts(
+    run: EvalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share a session with a held-out run, and not a word: no comparison of texts would find that."""
+    make_failed(run.project, request="Buy bread and milk for Ana.", expected="Bought.", session_id="s-shared")
+    job = submitted(run, found(run, Source.CORRECTIONS))
+    child_spec(job)
+    hold_out(run, corrected(run, 79, session_id="s-shared"))
+    with pytest.raises(
+        HoldoutLeak, match=r"Nothing was trained\. 1 of these production runs belong to what is held out"
+    ):
+        child_spec(job)
+    monkeypatch.setattr("apps.training.refusals.refuse_held_runs", lambda run: None)
+    child_spec(job)  # nothing else would have noticed
+
+
 def test_the_database_refuses_an_example_of_a_held_out_task(run: EvalRun) -> None:
     dataset = submitted(run, found(run, Source.EVALUATION)).dataset
     held = run.eval_set.tasks.holdout().first()
