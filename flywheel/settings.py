@@ -323,6 +323,9 @@ if FLYWHEEL_KEPT_CHECKPOINTS < 1:
         "FLYWHEEL_KEPT_CHECKPOINTS must be at least 1: a run resumes from its newest checkpoint."
     )
 
+# What an hour of a machine that trains costs, in USD, for the estimate of a run; 0: not said.
+FLYWHEEL_MACHINE_USD = float(os.environ.get("FLYWHEEL_MACHINE_USD", "0") or 0)
+
 # Where people open Flywheel, for links in e-mails and chats: https://flywheel.example.com. `up` knows its own address.
 _named = next((host for host in ALLOWED_HOSTS if "*" not in host and not host.startswith(".")), "localhost")
 FLYWHEEL_URL = (os.environ.get("FLYWHEEL_URL") or f"{'https' if HTTPS else 'http'}://{_named}").rstrip("/")

@@ -14,7 +14,7 @@ from typing import Any
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
-from workers.lib.specs import Dpo, Pair
+from workers.lib.specs import Dpo, DpoConfig, Pair
 from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools
 from workers.ml.shared_forward import share_prompts
@@ -54,14 +54,14 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
         optimizers=(optimizer, scheduler),
         callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation)],
         args=DPOConfig(
-            **arguments(spec, start),
+            **arguments(spec, start) | smaller(config),
             beta=config.beta,
             loss_type=[config.loss_type],
             label_smoothing=config.label_smoothing,
         ),
     )
     set_reference(model, spec.model.adapter)
-    share_prompts(trainer)
+    share_prompts(trainer, recompute=config.gradient_checkpointing)
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
     refuse_long_rows([longer_of(row) for row in prepared], config.max_length)
     adapter = train(trainer, model, spec)
@@ -73,6 +73,15 @@ def trl_pair(tokenizer: Any, row: Pair) -> dict:
     chat, tools = chat_with_tools(tokenizer, row.messages, row.tools)
     answers = {name: [{"role": "assistant", "content": getattr(row, name)}] for name in ("chosen", "rejected")}
     return {"prompt": chat, "tools": json.dumps(tools)} | answers
+
+
+def smaller(config: DpoConfig) -> dict[str, Any]:
+    """The batch in parts of the same size, whose mean gradient is the batch's."""
+    micro = config.micro_batch or config.batch_size
+    return {
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": config.batch_size // micro,
+    }
 
 
 def longer_of(row: dict) -> int:

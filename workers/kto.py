@@ -56,11 +56,14 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
         optimizers=(optimizer, scheduler),
         callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation)],
         args=KTOConfig(
-            **arguments(spec, start), beta=config.beta, desirable_weight=desirable, undesirable_weight=undesirable
+            **arguments(spec, start),
+            beta=config.beta,
+            desirable_weight=desirable,
+            undesirable_weight=undesirable,
         ),
     )
     set_reference(model, spec.model.adapter)
-    share_prompts(trainer)
+    share_prompts(trainer, recompute=config.gradient_checkpointing)
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
     refuse_long_rows([len(row["prompt_ids"]) + len(row["completion_ids"]) for row in prepared], config.max_length)
     adapter = train(trainer, model, spec)

@@ -19,7 +19,7 @@ from workers.lib.program import StopFlag, run_main
 from workers.lib.specs import Pair, RewardModel
 from workers.ml import checkpoint
 from workers.ml.reward_head import Facts, conversation_ids, prepare, scores, write_facts
-from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, train
+from workers.ml.trl_runs import arguments, checkpointing, loaded, refuse_long_rows, reporting, row_order, train
 
 NAMED = {
     "accuracy": "rewards/accuracy",
@@ -56,7 +56,9 @@ def main(spec: RewardModel, events: Emitter, stop: StopFlag) -> None:
         train_dataset=Dataset.from_list(rows),
         optimizers=(optimizer, scheduler),
         callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation)],
-        args=RewardConfig(**arguments(spec, start), center_rewards_coefficient=config.center_rewards or None),
+        args=RewardConfig(
+            **arguments(spec, start) | checkpointing(config), center_rewards_coefficient=config.center_rewards or None
+        ),
     )
     adapter = train(trainer, model, spec)
     events.progress(steps, steps, "scoring what was kept aside")

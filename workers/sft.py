@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
-from workers.lib.specs import Sft, SftRow
+from workers.lib.specs import Sft, SftConfig, SftRow
 from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint
 from workers.ml.chat_writer import ChatWriter
@@ -38,7 +39,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
         def training_step(self, model: Any, inputs: dict, num_items_in_batch: Any = None) -> Tensor:
             model.train()
             ids, real, labels = (inputs[name].to(device()) for name in ("input_ids", "attention_mask", "labels"))
-            found.update(add_gradients(model, ids, real.bool(), labels))
+            found.update(add_gradients(model, ids, real.bool(), labels, config))
             return torch.tensor(found["train/loss"], device=device())
 
         def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
@@ -90,18 +91,23 @@ def trl_row(tokenizer: Any, row: SftRow) -> dict:
     return {"prompt": chat, "completion": completion, "tools": json.dumps(tools)}
 
 
-def add_gradients(model: Any, ids: Tensor, real: Tensor, labels: Tensor) -> dict[str, float]:
+def add_gradients(
+    model: Any, ids: Tensor, real: Tensor, labels: Tensor, config: SftConfig | None = None
+) -> dict[str, float]:
     """Adds the gradients of a batch's loss to the model's; the loss, entropy and accuracy as metrics.
 
     The loss is the mean negative log-likelihood over the labelled tokens. All [B, L], padded on the right; labels are
-    −100 where nothing is learnt. The tokens that several rows begin with are computed once, logits only where there is a label.
+    −100 where nothing is learnt. The tokens that several rows begin with are computed once, logits only where there is a label. With
+    `micro_batch` that is so for that many rows at a time.
     """
     learnt, lengths = (labels != -100).tolist(), real.sum(-1).tolist()
     rows = [
         TokenRow(row[:length], mark[:length]) for row, mark, length in zip(ids.tolist(), learnt, lengths, strict=True)
     ]
     found, tokens = Counter[str](), sum(sum(row.learnt[1:]) for row in rows)
-    for some in scored_parts(model, rows):
+    size, recompute = (config.micro_batch, config.gradient_checkpointing) if config else (0, False)
+    micro = [rows[at : at + (size or len(rows))] for at in range(0, len(rows), size or len(rows))]
+    for some in chain.from_iterable(scored_parts(model, part, recompute=recompute) for part in micro):
         loss = -some.tokens.logprobs.sum() / tokens
         loss.backward()
         found["train/loss"] += float(loss.detach())

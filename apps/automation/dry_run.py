@@ -22,7 +22,10 @@ from apps.evals.costs import total_cost
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, LatencyMeasurement, Split
 from apps.failures import classify_job
 from apps.failures.models import Classification
+from apps.training.budget.asked import Asked, whole
+from apps.training.budget.estimate import Estimate, estimate
 from apps.training.models import TrainingRun
+from workers.lib.memory import gigabytes
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert
 
@@ -158,6 +161,23 @@ class _Now:
         rows = EvalSet.objects.filter(project=self.project, slug=named.removeprefix("set:"), state=EvalSetState.FROZEN)
         return _sizes(rows.order_by("-version").first())
 
+    def estimated(self, step: specs.Train) -> Estimate | None:
+        """As the page of a new run estimates it; None where an earlier step makes its model or its tasks."""
+        if step.model.startswith("step:") or step.set.startswith("step:"):
+            return None
+        try:
+            eval_set, parent = frozen_set(self.project, step.set, {}), model_version(self.project, step.model, {})
+        except StepFailed:
+            return None
+        environment = self.project.environments.current().filter(slug=step.environment).order_by("-version").first()
+        if environment is None:
+            return None
+        found = estimate(Asked(
+            project=self.project, method=step.method, parent=parent.model, environment=environment, eval_set=eval_set,
+            config=whole(step.method, step.config), tasks=list(eval_set.tasks.trainable()),
+        ))  # fmt: skip
+        return None if found.problem else found
+
     def problem_of(self, eval_set: str, model: str) -> str:
         """Why the step could not use what is there now; nothing where it could, or an earlier step makes it."""
         try:
@@ -249,6 +269,15 @@ def _train(now: _Now, step: specs.Train) -> Forecast:
     except FormError as error:
         return _of(step, str(error), problem=True)
     count = now.counts(step.set).get(Split.TRAIN, 0)
+    if (known := now.estimated(step)) is not None:
+        said = f"{step.method.upper()} from {step.model}, {known.steps:,} steps on {known.rows:,} rows"
+        if known.seconds is not None:
+            said += (
+                ""
+                if known.fits
+                else f"; it may not fit into the memory: {gigabytes(known.memory.high)} of {gigabytes(known.available)}"
+            )
+            return replace(_of(step, said, known.seconds.likely), usd=known.usd.likely if known.usd else 0.0)
     each = _seconds(TrainingRun, now.project, per_unit=True, method=step.method)
     wanted = step.config.get("steps")
     known = isinstance(wanted, int) and each is not None

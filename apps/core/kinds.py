@@ -27,6 +27,10 @@ def _nothing(*_: Any) -> None:
     return None
 
 
+def _no_words(*_: Any) -> str:
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChildProcess(Generic[J]):
     """A job that runs as `python -m workers.<program> spec.json` and reports by events (docs/jobs.md)."""
@@ -41,6 +45,8 @@ class ChildProcess(Generic[J]):
     time_limit_s: float | None = None  # of one attempt; then it is asked to stop
     flush_every_s: float = 1.0  # how often what comes is stored
     if_lost: str = ""  # a sentence for the person whose job died too often
+    memory_advice: Callable[[J], str] = _no_words  # where the memory ran out: what to reduce, as a sentence
+    reduce: Callable[[J], str] = _no_words  # has the next attempt need less memory, and says how; "" where it may not
 
 
 @dataclass(frozen=True)

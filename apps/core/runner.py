@@ -27,11 +27,14 @@ from apps.core.kinds import ChildProcess, Incomplete, InProcess, Progress, kind_
 from apps.core.models import Job, JobLog, JobState
 from apps.core.patience import Patience, patiently
 from flywheel.outages import is_transient
+from workers.lib.memory import kernel_kills
 
 log = logging.getLogger(__name__)
 
 FLUSH_EVERY_S = 1.0  # where nothing came: a cancel is heard then
 FLUSH_EVENTS = 500
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # also where a shell or a container runtime reports it
+KILLED_BY_KERNEL = "The memory of the machine or of its container ran out, and the kernel ended the process."
 
 
 class OwnershipLost(Exception):
@@ -136,6 +139,7 @@ def run_child(job: Job, kind: ChildProcess) -> None:
     given = {"job_id": str(job.pk), "attempt": job.attempt, "out_dir": str(folder / "out")}
     spec = patiently(lambda: kind.child_spec(job)) | given
     spec_path, stderr_path = folder / f"spec-{job.attempt}.json", folder / f"stderr-{job.attempt}.log"
+    kills = kernel_kills()
     child = children.start(command(job), spec_path, spec, stderr_path)
     try:
         follow(job, child, kind)
@@ -148,7 +152,8 @@ def run_child(job: Job, kind: ChildProcess) -> None:
         result = child.result
         patiently(lambda: complete(job, result))
     else:
-        patiently(lambda: end_badly(job, child, status))
+        kernel = KILLED_BY_KERNEL if status in KILLED and (kernel_kills() or 0) > (kills or 0) else ""
+        patiently(lambda: end_badly(job, child, status, kernel))
 
 
 def follow(job: Job, child: Child, kind: ChildProcess) -> None:
@@ -216,7 +221,8 @@ def complete(job: Job, result: dict) -> None:
     with transaction.atomic():
         owned(job)
         try:
-            finish(job, JobState.SUCCEEDED, result=kind_of(job).complete(job, result))
+            kept = kind_of(job).complete(job, result)
+            finish(job, JobState.SUCCEEDED, result=kept | ({"peak": result["peak"]} if result.get("peak") else {}))
         except Incomplete as end:
             finish(job, JobState.FAILED, error=str(end), result=end.result)
 
@@ -225,19 +231,41 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 3600:.0f} hours" if seconds >= 3600 else f"{seconds / 60:.0f} minutes"
 
 
-def end_badly(job: Job, child: Child, status: int) -> None:
-    """Decides how a job ended whose child left no result, from the exit status and the last event."""
+def end_badly(job: Job, child: Child, status: int, kernel: str = "") -> None:
+    """Decides how a job ended whose child left no result, from the exit status and the last event. `kernel`: why the kernel killed
+    it, where it is known to have."""
     kind = kind_of(job)
     program = kind.program(job)
+    said = str((child.error or {}).get("message", ""))
+    short = kernel or (said if child.error and child.error.get("cause") == "memory" else "")
     if owned(job).cancel_requested_at:  # also where it was asked for since the last event
         finish(job, JobState.CANCELLED)
+    elif short and tried_smaller(job, kind, short):
+        return
     elif child.error is not None:
-        finish(job, JobState.FAILED, error=str(child.error.get("message", "")) or "The job failed.")
+        finish(
+            job,
+            JobState.FAILED,
+            error=f"{said} {kind.memory_advice(job) if short else ''}".strip() or "The job failed.",
+        )
     elif kind.time_limit_s and child.terminated_at is not None:
         finish(job, JobState.FAILED, error=f"It was stopped after {in_words(kind.time_limit_s)}.")
-    elif status < 0 or status == 128 + signal.SIGTERM:
-        name = signal.Signals(-status).name if status < 0 else "SIGTERM"
-        jobs.retry_or_fail(job, f"The {program} process was killed ({name}).")
+    elif status < 0 or status in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
+        name = signal.Signals(-status if status < 0 else status - 128).name
+        advice = kind.memory_advice(job) if status in KILLED else ""
+        perhaps = "" if short or not advice else "Linux does that when the memory runs out; if it did:"
+        jobs.retry_or_fail(
+            job, " ".join(filter(None, (f"The {program} process was killed ({name}).", short, perhaps, advice)))
+        )
     else:
         reason = f"The {program} process ended with status {status}. {child.last_line_of_stderr()}"
         finish(job, JobState.FAILED, error=reason.strip())
+
+
+def tried_smaller(job: Job, kind: ChildProcess, reason: str) -> bool:
+    """Queues the job again where it can go on with less memory. What the kind has changed is stored with that, or not at all."""
+    if job.attempt >= job.max_attempts:
+        return False
+    with transaction.atomic():
+        changed = kind.reduce(job)
+        return bool(changed) and jobs.retry_or_fail(job, f"{reason} {changed}")

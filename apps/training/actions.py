@@ -24,6 +24,8 @@ from apps.registry.rollout_servers import choose_servers
 from apps.registry.trained_elsewhere import check_target_modules
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints, judged
+from apps.training.budget.asked import asked_of
+from apps.training.budget.estimate import estimate
 from apps.training.models import SHAPES, Dataset, DatasetRow, Example, Method, Shape, TrainingRun
 from apps.training.refusals import refusal_of
 from apps.training.sources import why_not_learned
@@ -213,7 +215,7 @@ def prepared_run(
         raise TrainingError(f"{Method(method).label} does not sample; only GRPO does.")
     if steps_ahead and not sampled:
         raise TrainingError("Sampling one step ahead needs a server to sample on; choose one.")
-    return TrainingRun(
+    run = TrainingRun(
         project=project,
         created_by=by,
         method=method,
@@ -238,6 +240,18 @@ def prepared_run(
             **({"rollouts": sampled} if sampled else {}),
         },
     )
+    freeze_estimate(run)
+    return run
+
+
+def freeze_estimate(run: TrainingRun, start: int = 0) -> None:
+    """What the run will cost as far as is known now, which its page later shows beside what it did. `start`: the step of the
+    checkpoint that it goes on from."""
+    asked = asked_of(
+        project=run.project, method=run.method, parent=run.parent, environment=run.environment, dataset=run.dataset,
+        config=run.spec["config"], rollouts=run.spec.get("rollouts"), start=start,
+    )  # fmt: skip
+    run.spec["estimate"] = estimate(asked).as_json()
 
 
 def resume(*, run: TrainingRun, by: Any) -> int:

@@ -8,6 +8,7 @@ app_name = "training_api"
 urlpatterns = [
     path("lineage/", lineage_api.lineage, name="lineage"),
     path("training-runs/", runs_api.collection, name="runs"),
+    path("training-runs/estimate/", runs_api.estimated, name="run_estimate"),
     path("training-runs/compare/", runs_api.compare, name="runs_compare"),
     path("training-runs/<uuid:pk>/", runs_api.item, name="run"),
     path("training-runs/<uuid:pk>/examples/", examples_api.of_run, name="run_examples"),

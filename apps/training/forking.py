@@ -15,7 +15,7 @@ from apps.core import jobs
 from apps.core.forms import PlainForm
 from apps.core.runner import job_folder
 from apps.training import checkpoints
-from apps.training.actions import TrainingError, prepared_run
+from apps.training.actions import TrainingError, freeze_estimate, prepared_run
 from apps.training.models import Checkpoint, Method, TrainingRun
 from workers.lib.specs import Lora
 
@@ -98,6 +98,7 @@ def fork(
     carried = {key: run.spec[key] for key in ("picked_by", "picked", "picked_of", "sources") if key in run.spec}
     made.spec |= carried | {"forked_from": {"run": str(run.pk), "name": run.name, "step": step}}
     made.forked_from, made.done = run, step
+    freeze_estimate(made, start=step)
     folder = copied(Path(found.path), job_folder(made) / "out" / f"checkpoint-{step}")
     try:
         with transaction.atomic():

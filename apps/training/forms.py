@@ -286,6 +286,7 @@ class TrainingForm(GrpoFields, PlainForm):
             "use_dora": data["use_dora"],
             "save_every": max(1, data["steps"] // 5),
             "alarms": data["alarms"],
+            "retry_smaller": bool(data.get("retry_smaller")),
         }
         if data["method"] != Method.GRPO:
             return common | self._of_rows(data) | data["more"]

@@ -18,11 +18,11 @@ CORRECTIONS = (
 )
 OPTIONAL = (
     "temperature", "top_p", "clip_low", "clip_high", "dynamic_sampling", "overlong_buffer", "updates_per_batch",
-    "replay_share", "micro_batch", "correction",
+    "replay_share", "micro_batch", "sample_batch", "correction",
 )  # fmt: skip
 FLAGS = ("mask_truncated", "curriculum", "gradient_checkpointing")
 GRPO_FIELDS = ("preset", *OPTIONAL, *FLAGS)
-MORE = (*OPTIONAL, *FLAGS, "more")  # in the folded part
+MORE = (*OPTIONAL, *FLAGS, "retry_smaller", "more")  # in the folded part
 
 
 class GrpoFields(forms.Form):
@@ -60,7 +60,11 @@ class GrpoFields(forms.Form):
     )  # fmt: skip
     micro_batch = forms.IntegerField(
         min_value=0, max_value=10**6, required=False, label="Micro-batch",
-        help_text="Completions computed together; less memory, the same update. All if empty",
+        help_text="Rows or completions computed together; less memory, the same update. All if empty",
+    )  # fmt: skip
+    sample_batch = forms.IntegerField(
+        min_value=0, max_value=10**6, required=False, label="Answers at once",
+        help_text="Sampled side by side; less memory, the same answers. 64 if empty",
     )  # fmt: skip
     correction = forms.ChoiceField(choices=CORRECTIONS, initial="auto", required=False, label="Rollout correction")
     mask_truncated = forms.BooleanField(
@@ -72,6 +76,10 @@ class GrpoFields(forms.Form):
     gradient_checkpointing = forms.BooleanField(
         required=False, label="Gradient checkpointing", help_text="Less memory, slower"
     )
+    retry_smaller = forms.BooleanField(
+        required=False, initial=True, label="Retry with less memory",
+        help_text="Once, if the memory runs out: fewer rows at a time, the same update",
+    )  # fmt: skip
     more = forms.CharField(
         max_length=20_000, required=False, label="Other settings", widget=forms.Textarea(attrs={"rows": 3, "class": "mono"}),
         help_text="One per line, as in a training config: warmup_steps: 5",

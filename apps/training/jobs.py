@@ -22,13 +22,15 @@ from apps.registry.artifacts import store_folder
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.rollout_servers import rollouts_spec
 from apps.reviews.actions import require_unlocked
-from apps.training import checkpoints, run_alarms
+from apps.training import checkpoints, memory, run_alarms
+from apps.training.budget import measuring
 from apps.training.judged import kept_aside
 from apps.training.models import (
     PROGRAMS,
     SHAPES,
     Checkpoint,
     Example,
+    Measurement,
     Method,
     Metric,
     PromptSearch,
@@ -39,6 +41,7 @@ from apps.training.prompt_search import job as prompt_search
 from apps.training.refusals import refuse_leaks
 from workers.lib.environments import Environment
 from workers.lib.gold import gold_turns
+from workers.lib.specs import SIDE_BY_SIDE
 
 
 def child_spec(run: TrainingRun) -> dict:
@@ -47,13 +50,14 @@ def child_spec(run: TrainingRun) -> dict:
     record_scorer(run, run.environment)
     checkpoint, tasks = checkpoints.latest(run), run.dataset.tasks()
     require_unlocked(environment=run.environment, tasks=tasks, by=run.created_by, scorer=run.spec["scorer"])
+    config = memory.settings_of(run)
     spec = {
         "kind": PROGRAMS.get(run.method, run.method),
         "seed": run.spec["seed"],
         "model": model_spec(run.parent),
-        "engine": engine_spec(run.parent, 64),
+        "engine": engine_spec(run.parent, config.get("sample_batch") or SIDE_BY_SIDE),
         "environment": run.environment.job_spec(),
-        "config": run.spec["config"],
+        "config": config,
         "resume_from": checkpoint and checkpoint.path,
     }
     validation = list(run.dataset.eval_set.tasks.filter(split=Split.VALIDATION))
@@ -216,14 +220,19 @@ def version_name(run: TrainingRun) -> str:
 
 def lineage(run: TrainingRun) -> dict:
     """Everything that made the version, frozen: enough to make it again and to find its production trajectories."""
-    return run.spec | {
-        "run": str(run.pk),
-        "method": run.method,
-        "parent": str(run.parent),
-        "dataset": str(run.dataset_id),
-        "environment": str(run.environment),
-        "verifier": str(run.environment.verifier),
-    }
+    made_from = {name: value for name, value in run.spec.items() if name != "estimate"}
+    return (
+        made_from
+        | ({"reduced": run.reduced} if run.reduced else {})
+        | {
+            "run": str(run.pk),
+            "method": run.method,
+            "parent": str(run.parent),
+            "dataset": str(run.dataset_id),
+            "environment": str(run.environment),
+            "verifier": str(run.environment.verifier),
+        }
+    )
 
 
 register(
@@ -235,6 +244,19 @@ register(
         store_events=store_events,
         complete=complete,
         if_lost="The last checkpoint is kept: the run can be resumed from it.",
+        memory_advice=memory.advice,
+        reduce=memory.reduce,
+    ),
+)
+register(
+    Measurement,
+    ChildProcess(
+        queue="train",
+        program=lambda job: "measure_training",
+        child_spec=measuring.child_spec,
+        complete=measuring.complete,
+        time_limit_s=measuring.TIME_LIMIT_S,
+        if_lost="Nothing was measured.",
     ),
 )
 register(

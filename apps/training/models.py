@@ -155,6 +155,10 @@ class TrainingRun(Archivable, Job):
         "self", models.SET_NULL, null=True, related_name="forks", help_text="Whose checkpoint it started from"
     )
 
+    reduced = models.JSONField(
+        default=dict, help_text="Settings in place of the spec’s, since an attempt ran out of memory"
+    )
+
     objects = TrainingRunQuerySet.as_manager()
 
     class Meta(Job.Meta):
@@ -170,6 +174,16 @@ class TrainingRun(Archivable, Job):
 
     def get_absolute_url(self) -> str:
         return reverse("training:detail", args=[self.project.slug, self.pk])
+
+
+class Measurement(Job):
+    """How fast a model samples and trains on a machine, and what it needs of its memory: a job of half a minute, from which runs are
+    estimated (apps.training.budget). `key`: the model and the options that it holds for."""
+
+    parent = models.ForeignKey(ModelVersion, models.CASCADE, related_name="measurements")
+    environment = models.ForeignKey(Environment, models.CASCADE, related_name="measurements")
+    eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="measurements")
+    key = models.CharField(max_length=64, db_index=True)
 
 
 class Metric(models.Model):

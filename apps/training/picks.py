@@ -11,6 +11,9 @@ from apps.core.forms import whole
 from apps.core.models import JobState, Project
 from apps.evals.learnability.run import RunLearnability
 from apps.evals.models import EvalRun, EvalSetState, Split
+from apps.registry.rollout_servers import choose_servers
+from apps.training.budget.asked import Asked
+from apps.training.budget.asked import whole as whole_config
 from apps.training.forms import TrainingForm
 from apps.training.models import SHAPES, Method, Source
 
@@ -80,6 +83,27 @@ class PickForm(TrainingForm):
         if run is None:
             return {}
         return {"picked_by": run, "keys": RunLearnability(run).pick(self.cleaned_data.get("per_group")).chosen}
+
+    def asked(self) -> Asked:
+        """What would be estimated; nothing is frozen for it. Raises ModelError for servers that it cannot sample on."""
+        data, examples = self.cleaned_data, ()
+        tasks = list(data["eval_set"].tasks.trainable())
+        if data["method"] in SHAPES:
+            examples = tuple(self.found().examples)
+        elif run := data.get("picked_by"):
+            chosen = {str(pk) for pk in RunLearnability(run).pick(data.get("per_group")).chosen}
+            tasks = [task for task in tasks if str(task.pk) in chosen]
+        sampling, config = self.sampling(), whole_config(data["method"], self.config())
+        rollouts = {}
+        if sampling:
+            rollouts = choose_servers(
+                data["parent"], list(sampling["sample_on"]), config["lora_rank"], sampling["steps_ahead"]
+            )
+        return Asked(
+            project=data["eval_set"].project, method=data["method"], parent=data["parent"], environment=data["environment"],
+            eval_set=data["eval_set"], config=config, tasks=tasks, examples=examples, rollouts=rollouts,
+            runs=data.get("seeds") or 1,
+        )  # fmt: skip
 
 
 def offers(project: Project, per_group: int | None = None, named: str = "") -> dict[str, str]:

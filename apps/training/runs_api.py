@@ -23,11 +23,15 @@ from apps.evals.runs_schema import ESTIMATE
 from apps.reviews.actions import TrainingLocked
 from apps.training import comparison, run_alarms
 from apps.training.actions import TrainingError
+from apps.training.budget import measuring
+from apps.training.budget.estimate import estimate
+from apps.training.budget.learning import teaching
+from apps.training.budget.truth import compared
 from apps.training.config_yaml import ConfigError, config_of, read, write
 from apps.training.forking import available
 from apps.training.models import Method, Rollout, RunAlarm, TrainingRun
 from apps.training.rollouts import OUTCOME, Filters, group_of, standing, with_advantages
-from apps.training.starts import MOST_SEEDS, start_from
+from apps.training.starts import MOST_SEEDS, asked_from, start_from
 from apps.trajectories.api import number_of
 from workers.lib.typed import Text, json_schema
 
@@ -54,6 +58,7 @@ RUN = {
         "finished_at": {"type": ["string", "null"], "format": "date-time"},
         "forked_from": {"type": ["object", "null"], "description": "{run, name, step} of the checkpoint that it started from"},
         "alarms": {"type": "array", "items": ALARM, "description": "The newest first"},
+        "estimate": {"type": "array", "items": OBJECT, "description": "{name, unit, low, likely, high, actual} of what was estimated"},
         "paused": {"type": ["object", "null"], "description": "{alarm, step, message, todo} of the alarm that paused it"},
         "checkpoints": {"type": "array", "items": INTEGER, "description": "Steps that it can be forked from, of one run, the newest first"},
     },
@@ -66,6 +71,26 @@ CURVES = {
         "curves": {
             "type": "object", "description": "{metric: [[x, value], …]}",
             "additionalProperties": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+        },
+    },
+}  # fmt: skip
+SPAN = {
+    "type": ["object", "null"],
+    "properties": {"low": NUMBER, "likely": NUMBER, "high": NUMBER},
+}
+ESTIMATED = {
+    "type": "object",
+    "required": ["runs", "steps", "problem", "fits", "learns"],
+    "properties": {
+        "runs": INTEGER, "steps": INTEGER, "rows": INTEGER, "sampled": INTEGER, "prompt": NUMBER, "rollout_tokens": SPAN,
+        "training_tokens": SPAN, "distinct_tokens": SPAN, "seconds": SPAN, "parts": OBJECT, "memory": SPAN, "available": INTEGER,
+        "usd": SPAN, "price": STRING, "lengths": STRING, "measured_at": {"type": ["string", "null"], "format": "date-time"},
+        "measured_on": STRING, "measurement": STRING, "problem": STRING, "fits": {"type": ["boolean", "null"]}, "learns": STRING,
+        "measuring": {"type": ["integer", "null"], "description": "Percent of the measurement that is running"},
+        "reduce": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"words": STRING, "memory": NUMBER, "slower": NUMBER,
+                                                       "same": {"type": "boolean"}, "fits": {"type": "boolean"}}},
         },
     },
 }  # fmt: skip
@@ -144,6 +169,34 @@ def started(request: Request) -> Response:
         record_refusal(project, error, by=request.auth)
         return Response({"detail": str(error)}, status=409)
     return Response([as_json(request, run) for run in runs], status=201)
+
+
+class EstimateRun(StartRuns):
+    """`measure`: whether to measure the model where that has not been done, which takes half a minute."""
+
+    measure: bool = False
+
+
+@extend_schema(
+    operation_id="v1_training_runs_estimate", request={JSON: json_schema(EstimateRun)}, responses=described({200: ESTIMATED}, 400, 403, 413),
+    description="What the run that a training config describes would cost: tokens, seconds, memory and USD with their ranges, what to "
+    "reduce where it does not fit, and whether its tasks can teach. Time and memory are null until the model is measured.",
+)  # fmt: skip
+@api_view(["POST"])
+def estimated(request: Request) -> Response:
+    member_of(request)
+    asked = form_of(request, EstimateRun)
+    try:
+        run = asked_from(read(asked.yaml), project=request.auth.project, seeds=asked.seeds)
+    except ConfigError as error:
+        raise ValidationError({"path": f"yaml.{error.field}".rstrip("."), "error": str(error)}) from error
+    found, learns = estimate(run), teaching(run)
+    if asked.measure and found.measured_at is None and not found.problem:
+        measuring.measure_for(run, by=request.auth.created_by)
+    going = measuring.under_way(run.parent, run.config, run.rollouts)
+    return Response(
+        found.as_json() | {"fits": found.fits, "learns": learns.sentence, "measuring": going.percent if going else None}
+    )
 
 
 @extend_schema(
@@ -301,6 +354,11 @@ def as_json(request: Request, run: TrainingRun) -> dict[str, Any]:
         "url": request.build_absolute_uri(reverse("training:detail", args=[run.project.slug, run.pk])),
         "forked_from": run.spec.get("forked_from"), "alarms": run_alarms.listed(run), "paused": run.paused_by,
         "created_at": run.created_at, "started_at": run.started_at, "finished_at": run.finished_at,
+        "estimate": [
+            {"name": one.name, "unit": one.unit, "actual": one.truth}
+            | {name: getattr(one.span, name, None) for name in ("low", "likely", "high")}
+            for one in compared(run)
+        ],
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from apps.core.models import Project
 from apps.core.yaml_text import write_yaml
 from apps.training import actions
 from apps.training.alarms_field import as_inputs
+from apps.training.budget.asked import Asked
 from apps.training.config_yaml import ConfigError, RunConfig, checked, rows_of
 from apps.training.models import SHAPES, Method, TrainingRun
 from apps.training.picks import PickForm
@@ -21,8 +22,8 @@ from workers.lib.presets import preset_of
 MOST_SEEDS = 10
 SAME_NAME = ("steps", "learning_rate", "batch_size", "lora_rank", "lora_alpha", "lora_dropout", "use_rslora", "use_dora",
              "prompts_per_step", "generations", "beta", "temperature", "top_p", "clip_low", "clip_high", "dynamic_sampling",
-             "overlong_buffer", "updates_per_batch", "replay_share", "micro_batch", "correction", "mask_truncated", "curriculum",
-             "gradient_checkpointing")  # fmt: skip
+             "overlong_buffer", "updates_per_batch", "replay_share", "micro_batch", "sample_batch", "correction", "mask_truncated", "curriculum",
+             "gradient_checkpointing", "retry_smaller")  # fmt: skip
 
 
 @transaction.atomic
@@ -49,6 +50,15 @@ def start_from(found: RunConfig, *, project: Project, by: Any, seeds: int = 1) -
         seeds=seeds, seed=found.head.seed, by=by, project=project, method=Method(found.head.algorithm),
         dataset=dataset, config=found.config, **rows,
     )  # fmt: skip
+
+
+def asked_from(found: RunConfig, *, project: Project, seeds: int = 1) -> Asked:
+    """The run that a file describes, to be estimated. Raises ConfigError."""
+    rows = rows_of(found, project)
+    if found.head.algorithm in SHAPES:
+        raise ConfigError("Its examples are chosen in the form: import the file there.", "algorithm")
+    tasks = list(rows["eval_set"].tasks.trainable())
+    return Asked(project=project, method=found.head.algorithm, config=found.config, tasks=tasks, runs=seeds, **rows)
 
 
 def fields_from(found: RunConfig, project: Project) -> dict[str, Any]:

@@ -2,7 +2,7 @@ from django.urls import path
 
 from apps.training import views
 from apps.training.engines import pages as engine_pages
-from apps.training.pages import comparison, configs, examples, forks, lineage, outputs, rollouts
+from apps.training.pages import budget, comparison, configs, examples, forks, lineage, outputs, rollouts
 from apps.training.prompt_search import pages
 
 app_name = "training"
@@ -13,6 +13,7 @@ urlpatterns = [
     path("learned/trajectory/<uuid:pk>/", lineage.of_trajectory, name="learned_from_trajectory"),
     path("learned/task/<uuid:pk>/", lineage.of_task, name="learned_from_task"),
     path("new/", views.new, name="new"),
+    path("new/budget/", budget.panel, name="budget"),
     path("new/examples/", examples.preview, name="examples"),
     path("import/", engine_pages.import_result, name="import"),
     path("new/yaml/", configs.from_yaml, name="new_from_yaml"),

@@ -25,6 +25,8 @@ from apps.evals.models import EvalRun, Split
 from apps.reviews.actions import TrainingLocked, environment_locks
 from apps.training import actions, checkpoints, forking, run_alarms
 from apps.training.advisor import Advice, Evidence, advise
+from apps.training.budget import truth as budget
+from apps.training.budget.truth import add_factors
 from apps.training.charts import curves
 from apps.training.comparison import runs_of
 from apps.training.engines import exporting
@@ -65,6 +67,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     order = Sorting.of(request.GET, RUN_COLUMNS)
     page = page_of(request, order.apply(runs))
     add_seeds(page.object_list)
+    add_factors(page.object_list)
     context = {"archived": archived, "page": page, "order": order, "advice": advice_for(project)}
     return render(request, "training/list.html", context)
 
@@ -186,6 +189,8 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         | {
             "checkpoints": run.checkpoints.all()[:20],
             "sources": [(Source(name).label, count) for name, count in run.spec.get("sources", {}).items()],
+            "budget": budget.compared(run),
+            "estimate": budget.estimate_of(run),
             "safe": checkpoints.before_alarm(run, list(run.checkpoints.all())),
             "forks": run.forks.all()[:20],
             "evaluations": held_out_evaluations(run),

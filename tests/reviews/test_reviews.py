@@ -180,12 +180,13 @@ def test_there_is_no_door_past_the_action() -> None:
     """Training is started in one place, which asks for the lock: pages and the API come through it, and so does the export of a run's
     plan. Resuming and forking ask again (tests/training/test_resume.py, test_steering_api.py).
     A prompt search asks for it in its own action (tests/training/test_prompt_search.py). To save what a search found, or to take in
-    what was trained elsewhere, trains nothing, nor does sending outputs to a review."""
+    what was trained elsewhere, trains nothing, nor does an estimate, nor sending outputs to a review."""
     writes = {name for name, methods in ROUTES.items() if name.startswith("training_api:") and methods.keys() - {"GET"}}
     assert writes == {
         f"training_api:{name}"
         for name in (
             "runs",
+            "run_estimate",
             "run_export",
             "run_import",
             "run_cancel",

@@ -16,12 +16,18 @@ from typing import Any
 
 import pytest
 
+from workers.lib import memory
 from workers.lib.errors import JobError, SpecError, sentence
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, read_spec, run_main
 from workers.lib.specs import checked
 
 DISK_FULL = "The disk is full. Free some space and start the job again; its last checkpoint is kept."
+NO_MEMORY = "The memory ran out: the process used up to 1.9 GB of memory."
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch has one."""
 
 
 def evaluate_spec() -> dict:
@@ -131,11 +137,23 @@ def chained(inner: Exception) -> Exception:
         (chained(OSError(errno.ENOSPC, "No space left on device")), DISK_FULL),
         (RuntimeError("I/O error: No space left on device (os error 28)"), DISK_FULL),
         (OSError(errno.EACCES, "Permission denied"), "PermissionError: [Errno 13] Permission denied"),
-        (MemoryError(), "There was not enough memory. Make the batch smaller."),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), NO_MEMORY),
+        (MemoryError(), NO_MEMORY),
+        (
+            chained(
+                RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 2500000000 bytes.")
+            ),
+            f"{NO_MEMORY[:-1]} and asked for 2.5 GB more.",
+        ),
+        (
+            OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
+            f"{NO_MEMORY[:-1]} and asked for 21 MB more.",
+        ),
         (ValueError("odd"), "ValueError: odd"),
     ],
 )
-def test_each_error_has_its_sentence(error: Exception, says: str) -> None:
+def test_each_error_has_its_sentence(error: Exception, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "peak_memory", lambda: {"memory": 1_900_000_000})
     assert sentence(error) == says
 
 

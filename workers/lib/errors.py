@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+from workers.lib.memory import is_out_of_memory, out_of_memory_sentence
+
 
 class SpecError(ValueError):
     """A spec that cannot be used; the message is a sentence that names the field."""
@@ -20,6 +22,8 @@ def is_disk_full(error: BaseException) -> bool:
 
 def sentence(error: BaseException) -> str:
     """What the screen says of an error."""
+    if is_out_of_memory(error):  # before the sentence of an error that it was taken for
+        return out_of_memory_sentence(error)
     if isinstance(error, JobError | SpecError):
         return str(error)
     chain: BaseException | None = error
@@ -27,6 +31,4 @@ def sentence(error: BaseException) -> str:
         if is_disk_full(chain):
             return "The disk is full. Free some space and start the job again; its last checkpoint is kept."
         chain = chain.__cause__ or chain.__context__
-    if isinstance(error, MemoryError):
-        return "There was not enough memory. Make the batch smaller."
     return f"{type(error).__name__}: {error}"

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from workers.lib.memory import peak_memory
+
 
 def _plain(value: Any) -> Any:
     """JSON has no NaN and no infinity: they become null."""
@@ -64,7 +66,8 @@ class Emitter:
         self.emit("log", level=level, message=message)
 
     def result(self, *, adapter: str | None = None, metrics: dict | None = None, **more: Any) -> None:
-        self.emit("result", adapter=adapter, metrics=metrics or {}, **more)
+        self.emit("result", adapter=adapter, metrics=metrics or {}, peak=peak_memory(), **more)
 
-    def error(self, message: str, traceback: str = "") -> None:
-        self.emit("error", message=message, traceback=traceback)
+    def error(self, message: str, traceback: str = "", cause: str = "") -> None:
+        """`cause` "memory": there was too little of it."""
+        self.emit("error", message=message, traceback=traceback, cause=cause, peak=peak_memory())

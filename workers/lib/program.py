@@ -13,6 +13,7 @@ from typing import Any
 
 from workers.lib.errors import SpecError, sentence
 from workers.lib.events import Emitter
+from workers.lib.memory import is_out_of_memory
 from workers.lib.specs import checked
 
 STOPPED = 128 + signal.SIGTERM
@@ -74,5 +75,6 @@ def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> No
         sys.exit(STOPPED)
     except Exception as error:  # the program's boundary: every end is reported in one event
         traceback.print_exc()
-        events.error(sentence(error), traceback.format_exc())
+        cause = "memory" if is_out_of_memory(error) else ""
+        events.error(sentence(error), traceback.format_exc(), cause)
         sys.exit(1)

@@ -146,6 +146,8 @@ class Training(Lora, kw_only=True):
     final_lr_share: Share = 0.1
     max_grad_norm: Positive = 1.0
     save_every: AtLeastOne = 10  # steps from one checkpoint to the next
+    gradient_checkpointing: bool = False  # activations are computed again in the backward pass: less memory, slower
+    retry_smaller: bool = True  # once, where the memory runs out: with less of it at a time, for the same update
     alarms: AlarmSettings = field(default_factory=AlarmSettings)  # what differs from docs/alarms.md
 
 
@@ -161,6 +163,7 @@ class RowsConfig(Training, kw_only=True):
 
 
 class SftConfig(RowsConfig, kw_only=True):
+    micro_batch: Count = 0  # rows whose gradients are computed together; 0: all
     log_every: AtLeastOne = 1
 
 
@@ -185,6 +188,11 @@ class DpoConfig(PreferenceConfig, kw_only=True):
 
     loss_type: Literal["sigmoid", "ipo", "hinge", "robust", "apo_zero"] = "sigmoid"
     label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
+    micro_batch: Count = 0  # pairs whose gradients are computed together, a divisor of the batch; 0: all
+
+    def __post_init__(self) -> None:
+        if self.micro_batch and self.batch_size % self.micro_batch:
+            raise ValueError(f"micro_batch: must divide batch_size, which is {self.batch_size}")
 
 
 class KtoConfig(PreferenceConfig, kw_only=True):
@@ -195,6 +203,7 @@ class KtoConfig(PreferenceConfig, kw_only=True):
     undesirable_weight: Positive | None = None
 
 
+SIDE_BY_SIDE = 64
 CLIP = {"gspo": (3e-4, 4e-4), "rloo": (0.2, 0.2)}  # where a loss has a range of its own
 WIDEST_GSPO = 0.1
 BOUNDS_OF_CORRECTION = {"tis": (0.0, 2.0), "mis": (0.5, 2.0), "icepop": (0.5, 5.0)}
@@ -230,7 +239,7 @@ class GrpoConfig(Training, kw_only=True):
     correction_min: NotNegative | None = None
     correction_max: Positive | None = None
     micro_batch: Count = 0  # completions whose gradients are computed together; 0: all
-    gradient_checkpointing: bool = False
+    sample_batch: Count = 0  # answers that are sampled side by side in process; 0: SIDE_BY_SIDE
     eval_every: Count = 0
     eval_samples: AtLeastOne = 1
     sampled_outputs: Count = (
@@ -365,6 +374,19 @@ class Grpo(Job, kw_only=True):
     success_rates: dict[str, Share] = {}  # of tasks, by an evaluation before: where a curriculum begins
     config: GrpoConfig
     rollouts: Rollouts | None = None
+
+
+class MeasureTraining(Job, kw_only=True):
+    """How fast a model samples and trains: on some of the tasks of a run, with its adapter's shape, where it would sample."""
+
+    model: Model
+    engine: InProcess
+    environment: Environment
+    tasks: Tasks
+    lora: Lora
+    max_new_tokens: AtLeastOne = 64
+    rollouts: Rollouts | None = None
+    seconds: Positive = 25.0  # beside loading; each kind of work gets a share of it
 
 
 class StoredSample(Form, kw_only=True):
@@ -596,6 +618,7 @@ class DemoAgent(Job, kw_only=True):
 SPECS: dict[str, type[Job]] = {
     "evaluate": Evaluate,
     "measure_latency": MeasureLatency,
+    "measure_training": MeasureTraining,
     "playground": Playground,
     "sft": Sft,
     "grpo": Grpo,

@@ -181,9 +181,21 @@ def of_folder(folder: Path) -> TemplateCheck | None:
         return TemplateCheck(problem="its tokenizer has no chat template")
     if len(template) > LARGEST:
         return TemplateCheck(problem="its chat template is larger than what is read")
-    tokens = {name: _token(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
-    known = {name: token for name, token in tokens.items() if token}
+    known = _special(config)
     return check(template, known, _stops(folder, known.get("eos_token", "")))
+
+
+def template_of(folder: Path) -> tuple[str, dict[str, str], list[str]] | None:
+    """(the template, the special tokens that it may name, the texts that end an answer); None where there is no template."""
+    settings = folder / "tokenizer_config.json"
+    config = json.loads(settings.read_text()) if settings.is_file() else {}
+    template, known = _template(folder, config), _special(config)
+    return None if template is None else (template, known, _stops(folder, known.get("eos_token", "")))
+
+
+def _special(config: dict) -> dict[str, str]:
+    tokens = {name: _token(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+    return {name: token for name, token in tokens.items() if token}
 
 
 def _template(folder: Path, config: dict) -> str | None:

@@ -17,11 +17,12 @@ from workers.lib.token_rows import TokenRow
 from workers.ml.tree import scored_parts, use_tree
 
 
-def share_prompts(trainer: Any) -> None:
-    """Of a trainer that has been made: it looks at the model as the library loads it. Raises JobError for a model that does not
-    allow it."""
+def share_prompts(trainer: Any, *, recompute: bool = False) -> None:
+    """Of a trainer that has been made: it looks at the model as the library loads it. `recompute` is gradient checkpointing, as in
+    `scored_parts`. Raises JobError for a model that does not allow it."""
     use_tree(trainer.model)
     causal = trainer.model.get_base_model() if hasattr(trainer.model, "get_base_model") else trainer.model
+    causal.recomputes = recompute
     causal.forward = MethodType(_forward, causal)
 
 
@@ -49,7 +50,7 @@ def _forward(
     ]
     empty = torch.zeros(0, device=input_ids.device)
     found = [(empty, empty, empty.bool()) for _ in rows]
-    for some in scored_parts(causal, rows, together=True):
+    for some in scored_parts(causal, rows, recompute=causal.recomputes, together=True):
         for number, used, *values in zip(some.rows.tolist(), some.real, *some.tokens, strict=True):
             found[number] = tuple(value[used] for value in values)
     mask = learnt[:, 1:]

@@ -18,6 +18,7 @@ from workers.lib.alarms import Watchman
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.program import Stop, StopFlag
+from workers.lib.specs import Training
 from workers.lib.watching import Alarmed, report
 from workers.ml import checkpoint
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
@@ -47,6 +48,14 @@ def arguments(spec: Any, start: int) -> dict[str, Any]:
         "gradient_checkpointing": False,
         "use_cpu": device() == "cpu",
         "dataloader_pin_memory": device() == "cuda",
+    }
+
+
+def checkpointing(config: Training) -> dict[str, Any]:
+    """Of the trainers that do not compute with shared prompts, which have gradient checkpointing of their own."""
+    return {
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
     }
 
 

@@ -22,6 +22,7 @@ JOBS = {
     "variantjob": "the writing of variants",
     "meaningcheck": "the check of meaning",
     "trainingrun": "the training run",
+    "measurement": "the measurement of training speed",
     "promptsearch": "the prompt search",
     "playground": "the playground",
     "proberun": "the probe run",

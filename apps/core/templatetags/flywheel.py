@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from apps.core.models import object_name
 from apps.core.sorting import Sorting, header
+from workers.lib.memory import gigabytes
 from workers.lib.messages import is_example, is_prompt, part_text
 
 register = template.Library()
@@ -78,6 +79,29 @@ def seconds(value: Any) -> str:
         return "–"
     value = float(value)
     return f"{value:.0f} s" if value < 90 else f"{value / 60:.1f} min" if value < 5400 else f"{value / 3600:.1f} h"
+
+
+@register.filter(name="gigabytes")
+def gigabytes_of(value: Any) -> str:
+    return "–" if value is None else gigabytes(float(value))
+
+
+@register.filter
+def short_count(value: Any) -> str:
+    """1,240 · 56k · 1.2M."""
+    if value is None:
+        return "–"
+    value = float(value)
+    for least, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if value >= least:
+            return f"{value / (1e3 if unit == 'k' else least):.{0 if unit == 'k' else 1}f}{unit}"
+    return f"{value:,.0f}"
+
+
+@register.filter
+def dollars(value: Any) -> str:
+    """Cents, and what a cent is too coarse for."""
+    return "–" if value is None else f"{float(value):,.2f}" if float(value) >= 0.1 else f"{float(value):.2g}"
 
 
 @register.filter

@@ -1,4 +1,4 @@
-"""`manage.py training_config`: exports a run's settings as YAML, checks a file, or starts the run that a file describes."""
+"""`manage.py training_config`: exports a run's settings as YAML, checks a file, estimates what it would cost, or starts the run that it describes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from apps.core.management.projects import find_project
 from apps.core.models import Project
 from apps.reviews.actions import TrainingLocked
 from apps.training.actions import TrainingError
+from apps.training.budget.estimate import estimate
+from apps.training.budget.words import in_words
 from apps.training.comparison import runs_of
 from apps.training.config_yaml import ConfigError, config_of, read, rows_of, write
-from apps.training.starts import MOST_SEEDS, start_from
+from apps.training.starts import MOST_SEEDS, asked_from, start_from
 
 
 class Command(BaseCommand):
-    help = "Exports a run's settings as YAML, checks a training config, or starts the run that it describes."
+    help = "Exports a run's settings as YAML; checks a training config, estimates its cost, or starts the run that it describes."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("action", choices=("export", "check", "start"))
+        parser.add_argument("action", choices=("export", "check", "estimate", "start"))
         parser.add_argument("what", help="The id of a run to export, or a YAML file")
         parser.add_argument("--project", help="Short name; may be left out where there is only one project")
         parser.add_argument("--user", help="Who starts the run: a user name")
@@ -39,6 +41,9 @@ class Command(BaseCommand):
             rows_of(config, found)
             if action == "check":
                 self.stdout.write(f"{what} is a training config of {found}.")
+                return
+            if action == "estimate":
+                self.stdout.write(in_words(estimate(asked_from(config, project=found, seeds=options["seeds"]))))
                 return
             for run in start_from(config, project=found, by=user_of(options["user"]), seeds=options["seeds"]):
                 self.stdout.write(f"{run.pk} {run.name}")

@@ -1,0 +1,300 @@
+"""What a run will cost: tokens, hours, memory, money. Counted on its own prompts, computed from the rates that were measured."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from msgspec import Struct
+
+from apps.environments.clients import load_for
+from apps.registry.models import ModelVersion, Server
+from apps.registry.prices import price_of
+from apps.training.budget import measuring
+from apps.training.budget.asked import Asked, conversations
+from apps.training.budget.learning import expected_signal
+from apps.training.budget.lengths import Known, lengths_of
+from apps.training.budget.numbers import Span
+from apps.training.memory import at_once, in_words
+from apps.training.memory import reductions as smaller_settings
+from apps.training.models import PROGRAMS
+from workers.lib.chat_tokens import Conversation, Tokenized, counted_apart
+from workers.lib.errors import JobError, SpecError
+from workers.lib.memory import gigabytes
+from workers.lib.specs import SIDE_BY_SIDE
+from workers.lib.training_cost import (
+    Lengths,
+    Rates,
+    Row,
+    Work,
+    work_of_groups,
+    work_of_padded,
+    work_of_rows,
+)
+
+SURE = (0.75, 1.5)  # of a time that is computed from a measurement of seconds
+SURE_MEMORY = (0.85, 1.25)
+KEPT = 16  # tokenized sets of rows
+PLAIN = ("dpo", "kto")  # programs that compute row by row, with padding
+
+
+class Reduction(Struct, frozen=True):
+    """A change that needs less memory. `same`: whether the update stays as it is."""
+
+    words: str
+    memory: float
+    slower: float
+    same: bool
+    fits: bool
+
+
+class Estimate(Struct, kw_only=True):
+    """Of one run; `runs` are as many. Seconds, bytes and USD; None where nothing is measured, or no price is known."""
+
+    runs: int = 1
+    steps: int = 0
+    rows: int = 0
+    sampled: int = 0
+    prompt: float = 0  # tokens of a prompt on the average
+    rollout_tokens: Span | None = None
+    training_tokens: Span | None = None
+    distinct_tokens: Span | None = None
+    seconds: Span | None = None
+    parts: dict[str, float] = {}  # likely seconds by what takes them
+    memory: Span | None = None
+    available: int = 0
+    usd: Span | None = None
+    price: str = ""
+    lengths: str = ""
+    reduce: list[Reduction] = []
+    measured_at: datetime | None = None
+    measured_on: str = ""
+    measurement: str = ""
+    problem: str = ""  # why nothing could be counted
+
+    @property
+    def fits(self) -> bool | None:
+        """None where the high end does not fit, but the likely one does."""
+        if self.memory is None or not self.available:
+            return True
+        return True if self.memory.high <= self.available else False if self.memory.likely > self.available else None
+
+    @property
+    def share(self) -> float:
+        """Of the tokens, those that are computed."""
+        both = self.distinct_tokens and self.training_tokens and self.training_tokens.likely
+        return self.distinct_tokens.likely / both if both and self.distinct_tokens else 1.0
+
+    def as_json(self) -> dict[str, Any]:
+        return msgspec.to_builtins(self)
+
+
+def from_json(given: Any) -> Estimate | None:
+    """What was frozen with a run; None where that is nothing that this version reads."""
+    try:
+        return msgspec.convert(given, Estimate) if given else None
+    except msgspec.ValidationError:
+        return None
+
+
+def estimate(asked: Asked) -> Estimate:
+    """Never raises for what a run may have: a problem is a sentence of the estimate."""
+    found = Estimate(runs=asked.runs, steps=asked.steps)
+    try:
+        given, found.rows = conversations(asked)
+        tokenized = tokens_of(asked.parent, given)
+    except (JobError, SpecError, OSError, KeyError, TypeError, ValueError) as error:
+        found.problem = (
+            str(error) if isinstance(error, JobError | SpecError) else f"The prompts cannot be read: {error}"
+        )
+        return found
+    found.sampled = len(tokenized)
+    rows = [row_of(one) for one in tokenized]
+    if not rows or (not asked.samples and not any(row.answers for row in rows)):
+        found.problem = "None of these tasks has something to train on."
+        return found
+    found.prompt = sum(len(row.prompt) for row in rows) / len(rows)
+    measurement = measuring.newest(asked.parent, asked.config, asked.rollouts)
+    result = measurement.result["measured"] if measurement else None
+    rates = Rates.of(result, servers=bool(asked.rollouts)) if result else None
+    known = lengths_of(asked, turns=most_turns(asked)) if asked.samples else None
+    signal = signal_of(asked, known)
+    scenes = Scenes(asked, rows, known, signal, part=rates.part if rates else 256)
+    works = scenes.works(asked.config)
+    count_tokens(found, asked, works, known)
+    if rates is not None and result is not None and measurement is not None:
+        found.measured_at, found.measurement = measurement.finished_at, str(measurement.pk)
+        found.measured_on = machine_words(result["machine"])
+        found.available = result["machine"]["available"]
+        add_time(found, asked, works, rates)
+        found.memory = memory_span(works, rates, bool(asked.rollouts))
+        found.reduce = reductions(found, scenes, rates, asked)
+        add_money(found, asked, works)
+    return found
+
+
+class Scenes:
+    """What a step computes if answers are short, as they probably are, or long."""
+
+    def __init__(self, asked: Asked, rows: list[Row], known: Known | None, signal: Span, part: int) -> None:
+        self.asked, self.rows, self.known, self.signal, self.part = asked, rows, known, signal, part
+
+    def works(self, config: dict[str, Any]) -> tuple[Work, Work, Work]:
+        program = PROGRAMS.get(self.asked.method, self.asked.method)
+        if self.known is not None:
+            side = config.get("sample_batch") or SIDE_BY_SIDE
+            least = config["max_new_tokens"] / self.asked.config["max_new_tokens"]
+            low, likely, high = (
+                work_of_groups(config, self.rows, self.part, _cut(one, least), informative=share, side_by_side=side)
+                for one, share in (
+                    (self.known.low, self.signal.low), (self.known.likely, self.signal.likely), (self.known.high, self.signal.high)
+                )
+            )  # fmt: skip
+            return low, likely, high
+        if "batch_size" in config and program in ("sft",):
+            work = work_of_rows(config, self.rows, self.part)
+        else:
+            work = work_of_padded(config, self.rows, self.part, kl=program == "kto")
+        return work, work, work
+
+
+def _cut(one: Lengths, by: float) -> Lengths:
+    """With a lower limit answers are cut off; how many, nobody knows, so all lengths fall with it."""
+    return Lengths(one.written * by, one.longest * by, one.after * by, one.turns) if by < 1 else one
+
+
+def signal_of(asked: Asked, known: Known | None) -> Span:
+    """The share of groups that train: those with a reward spread."""
+    if not asked.samples:
+        return Span(1, 1, 1)
+    found = expected_signal(known.run if known else None, asked.config["generations"])
+    return Span(0.3, 0.8, 1.0) if found is None else Span(0.6 * found, max(found, 0.05), 1.0)
+
+
+def most_turns(asked: Asked) -> int:
+    environment = load_for(asked.environment)
+    return (environment.harness.max_turns or getattr(environment, "max_turns", 10)) if environment.multi_turn else 1
+
+
+def row_of(one: Tokenized) -> Row:
+    if one.after:
+        return Row(one.prompt, [one.after], one.written)
+    return Row(one.prompt, one.answers, sum(map(len, one.answers)))
+
+
+_tokenized: OrderedDict[str, list[Tokenized]] = OrderedDict()
+
+
+def tokens_of(parent: ModelVersion, given: list[Conversation]) -> list[Tokenized]:
+    """Kept for the next look at the same rows: a form asks again at every change. Raises JobError."""
+    folder = parent.base_version().base
+    key = hashlib.sha256(msgspec.json.encode([folder, given])).hexdigest()
+    if key not in _tokenized:
+        _tokenized[key] = counted_apart(folder, given)
+        while len(_tokenized) > KEPT:
+            _tokenized.popitem(last=False)
+    else:
+        _tokenized.move_to_end(key)
+    return _tokenized[key]
+
+
+def spans(works: tuple[Work, Work, Work], name: str) -> Span:
+    low, likely, high = (getattr(work, name) for work in works)
+    return Span(low, max(low, likely), max(low, likely, high))
+
+
+def count_tokens(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], known: Known | None) -> None:
+    updates = asked.config.get("updates_per_batch", 1)
+    found.training_tokens = spans(works, "tokens").times(asked.steps * updates)
+    found.distinct_tokens = spans(works, "distinct").times(asked.steps * updates)
+    if known is not None:
+        found.rollout_tokens = spans(works, "written").times(asked.steps)
+        found.lengths = known.sentence
+
+
+def add_time(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rates: Rates) -> None:
+    sampling = [work.sampling_s(rates) for work in works]
+    update = [work.update_s(rates) for work in works]
+    overlap = bool(asked.rollouts.get("steps_ahead"))
+    each = [max(one, two) if overlap else one + two for one, two in zip(sampling, update, strict=True)]
+    share = asked.validation * asked.validations / works[1].answers if works[1].answers else 0.0
+    validating = [share * one for one in sampling]
+    total = [rates.load_s + asked.steps * one + more for one, more in zip(each, validating, strict=True)]
+    low, likely, high = total[0], max(total[:2]), max(total)
+    found.seconds = Span(low, likely, high).wider(*SURE)
+    found.parts = {"loading": rates.load_s, "sampling": asked.steps * sampling[1], "updates": asked.steps * update[1], "validation": validating[1]}  # fmt: skip
+    found.parts = {name: seconds for name, seconds in found.parts.items() if seconds}
+
+
+def memory_span(works: tuple[Work, Work, Work], rates: Rates, servers: bool) -> Span:
+    low, likely, high = sorted(work.peak(rates, servers) for work in works)
+    return Span(low, likely, high).wider(*SURE_MEMORY)
+
+
+def reductions(found: Estimate, scenes: Scenes, rates: Rates, asked: Asked) -> list[Reduction]:
+    """The changes that need less memory: those first that leave the update as it is, of these the fastest that fit."""
+    if found.memory is None or found.fits is True:
+        return []
+    config, before = asked.config, max(scenes.works(asked.config)[1].update_s(rates), 1e-9)
+    made = []
+    for changed, same in candidates(asked.method, config):
+        works = scenes.works(config | changed)
+        memory = memory_span(works, rates, bool(asked.rollouts))
+        if memory.likely > 0.97 * found.memory.likely:
+            continue
+        slower = works[1].update_s(rates) * (4 / 3 if changed.get("gradient_checkpointing") else 1) / before
+        made.append(Reduction(in_words(changed, config), memory.likely, slower, same, memory.high <= found.available))
+    made.sort(key=lambda one: (not one.fits, not one.same, one.memory if not one.fits else one.slower))
+    return made[:5]
+
+
+def candidates(method: str, config: dict[str, Any]) -> list[tuple[dict[str, Any], bool]]:
+    """(changed settings, whether the update stays the same)."""
+    found: list[tuple[dict[str, Any], bool]] = []
+    same = smaller_settings(method, config, 1)
+    for name in ("micro_batch", "sample_batch"):
+        if name in same:
+            size = at_once(name, config) // 2
+            while size >= 1:
+                if method != "dpo" or config["batch_size"] % size == 0:
+                    found.append(({name: size}, True))
+                size //= 2
+    if "gradient_checkpointing" in same:
+        found.append(({"gradient_checkpointing": True}, True))
+    if len(same) > 1:
+        found.append((same, True))
+    for name in ("max_new_tokens", "generations", "prompts_per_step", "batch_size"):
+        if config.get(name, 0) >= 4:
+            found.append(({name: config[name] // 2}, False))
+    return found
+
+
+def add_money(found: Estimate, asked: Asked, works: tuple[Work, Work, Work]) -> None:
+    """The machine's hours by the operator's price, and what servers ask for the tokens."""
+    hour, said = settings.FLYWHEEL_MACHINE_USD, []
+    total = None
+    if hour and found.seconds:
+        total = found.seconds.times(hour / 3600)
+        said.append(f"${hour:g} an hour for the machine")
+    for name in sorted({one["server_name"] for one in asked.rollouts.get("servers", ())}):
+        server = Server.objects.filter(project=asked.project, name=name).first()
+        model = next(one["model"] for one in asked.rollouts["servers"] if one["server_name"] == name)
+        price = price_of(server, model) if server else None
+        if price is None or found.rollout_tokens is None:
+            said.append(f"no price is known for {name}")
+            continue
+        count = len(asked.rollouts["servers"])
+        asking = spans(works, "prompts").times(asked.steps * price[0] / 1e6 / count)
+        writing = found.rollout_tokens.times(price[1] / 1e6 / count)
+        total = asking + writing if total is None else total + asking + writing
+        said.append(f"${price[0]:g} and ${price[1]:g} per million tokens on {name}")
+    found.usd, found.price = total, ", ".join(said)
+
+
+def machine_words(machine: dict[str, Any]) -> str:
+    what = machine.get("gpu") or f"{machine['threads']} of {machine['cores']} cores"
+    return f"{machine['name']}, {what}, {gigabytes(machine['memory'])}"

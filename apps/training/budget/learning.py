@@ -1,0 +1,96 @@
+"""Whether the tasks of a run can teach at all, before the button: by the newest evaluation of the parent on them (docs/learnability.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from django.urls import reverse
+
+from apps.core.models import JobState
+from apps.evals.learnability.run import RunLearnability
+from apps.evals.models import EvalRun, Split
+from apps.training.budget.asked import Asked
+from apps.training.models import SHAPES, Method
+
+SAMPLES = 8
+LITTLE = 0.15  # of the groups
+RELIABLE = 0.95
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """A sentence for the screen, how good that is ("success", "warn", "error"), and a page with its link's words."""
+
+    sentence: str
+    tone: str = ""
+    url: str = ""
+    link: str = ""
+
+
+def expected_signal(run: EvalRun | None, group_size: int) -> float | None:
+    """The share of groups whose outcomes probably differ; None where that evaluation does not say."""
+    if run is None or run.split != Split.TRAIN or run.samples_per_task < 2:
+        return None
+    found = RunLearnability(run, max(2, group_size)).found
+    return found.expected_signal if found.tasks else None
+
+
+def evaluation_on(asked: Asked) -> EvalRun | None:
+    """The newest of the parent on the training tasks, in this environment."""
+    rows = EvalRun.objects.current().filter(
+        project=asked.project, model_version=asked.parent, environment=asked.environment, eval_set=asked.eval_set,
+        split=Split.TRAIN, state=JobState.SUCCEEDED,
+    )  # fmt: skip
+    return rows.order_by("-created_at").first()
+
+
+def teaching(asked: Asked) -> Teaching:
+    run = evaluation_on(asked)
+    if run is None:
+        query = urlencode({
+            "model_version": asked.parent.pk, "environment": asked.environment.pk, "split": Split.TRAIN,
+        })  # fmt: skip
+        return Teaching(
+            f"Unknown: {asked.parent} has not been evaluated on these training tasks.", "warn",
+            f"{reverse('evals:new_run', args=[asked.project.slug, asked.eval_set.pk])}?{query}", f"Evaluate with {SAMPLES} samples per task",
+        )  # fmt: skip
+    url = reverse("evals:learnability", args=[asked.project.slug, run.pk])
+    success = (run.result.get("metrics") or {}).get("success", {}).get("mean")
+    if asked.method == Method.GRPO:
+        return _of_groups(asked, run, url)
+    if asked.method in SHAPES:
+        return Teaching(
+            f"{asked.parent} succeeds in {success:.0%} of the samples of these tasks; {len(asked.examples):,} examples show what to change.",
+            "warn" if success is not None and success >= RELIABLE else "success", url, "Learnability",
+        )  # fmt: skip
+    shown = sum(bool(task.demonstration) for task in asked.tasks)
+    return Teaching(
+        f"{asked.parent} succeeds in {success:.0%} of the samples of these tasks; {shown:,} of {len(asked.tasks):,} have a demonstration.",
+        "warn" if success is not None and success >= RELIABLE else "success", url, "Learnability",
+    )  # fmt: skip
+
+
+def _of_groups(asked: Asked, run: EvalRun, url: str) -> Teaching:
+    if run.samples_per_task < 2:
+        return Teaching(
+            "Unknown: the evaluation has one sample per task, and a group’s rewards must differ.",
+            "warn",
+            url,
+            "Learnability",
+        )
+    size = asked.config["generations"]
+    found = RunLearnability(run, size).found
+    if not found.tasks:
+        return Teaching("Unknown: no sample of that evaluation was scored.", "warn", url, "Learnability")
+    chosen = {str(task.pk) for task in asked.tasks}
+    tasks = [task for task in found.tasks if task.task in chosen]
+    teach = sum(task.has_signal for task in tasks)
+    sentence = (
+        f"{teach:,} of {len(tasks):,} tasks have samples that differ in reward; of groups of {size} about {found.expected_signal:.0%} "
+        "will."
+    )
+    if not teach:
+        return Teaching(f"{sentence} GRPO cannot learn from these.", "error", url, "Learnability")
+    tone = "warn" if found.expected_signal < LITTLE else "success"
+    return Teaching(sentence, tone, url, "Learnability, train on those that teach")

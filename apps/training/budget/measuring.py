@@ -1,0 +1,97 @@
+"""The measurement that estimates stand on: a job of half a minute for each model, shape of its adapter and place where it samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from apps.core import jobs
+from apps.core.models import JobState
+from apps.environments.models import Environment
+from apps.evals.canonical import digest_of
+from apps.evals.models import EvalSet
+from apps.registry.engines import engine_spec, model_spec
+from apps.registry.models import ModelVersion
+from apps.registry.rollout_servers import rollouts_spec
+from apps.training.models import Measurement
+from workers.lib.specs import SIDE_BY_SIDE, Lora
+from workers.lib.typed import convert
+
+TASKS = 16  # of the run's own, that are measured with
+TIME_LIMIT_S = 600.0
+
+
+def lora_of(config: dict[str, Any]) -> dict[str, Any]:
+    return {name: config[name] for name in Lora.__struct_fields__ if name in config}
+
+
+def key_of(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]) -> str:
+    """What a measurement holds for: the weights and how they compute, the adapter's shape, the servers that sample."""
+    lora = lora_of(config)
+    shape = [lora.get("lora_rank"), lora.get("target_modules"), bool(lora.get("use_dora"))]
+    servers = sorted(one["server_name"] for one in rollouts.get("servers", ()))
+    return digest_of([parent.base_version().digest, settings.FLYWHEEL_DTYPE, shape, servers])
+
+
+def newest(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]) -> Measurement | None:
+    """The newest that succeeded, of any version with these weights below its adapter."""
+    rows = Measurement.objects.filter(project=parent.project_id, key=key_of(parent, config, rollouts))
+    return rows.filter(state=JobState.SUCCEEDED).order_by("-created_at").first()
+
+
+def under_way(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]) -> Measurement | None:
+    return Measurement.objects.active().filter(project=parent.project_id, key=key_of(parent, config, rollouts)).first()
+
+
+def failed(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]) -> Measurement | None:
+    """The newest, where that failed."""
+    rows = Measurement.objects.filter(project=parent.project_id, key=key_of(parent, config, rollouts))
+    last = rows.order_by("-created_at").first()
+    return last if last and last.state == JobState.FAILED else None
+
+
+@transaction.atomic
+def measure(
+    *,
+    parent: ModelVersion,
+    environment: Environment,
+    eval_set: EvalSet,
+    config: dict[str, Any],
+    rollouts: dict[str, Any],
+    by: Any,
+) -> Measurement:
+    """Queues it, or gives the one that is queued or running already."""
+    ModelVersion.objects.select_for_update().get(pk=parent.pk)
+    if found := under_way(parent, config, rollouts):
+        return found
+    job = Measurement(
+        project=parent.project, name=f"How fast {parent} trains", parent=parent, environment=environment, eval_set=eval_set,
+        key=key_of(parent, config, rollouts), max_attempts=1, total=4,
+        spec={"lora": lora_of(config), "max_new_tokens": config.get("max_new_tokens", 64), "rollouts": rollouts},
+    )  # fmt: skip
+    return jobs.submit(job, by=by)
+
+
+def measure_for(asked: Any, *, by: Any) -> Measurement:
+    """Of a `budget.asked.Asked`."""
+    return measure(
+        parent=asked.parent, environment=asked.environment, eval_set=asked.eval_set, config=asked.config,
+        rollouts=asked.rollouts, by=by,
+    )  # fmt: skip
+
+
+def child_spec(job: Measurement) -> dict[str, Any]:
+    tasks = list(job.eval_set.tasks.trainable()[:TASKS])
+    spec = {
+        "kind": "measure_training", "seed": 0, "model": model_spec(job.parent), "engine": engine_spec(job.parent, SIDE_BY_SIDE),
+        "environment": job.environment.job_spec(), "tasks": [task.as_spec() for task in tasks],
+        "lora": job.spec["lora"], "max_new_tokens": job.spec["max_new_tokens"],
+    }  # fmt: skip
+    convert(job.spec["lora"], Lora)
+    return spec | ({"rollouts": rollouts_spec(job.pk, job.spec["rollouts"])} if job.spec["rollouts"] else {})
+
+
+def complete(job: Measurement, result: dict[str, Any]) -> dict[str, Any]:
+    return {"measured": result["measured"]}

@@ -1,0 +1,77 @@
+"""What a run did cost, beside what was estimated before it began."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Sum
+
+from apps.core.models import JobState
+from apps.training.budget.estimate import Estimate, from_json
+from apps.training.budget.numbers import Span
+from apps.training.models import Rollout, TrainingRun
+
+
+@dataclass(frozen=True)
+class Compared:
+    """`unit`: how a template writes it. `truth` None: not known."""
+
+    name: str
+    unit: str
+    span: Span | None
+    truth: float | None
+
+    @property
+    def factor(self) -> float | None:
+        """Truth ÷ the likely value."""
+        return self.truth / self.span.likely if self.span and self.span.likely and self.truth else None
+
+    @property
+    def inside(self) -> bool:
+        return self.truth is None or self.span is None or self.span.low <= self.truth <= self.span.high
+
+
+def estimate_of(run: TrainingRun) -> Estimate | None:
+    return from_json(run.spec.get("estimate"))
+
+
+def seconds_of(run: TrainingRun) -> float | None:
+    """Of a run that did all its steps in one attempt; else the last attempt's time says nothing."""
+    whole = run.state == JobState.SUCCEEDED and run.attempt == 1
+    return run.seconds if whole else None
+
+
+def factor_of(run: TrainingRun) -> float | None:
+    """How many times as long as estimated it took."""
+    found, took = (run.spec.get("estimate") or {}).get("seconds"), seconds_of(run)
+    likely = found.get("likely") if isinstance(found, dict) else None
+    return took / likely if took and likely else None
+
+
+def compared(run: TrainingRun) -> list[Compared]:
+    """Empty where nothing was estimated and nothing is known."""
+    before = estimate_of(run) or Estimate()
+    took, peak = seconds_of(run), run.result.get("peak") or {}
+    written = None
+    if run.state == JobState.SUCCEEDED and before.rollout_tokens:
+        rows = run.rollouts.filter(phase=Rollout.Phase.TRAIN)
+        written = rows.aggregate(n=Sum("output_tokens"))["n"]
+    hour = settings.FLYWHEEL_MACHINE_USD
+    usd = took * hour / 3600 if took and hour and not run.spec.get("rollouts") else None
+    rows = [
+        Compared("Time", "seconds", before.seconds, took),
+        Compared("Peak memory", "bytes", before.memory, peak.get("gpu_memory") or peak.get("memory")),
+        Compared("Rollout tokens", "count", before.rollout_tokens, written),
+        Compared("Training tokens, distinct", "count", before.distinct_tokens, None),
+        Compared("Training tokens, all", "count", before.training_tokens, None),
+        Compared("Cost", "usd", before.usd, usd),
+    ]
+    return [one for one in rows if one.span is not None or one.truth is not None]
+
+
+def add_factors(runs: Sequence[Any]) -> None:
+    for run in runs:
+        run.factor = factor_of(run)

@@ -1,0 +1,71 @@
+"""What a run can do with less memory: the settings that leave its update as it is, what to change, and the retry that changes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from apps.training.models import TrainingRun
+from workers.lib.specs import CONFIGS, SIDE_BY_SIDE
+
+Settings = dict[str, Any]
+SMALL = 4  # what a retry computes at a time
+
+
+def settings_of(run: TrainingRun) -> Settings:
+    """As the next attempt has them."""
+    return run.spec["config"] | run.reduced
+
+
+def at_once(name: str, config: Settings) -> int:
+    """How many rows or answers a setting allows side by side, 0 where there is no such setting."""
+    if name == "sample_batch":
+        every = config["prompts_per_step"] * config["generations"]
+        return min(every, config.get(name) or SIDE_BY_SIDE)
+    every = config["batch_size"] if "batch_size" in config else config["prompts_per_step"] * config["generations"]
+    return min(every, config.get(name) or every)
+
+
+def reductions(method: str, config: Settings, to: int = SMALL) -> Settings:
+    """The settings that need less memory for the same update, as far as the method has them; {} where all is small already."""
+    names = {field.encode_name for field in structs.fields(CONFIGS[method])}
+    found: Settings = {}
+    for name in ("micro_batch", "sample_batch"):
+        if name in names and (now := at_once(name, config)) > 1:
+            fewer = to if now > to else max(1, now // 2)
+            if name == "micro_batch" and method == "dpo":
+                fewer = next(count for count in range(fewer, 0, -1) if config["batch_size"] % count == 0)
+            found[name] = fewer
+    if "gradient_checkpointing" in names and not config.get("gradient_checkpointing"):
+        found["gradient_checkpointing"] = True
+    return found
+
+
+def in_words(changed: Settings, config: Settings) -> str:
+    """“micro_batch to 4 (now 32), gradient_checkpointing to true”."""
+    words = [
+        f"{name} to true" if value is True else f"{name} to {value} (now {at_once(name, config)})"
+        for name, value in changed.items()
+    ]
+    return ", ".join(words)
+
+
+def advice(run: TrainingRun) -> str:
+    config = settings_of(run)
+    if changed := reductions(run.method, config):
+        return f"Set {in_words(changed, config)}: the update stays the same."
+    return (
+        "All that leaves the update as it is has been reduced. Train a smaller model, shorter prompts and answers, or a lower "
+        "lora_rank, or use a machine with more memory."
+    )
+
+
+def reduce(run: TrainingRun) -> str:
+    """Once in a run."""
+    config = settings_of(run)
+    changed = reductions(run.method, config)
+    if not config.get("retry_smaller") or run.reduced or not changed:
+        return ""
+    TrainingRun.objects.filter(pk=run.pk).update(reduced=changed)
+    return f"It is tried again with less memory and the same update: {in_words(changed, config)}."

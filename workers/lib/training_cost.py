@@ -1,0 +1,255 @@
+"""What a training run computes, and from measured rates how long that takes and what memory it needs. Pure.
+
+A step is described by counts (`Work`). A machine is described by rates (`Rates`), each a line through measurements at two sizes:
+what every piece of work costs, and what each token more costs (workers.measure_training). Counts times rates is the estimate.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Any
+
+from workers.lib.prefixes import Part, Tree
+
+DRAWN = 4  # steps of a run whose rows are drawn to count what they share
+LARGEST = 200_000  # tokens that are put into a tree for that
+OPTIMIZER_BYTES = 12  # of a trained weight: its gradient and two moments in float32
+FORWARD = 1 / 3  # of what a pass forward and backward costs
+
+Ids = Sequence[int]
+
+
+def kept_tokens(rows: Sequence[Ids], part: int, recompute: bool = False) -> int:
+    """Tokens whose activations exist at a time in an update of these rows (workers.ml.tree): those of a part and of the parts
+    above it, which are computed again where `recompute`."""
+    return max((_kept(one, recompute) for one in Tree(rows).parts(part)), default=0)
+
+
+def _kept(part: Part, recompute: bool) -> int:
+    below = max((_kept(one, recompute) for one in part.below), default=0)
+    return max(len(part.ids), below) if recompute else len(part.ids) + below
+
+
+@dataclass(frozen=True)
+class Line:
+    """`base` + `each` × size."""
+
+    base: float
+    each: float
+
+    def at(self, size: float) -> float:
+        return self.base + self.each * size
+
+    @classmethod
+    def through(cls, points: Sequence[tuple[float, float]]) -> Line:
+        """Of the least and the largest size; never falling, never below 0: measurements of a moment also have noise."""
+        (x1, y1), (x2, y2) = min(points), max(points)
+        if x2 <= x1 or y2 <= y1:
+            return cls(0.0, y2 / x2 if x2 else 0.0)
+        each = (y2 - y1) / (x2 - x1)
+        base = y1 - each * x1
+        return cls(base, each) if base >= 0 else cls(0.0, y2 / x2)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds and bytes of one machine with one model; sizes are tokens."""
+
+    load_s: float
+    load_memory: float
+    resting: float
+    trained: int
+    part: int
+    kv_bytes: int
+    head_share: float
+    prefill: Line
+    step: Line  # seconds of a token of all answers, by how many there are
+    update: Line
+    forward: float
+    plain: Line
+    update_memory: Line
+    plain_memory: Line
+    answer_memory: float
+
+    @classmethod
+    def of(cls, found: dict[str, Any], servers: bool = False) -> Rates:
+        """From the result of workers.measure_training; with `servers` it samples there."""
+        share, sampling = found["head_share"], found["sampling"]
+
+        def size(one: dict[str, Any]) -> float:
+            return one["distinct"] + share * one["learnt"]
+
+        def extra(one: dict[str, Any]) -> float:
+            return max(0.0, one["memory"] - one["before"])
+
+        asked = found["servers"] if servers and found.get("servers") else sampling
+        forward = found["forward"]
+        return cls(
+            load_s=found["load"]["seconds"], load_memory=found["load"]["memory"], resting=found["resting"],
+            trained=found["trained"], part=found["part"], kv_bytes=found["kv_bytes"], head_share=share,
+            prefill=Line.through([(one["prompt_tokens"], one["prefill_s"]) for one in asked]),
+            step=Line.through([(one["answers"], one["step_s"]) for one in asked]),
+            update=Line.through([(size(one), one["seconds"]) for one in found["updates"]]),
+            forward=forward["seconds"] / size(forward),
+            plain=Line.through([(one["tokens"], one["seconds"]) for one in found["plain"]]),
+            update_memory=Line.through([(one["kept"], extra(one)) for one in found["updates"]]),
+            plain_memory=Line.through([(one["tokens"], extra(one)) for one in found["plain"]]),
+            answer_memory=max(extra(one) / one["answers"] for one in sampling),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Work:
+    """One step on the average. `prompts`: distinct tokens of the prompts that are sampled from, `written` by all answers together,
+    `longest` by the longest answer of each batch; `plain` tokens are computed row by row, with padding."""
+
+    tokens: float = 0
+    distinct: float = 0
+    learnt: float = 0
+    kept: float = 0
+    plain: float = 0
+    plain_kept: float = 0
+    forward: float = 0
+    prompts: float = 0
+    answers: float = 0
+    written: float = 0
+    longest: float = 0
+    batches: float = 0
+    cached: float = 0  # tokens whose keys and values exist at a time while it samples
+    updates: float = 1
+
+    def sampling_s(self, rates: Rates) -> float:
+        if not self.answers:
+            return 0.0
+        decoding = self.longest * rates.step.base * self.batches + self.written * rates.step.each
+        return rates.prefill.base * self.batches + rates.prefill.each * self.prompts + decoding
+
+    def update_s(self, rates: Rates) -> float:
+        if self.plain:
+            return rates.plain.at(self.plain) + rates.plain.each * self.forward
+        size = self.distinct + rates.head_share * self.learnt
+        return self.updates * rates.update.at(size) + rates.forward * self.forward
+
+    def peak(self, rates: Rates, servers: bool = False) -> float:
+        resting = rates.resting + rates.trained * OPTIMIZER_BYTES
+        update = rates.plain_memory.at(self.plain_kept) if self.plain else rates.update_memory.at(self.kept)
+        side_by_side = self.answers / max(1.0, self.batches)
+        sampling = 0.0 if servers else self.cached * rates.kv_bytes + side_by_side * rates.answer_memory
+        return max(rates.load_memory, resting + max(update, sampling))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the data: its prompt, and what is learnt after it, of which the agent wrote `written`. Preference pairs have two."""
+
+    prompt: Ids
+    answers: Sequence[Ids] = ()
+    written: int = 0
+
+    @property
+    def sequences(self) -> list[list[int]]:
+        return [[*self.prompt, *answer] for answer in self.answers]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Of an agent's answers: tokens that it writes in an episode, the longest of a batch, all that comes after the first prompt, and
+    how many turns that has."""
+
+    written: float
+    longest: float
+    after: float
+    turns: float = 1.0
+
+
+def rows_at_once(config: dict[str, Any], rows: int) -> int:
+    return min(rows, config.get("micro_batch") or rows)
+
+
+def work_of_rows(config: dict[str, Any], rows: Sequence[Row], part: int) -> Work:
+    """SFT: rows whose shared beginnings are computed once."""
+    found = []
+    for drawn in draws(rows, config["batch_size"]):
+        sequences, size = [one for row in drawn for one in row.sequences], rows_at_once(config, len(drawn))
+        groups = [sequences[at : at + size] for at in range(0, len(sequences), size)]
+        recompute = bool(config.get("gradient_checkpointing"))
+        found.append(Work(
+            tokens=sum(map(len, sequences)), distinct=sum(len(Tree(group)) for group in groups),
+            learnt=sum(row.written for row in drawn), kept=max(kept_tokens(group, part, recompute) for group in groups),
+        ))  # fmt: skip
+    return average(found)
+
+
+def work_of_padded(config: dict[str, Any], rows: Sequence[Row], part: int, *, kl: bool = False) -> Work:
+    """DPO and KTO: rows side by side as long as the longest, and again without gradients by the reference; with `kl` (KTO) also
+    answers to other prompts, by both."""
+    found = []
+    for drawn in draws(rows, config["batch_size"]):
+        sequences = [one for row in drawn for one in row.sequences]
+        width, micro = max(map(len, sequences)), rows_at_once(config, len(drawn)) / len(drawn)
+        padded = width * len(sequences)
+        found.append(Work(
+            tokens=sum(map(len, sequences)), distinct=sum(map(len, sequences)), learnt=sum(row.written for row in drawn), plain=padded,
+            plain_kept=padded * micro, forward=padded * FORWARD * (3 if kl else 1),
+        ))  # fmt: skip
+    return average(found)
+
+
+def work_of_groups(
+    config: dict[str, Any], rows: Sequence[Row], part: int, lengths: Lengths, *, informative: float, side_by_side: int
+) -> Work:
+    """GRPO: `generations` answers to each of `prompts_per_step` prompts; groups without reward spread do not train."""
+    groups, each = config["prompts_per_step"], config["generations"]
+    count, found = groups * each, []
+    for drawn in draws(rows, groups):
+        prompts = [row.prompt for row in drawn]
+        tree, whole = Tree(prompts), sum(map(len, prompts))
+        batches = math.ceil(count / max(side_by_side, min(each, count)))
+        together = min(len(prompts), max(1, side_by_side // each))
+        own = max(map(len, prompts)) - (tree.shared if len(prompts) > 1 else len(prompts[0]))
+        later = (lengths.turns - 1) * (len(tree) + count * lengths.after / 2)
+        redrawn = sum((1 - informative) ** at for at in range(config.get("dynamic_sampling", 0) + 1))
+        every = 1 if config.get("beta") else (1 / config["kl_every"] if config.get("kl_every") else 0)
+        work = Work(
+            tokens=(each * whole + count * lengths.after) * informative,
+            distinct=(len(tree) + count * lengths.after) * informative,
+            learnt=count * lengths.written * informative, kept=kept_of_groups(config, prompts, part, round(lengths.after)),
+            prompts=redrawn * (len(tree) + later), answers=count, written=redrawn * count * lengths.written,
+            longest=redrawn * lengths.longest, batches=batches,
+            cached=len(tree) + min(count, together * each) * (own * (together > 1) + lengths.after),
+            updates=config.get("updates_per_batch", 1),
+        )  # fmt: skip
+        found.append(replace(work, forward=every * (work.distinct + work.learnt)))
+    return average(found)
+
+
+def kept_of_groups(config: dict[str, Any], prompts: Sequence[Ids], part: int, after: int) -> int:
+    """Of the largest micro-batch; the answers are taken to differ from their first token on."""
+    each, recompute = config["generations"], bool(config.get("gradient_checkpointing"))
+    size, longest = rows_at_once(config, len(prompts) * each), sorted(prompts, key=len, reverse=True)
+    taken = [(prompt, at) for prompt in longest for at in range(each)][:size]
+    fitting = max(1, LARGEST // max(1, after + len(longest[0])))
+    rows = [[*prompt, *range(-1 - at * after, -1 - (at + 1) * after, -1)] for prompt, at in taken[:fitting]]
+    return kept_tokens(rows, part, recompute)
+
+
+def draws(rows: Sequence[Row], size: int) -> list[list[Row]]:
+    """Rows of some steps as a shuffle gives them."""
+    found, order = [], random.Random(0)
+    for _ in range(DRAWN):
+        drawn: list[Row] = []
+        while len(drawn) < size:
+            drawn += order.sample(list(rows), min(len(rows), size - len(drawn)))
+        found.append(drawn)
+    return found
+
+
+def average(works: Sequence[Work]) -> Work:
+    """Of memory the largest."""
+    names = Work.__dataclass_fields__
+    pick: dict[str, Callable[..., float]] = {"kept": max, "plain_kept": max, "cached": max}
+    return Work(**{name: pick.get(name, mean)([getattr(one, name) for one in works]) for name in names})
