@@ -177,6 +177,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "reviews_api:probe_cancel": {"POST": RUN},
     "reviews_api:probe_waive": {"POST": OWNED},
     "training_api:runs": {"GET": RESULT, "POST": MANAGED},
+    "training_api:run_estimate": {"POST": MANAGED},
     "training_api:run_config": {"GET": RESULT},
     "training_api:runs_compare": {"GET": RESULT},
     "training_api:run": {"GET": RESULT},
