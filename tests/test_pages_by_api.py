@@ -144,6 +144,7 @@ BY_API = {
     "training:learned_from_task": "GET training_api:lineage",
     "training:curve": "GET training_api:run_metrics",
     "training:budget": "POST training_api:run_estimate",
+    "training:fork_budget": "POST training_api:run_estimate",
     "training:examples": "GET training_api:examples",
     "training:run_examples": "GET training_api:run_examples",
     "training:rollouts": "GET training_api:run_rollouts",

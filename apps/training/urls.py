@@ -33,6 +33,7 @@ urlpatterns = [
     path("<uuid:pk>/outputs/send/", outputs.send, name="outputs_send"),
     path("<uuid:pk>/outputs/", outputs.compare, name="outputs"),
     path("<uuid:pk>/export/", engine_pages.export, name="export"),
+    path("<uuid:pk>/fork/budget/", budget.of_fork, name="fork_budget"),
     path("<uuid:pk>/fork/", forks.fork, name="fork"),
     path("<uuid:pk>/resume/", views.resume, name="resume"),
     path("<uuid:pk>/cancel/", views.cancel, name="cancel"),

@@ -18,12 +18,13 @@ from apps.automation.specs import FlowSpec
 from apps.core import jobs
 from apps.core.models import JobState, Role
 from apps.evals.models import EvalRun, Sample
+from apps.training import forking
 from apps.training.budget import measuring
 from apps.training.budget.asked import Asked, whole
 from apps.training.budget.estimate import estimate
 from apps.training.budget.learning import teaching
 from apps.training.budget.truth import compared, factor_of
-from apps.training.models import Measurement, TrainingRun
+from apps.training.models import Checkpoint, Measurement, TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, key_headers, make_member, make_project, override
 from tests.training.test_picks import PASSED, sent
@@ -304,6 +305,22 @@ def test_the_estimate_is_frozen_with_the_run_and_the_truth_stands_beside_it(
     html = client.get(made.get_absolute_url()).content.decode()
     assert "Estimate and truth" in html and "2.00×" in html and "2.0 GB" in html
     assert "2.00× estimate" in client.get(reverse("training:list", args=[run.project.slug])).content.decode()
+
+
+def test_a_fork_is_estimated_for_the_steps_that_are_left(
+    client: Client, run: EvalRun, measured: Measurement, tmp_path: Path
+) -> None:
+    made = submitted(client, run, steps=8)
+    Checkpoint.objects.create(run=made, step=6, path=str(tmp_path), attempt=1)
+    url = reverse("training:fork_budget", args=[run.project.slug, made.pk])
+    fields = {"step": 6, "name": "fork", "seed": 0, "config": "steps: 8\nlearning_rate: 1.0e-4\n"}
+    html = client.post(url, fields).content.decode()
+    assert "Rollout tokens" in html and "Peak memory" in html
+    assert "Fill in the form" in client.post(url, fields | {"config": "steps: ["}).content.decode()
+    assert "stebs" in client.post(url, fields | {"config": "stebs: 8"}).content.decode()
+    forked = forking.fork(run=made, step=6, config=made.spec["config"], by=admin_of(run.project))
+    both = [one.spec["estimate"]["rollout_tokens"]["likely"] for one in (made, forked)]
+    assert both[1] == pytest.approx(both[0] * 2 / 8)
 
 
 def test_an_attempt_that_was_broken_off_has_no_factor(client: Client, run: EvalRun, measured: Measurement) -> None:

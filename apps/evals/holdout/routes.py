@@ -141,7 +141,7 @@ NOTHING: dict[str, str] = {
     "reviews": "policy policy_save score_run override queue rule verifier_new verifier_create verifier_check verifier "
     "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel probe_waive",
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",
-    "training": "budget import export fork config new_from_yaml learned_from_trajectory learned_from_task run_examples outputs outputs_send rollouts rollout curve detail status resume cancel searches search search_status search_cancel search_resume",
+    "training": "budget fork_budget import export fork config new_from_yaml learned_from_trajectory learned_from_task run_examples outputs outputs_send rollouts rollout curve detail status resume cancel searches search search_status search_cancel search_resume",
     "training_api": "lineage run run_estimate run_config run_export run_import run_cancel run_resume run_fork run_outputs run_outputs_send run_examples run_metrics run_rollouts run_rollout search search_cancel search_resume",
     "promotion_api": "channels history policy promote rollback preparation",
     "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",

@@ -1,11 +1,13 @@
-"""What a run would cost, beside its form; and the measurement that says so."""
+"""What a run would cost, beside the form that starts it; and the measurement that says so."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import get_object_or_404, render
+from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
@@ -13,10 +15,13 @@ from apps.core.errors import Rejected
 from apps.core.models import Project, Role
 from apps.registry.actions import ModelError
 from apps.training.budget import measuring
-from apps.training.budget.asked import Asked
+from apps.training.budget.asked import Asked, asked_of
 from apps.training.budget.estimate import Estimate, estimate
 from apps.training.budget.learning import teaching
+from apps.training.comparison import runs_of
+from apps.training.forking import ForkForm
 from apps.training.picks import PickForm
+from workers.lib.typed import FormError
 
 PARTS = {"loading": "Loading", "sampling": "Sampling", "updates": "Updates", "validation": "Validation"}
 
@@ -26,18 +31,43 @@ PARTS = {"loading": "Loading", "sampling": "Sampling", "updates": "Updates", "va
 def panel(request: HttpRequest, project: Project) -> HttpResponse:
     """The fragment beside the form of a new run: asked for again whenever the form changes."""
     form = PickForm(project, request.POST)
-    if not form.is_valid():
-        return render(request, "training/_budget.html", {"project": project, "incomplete": True})
-    try:
-        asked = form.asked()
-        if request.POST.get("measure"):
-            measuring.measure_for(asked, by=request.user)
-    except (Rejected, ModelError) as error:
-        return render(request, "training/_budget.html", {"project": project, "problem": str(error)})
-    return render(request, "training/_budget.html", {"project": project} | shown(asked))
+    return shown(
+        request, form.asked if form.is_valid() else None, reverse("training:budget", args=[project.slug]), "#new-run"
+    )
 
 
-def shown(asked: Asked) -> dict[str, Any]:
+@require_POST
+@project_view(Role.ENGINEER)
+def of_fork(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    """The same beside the form of a fork: of the steps that are left."""
+    run = get_object_or_404(runs_of(project), pk=pk)
+    form = ForkForm(run, request.POST)
+
+    def asked() -> Asked:
+        return asked_of(
+            project=project, method=run.method, parent=run.parent, environment=run.environment, dataset=run.dataset,
+            config=form.cleaned_data["config"], start=form.cleaned_data["step"],
+        )  # fmt: skip
+
+    address = reverse("training:fork_budget", args=[project.slug, pk])
+    return shown(request, asked if form.is_valid() else None, address, "#fork")
+
+
+def shown(request: HttpRequest, ask: Callable[[], Asked] | None, address: str, form: str) -> HttpResponse:
+    """`ask` None: the form is not whole yet. `form`: what is sent along when the fragment asks again."""
+    context: dict[str, Any] = {"address": address, "form_id": form, "incomplete": ask is None}
+    if ask is not None:
+        try:
+            asked = ask()
+            if request.POST.get("measure"):
+                measuring.measure_for(asked, by=request.user)
+            context |= numbers(asked)
+        except (Rejected, ModelError, FormError) as error:
+            context["problem"] = str(error)
+    return render(request, "training/_budget.html", context)
+
+
+def numbers(asked: Asked) -> dict[str, Any]:
     found, where = estimate(asked), (asked.parent, asked.config, asked.rollouts)
     return {
         "found": found,
@@ -45,8 +75,6 @@ def shown(asked: Asked) -> dict[str, Any]:
         "teaching": teaching(asked),
         "measuring": measuring.under_way(*where),
         "failed": measuring.failed(*where),
-        "several": found.runs > 1,
-        "asked": asked,
     }
 
 
