@@ -197,6 +197,11 @@ def test_what_fits_has_nothing_to_reduce(run: EvalRun, measured: Measurement) ->
     assert estimate(asked(run)).fits is True and estimate(asked(run)).reduce == []
 
 
+def test_a_measurement_in_another_form_counts_as_none(run: EvalRun, measured: Measurement) -> None:
+    Measurement.objects.update(result={"measured": {"machine": {}, "updates": "fast"}})
+    assert estimate(asked(run)).seconds is None
+
+
 # The measurement
 
 

@@ -21,7 +21,7 @@ from apps.training.budget.lengths import Known, lengths_of
 from apps.training.budget.numbers import Span
 from apps.training.memory import at_once, in_words
 from apps.training.memory import reductions as smaller_settings
-from apps.training.models import PROGRAMS
+from apps.training.models import PROGRAMS, Measurement
 from workers.lib.chat_tokens import Conversation, Tokenized, counted_apart
 from workers.lib.errors import JobError, SpecError
 from workers.lib.memory import gigabytes
@@ -39,7 +39,7 @@ from workers.lib.training_cost import (
 SURE = (0.75, 1.5)  # of a time that is computed from a measurement of seconds
 SURE_MEMORY = (0.85, 1.25)
 KEPT = 16  # tokenized sets of rows
-PLAIN = ("dpo", "kto")  # programs that compute row by row, with padding
+TREE = ("sft",)  # programs that compute rows with shared prompts; the others go row by row, with padding
 
 
 class Reduction(Struct, frozen=True):
@@ -113,20 +113,20 @@ def estimate(asked: Asked) -> Estimate:
         )
         return found
     found.sampled = len(tokenized)
-    rows = [row_of(one) for one in tokenized]
-    if not rows or (not asked.samples and not any(row.answers for row in rows)):
+    rows = [row for row in map(row_of, tokenized) if asked.samples or row.answers]
+    if not rows:
         found.problem = "None of these tasks has something to train on."
         return found
     found.prompt = sum(len(row.prompt) for row in rows) / len(rows)
     measurement = measuring.newest(asked.parent, asked.config, asked.rollouts)
-    result = measurement.result["measured"] if measurement else None
-    rates = Rates.of(result, servers=bool(asked.rollouts)) if result else None
+    rates = rates_of(measurement, servers=bool(asked.rollouts)) if measurement else None
     known = lengths_of(asked, turns=most_turns(asked)) if asked.samples else None
     signal = signal_of(asked, known)
     scenes = Scenes(asked, rows, known, signal, part=rates.part if rates else 256)
     works = scenes.works(asked.config)
     count_tokens(found, asked, works, known)
-    if rates is not None and result is not None and measurement is not None:
+    if rates is not None and measurement is not None:
+        result = measurement.result["measured"]
         found.measured_at, found.measurement = measurement.finished_at, str(measurement.pk)
         found.measured_on = machine_words(result["machine"])
         found.available = result["machine"]["available"]
@@ -155,7 +155,7 @@ class Scenes:
                 )
             )  # fmt: skip
             return low, likely, high
-        if "batch_size" in config and program in ("sft",):
+        if program in TREE:
             work = work_of_rows(config, self.rows, self.part)
         else:
             work = work_of_padded(config, self.rows, self.part, kl=program == "kto")
@@ -173,6 +173,14 @@ def signal_of(asked: Asked, known: Known | None) -> Span:
         return Span(1, 1, 1)
     found = expected_signal(known.run if known else None, asked.config["generations"])
     return Span(0.3, 0.8, 1.0) if found is None else Span(0.6 * found, max(found, 0.05), 1.0)
+
+
+def rates_of(measurement: Measurement, *, servers: bool) -> Rates | None:
+    """None for what another version measured, in another form."""
+    try:
+        return Rates.of(measurement.result["measured"], servers)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return None
 
 
 def most_turns(asked: Asked) -> int:
