@@ -192,7 +192,7 @@ class Measured:
                 parts[tokens] = part
             step = max(0.0, parts[LONG]["seconds"] - parts[SHORT]["seconds"]) / (LONG - SHORT)
             return found | {
-                "step_s": step, "prefill_s": max(0.0, parts[SHORT]["seconds"] - step), "memory": parts[LONG]["memory"],
+                "step_s": step, "prefill_s": max(0.0, parts[SHORT]["seconds"] - step), "memory": parts[LONG]["memory"], "before": parts[SHORT]["before"],
                 "seconds": parts[LONG]["seconds"] + parts[SHORT]["seconds"],
             }  # fmt: skip
 
