@@ -74,6 +74,7 @@ class Rates:
     update_memory: Line
     plain_memory: Line
     answer_memory: float
+    sizes: int = 2  # at which updates were measured
 
     @classmethod
     def of(cls, found: dict[str, Any], servers: bool = False) -> Rates:
@@ -98,6 +99,7 @@ class Rates:
             plain=Line.through([(one["tokens"], one["seconds"]) for one in found["plain"]]),
             update_memory=Line.through([(one["kept"], extra(one)) for one in found["updates"]]),
             plain_memory=Line.through([(one["tokens"], extra(one)) for one in found["plain"]]),
+            sizes=len(found["updates"]),
             answer_memory=max(extra(one) / one["answers"] for one in sampling),
         )  # fmt: skip
 
@@ -200,9 +202,17 @@ def work_of_padded(config: dict[str, Any], rows: Sequence[Row], part: int, *, kl
 
 
 def work_of_groups(
-    config: dict[str, Any], rows: Sequence[Row], part: int, lengths: Lengths, *, informative: float, side_by_side: int
+    config: dict[str, Any],
+    rows: Sequence[Row],
+    part: int,
+    lengths: Lengths,
+    *,
+    informative: float,
+    side_by_side: int,
+    redrawn_at: float | None = None,
 ) -> Work:
-    """GRPO: `generations` answers to each of `prompts_per_step` prompts; groups without reward spread do not train."""
+    """GRPO: `generations` answers to each of `prompts_per_step` prompts; groups without reward spread do not train. `redrawn_at`: the
+    share of informative groups by which others are drawn, where the dear case is to have few of them there and many in the update."""
     groups, each = config["prompts_per_step"], config["generations"]
     count, found = groups * each, []
     for drawn in draws(rows, groups):
@@ -212,7 +222,8 @@ def work_of_groups(
         together = min(len(prompts), max(1, side_by_side // each))
         own = max(map(len, prompts)) - (tree.shared if len(prompts) > 1 else len(prompts[0]))
         later = (lengths.turns - 1) * (len(tree) + count * lengths.after / 2)
-        redrawn = sum((1 - informative) ** at for at in range(config.get("dynamic_sampling", 0) + 1))
+        spread = informative if redrawn_at is None else redrawn_at
+        redrawn = sum((1 - spread) ** at for at in range(config.get("dynamic_sampling", 0) + 1))
         every = 1 if config.get("beta") else (1 / config["kl_every"] if config.get("kl_every") else 0)
         work = Work(
             tokens=(each * whole + count * lengths.after) * informative,

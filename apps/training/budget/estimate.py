@@ -37,6 +37,10 @@ from workers.lib.training_cost import (
 )
 
 SURE = (0.75, 1.5)  # of a time that is computed from a measurement of seconds
+SURE_OF_ONE = (
+    0.3,
+    1.5,
+)  # where there was time for one size only: what every piece of work costs is in each token's part
 SURE_MEMORY = (0.85, 1.25)
 KEPT = 16  # tokenized sets of rows
 TREE = ("sft",)  # programs that compute rows with shared prompts; the others go row by row, with padding
@@ -129,6 +133,9 @@ def estimate(asked: Asked) -> Estimate:
         result = measurement.result["measured"]
         found.measured_at, found.measurement = measurement.finished_at, str(measurement.pk)
         found.measured_on = machine_words(result["machine"])
+        found.measured_on += (
+            "" if rates.sizes > 1 else "; it was too slow to measure at two sizes, so the times are rough"
+        )
         found.available = result["machine"]["available"]
         add_time(found, asked, works, rates)
         found.memory = memory_span(works, rates, bool(asked.rollouts))
@@ -149,9 +156,13 @@ class Scenes:
             side = config.get("sample_batch") or SIDE_BY_SIDE
             least = config["max_new_tokens"] / self.asked.config["max_new_tokens"]
             low, likely, high = (
-                work_of_groups(config, self.rows, self.part, _cut(one, least), informative=share, side_by_side=side)
-                for one, share in (
-                    (self.known.low, self.signal.low), (self.known.likely, self.signal.likely), (self.known.high, self.signal.high)
+                work_of_groups(
+                    config, self.rows, self.part, _cut(one, least), informative=share, side_by_side=side, redrawn_at=redrawn
+                )
+                for one, share, redrawn in (
+                    (self.known.low, self.signal.low, self.signal.high),
+                    (self.known.likely, self.signal.likely, self.signal.likely),
+                    (self.known.high, self.signal.high, self.signal.low),
                 )
             )  # fmt: skip
             return low, likely, high
@@ -233,7 +244,7 @@ def add_time(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rate
     validating = [share * one for one in sampling]
     total = [rates.load_s + asked.steps * one + more for one, more in zip(each, validating, strict=True)]
     low, likely, high = total[0], max(total[:2]), max(total)
-    found.seconds = Span(low, likely, high).wider(*SURE)
+    found.seconds = Span(low, likely, high).wider(*(SURE if rates.sizes > 1 else SURE_OF_ONE))
     found.parts = {"loading": rates.load_s, "sampling": asked.steps * sampling[1], "updates": asked.steps * update[1], "validation": validating[1]}  # fmt: skip
     found.parts = {name: seconds for name, seconds in found.parts.items() if seconds}
 
