@@ -242,7 +242,8 @@ def kept_of_groups(config: dict[str, Any], prompts: Sequence[Ids], part: int, af
     """Of the largest micro-batch; the answers are taken to differ from their first token on."""
     each, recompute = config["generations"], bool(config.get("gradient_checkpointing"))
     size, longest = rows_at_once(config, len(prompts) * each), sorted(prompts, key=len, reverse=True)
-    taken = [(prompt, at) for prompt in longest for at in range(each)][:size]
+    every = [prompt for prompt in longest for _ in range(each)]
+    taken = [(prompt, at) for at, prompt in enumerate(every)][:size]
     fitting = max(1, LARGEST // max(1, after + len(longest[0])))
     rows = [[*prompt, *range(-1 - at * after, -1 - (at + 1) * after, -1)] for prompt, at in taken[:fitting]]
     return kept_tokens(rows, part, recompute)
