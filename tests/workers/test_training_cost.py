@@ -14,6 +14,7 @@ from workers.lib.training_cost import (
     Line,
     Row,
     kept_tokens,
+    work_of_compared,
     work_of_groups,
     work_of_padded,
     work_of_rows,
@@ -83,7 +84,9 @@ def test_sft_and_preferences_count_their_rows() -> None:
     assert work_of_rows({"batch_size": 8, "micro_batch": 2}, rows, 256).distinct == 4 * 108
     pairs = [Row(PROMPT, [[1], [2, 3]], 3)]
     assert work_of_padded({"batch_size": 4}, pairs, 256).plain == 4 * 2 * 102
-    assert work_of_padded({"batch_size": 4, "micro_batch": 1}, pairs, 256).plain_kept == 2 * 102
+    dpo, parts = (work_of_compared({"batch_size": 4, "micro_batch": micro}, pairs) for micro in (0, 1))
+    assert (dpo.tokens, dpo.distinct, dpo.kept, dpo.forward) == (4 * 203, 103, 103, 103 + 12)
+    assert (parts.distinct, parts.kept) == (4 * 103, 103)
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=30), min_size=1, max_size=12), st.integers(1, 40))

@@ -18,7 +18,6 @@ from workers.lib.prefixes import Part, Tree
 DRAWN = 4  # steps of a run whose rows are drawn to count what they share
 LARGEST = 200_000  # tokens that are put into a tree for that
 OPTIMIZER_BYTES = 12  # of a trained weight: its gradient and two moments in float32
-FORWARD = 1 / 3  # of what a pass forward and backward costs
 
 Ids = Sequence[int]
 
@@ -186,9 +185,23 @@ def work_of_rows(config: dict[str, Any], rows: Sequence[Row], part: int) -> Work
     return average(found)
 
 
-def work_of_padded(config: dict[str, Any], rows: Sequence[Row], part: int, *, kl: bool = False) -> Work:
-    """DPO and KTO: rows side by side as long as the longest, and again without gradients by the reference; with `kl` (KTO) also
-    answers to other prompts, by both."""
+def work_of_compared(config: dict[str, Any], rows: Sequence[Row], *, kl: bool = False) -> Work:
+    """DPO and KTO: the tree of a micro-batch goes backward as a whole, and is computed again without gradients by the reference; with
+    `kl` (KTO) also answers to other prompts, by both."""
+    found = []
+    for drawn in draws(rows, config["batch_size"]):
+        size = rows_at_once(config, len(drawn))
+        groups = [[one for row in drawn[at : at + size] for one in row.sequences] for at in range(0, len(drawn), size)]
+        trees, learnt = [len(Tree(group)) for group in groups], sum(row.written for row in drawn)
+        found.append(Work(
+            tokens=sum(len(one) for group in groups for one in group), distinct=sum(trees), learnt=learnt, kept=max(trees),
+            forward=(sum(trees) + learnt) * (3 if kl else 1),
+        ))  # fmt: skip
+    return average(found)
+
+
+def work_of_padded(config: dict[str, Any], rows: Sequence[Row], part: int) -> Work:
+    """What TRL trains row by row (reward models): side by side, as long as the longest."""
     found = []
     for drawn in draws(rows, config["batch_size"]):
         sequences = [one for row in drawn for one in row.sequences]
@@ -196,7 +209,7 @@ def work_of_padded(config: dict[str, Any], rows: Sequence[Row], part: int, *, kl
         padded = width * len(sequences)
         found.append(Work(
             tokens=sum(map(len, sequences)), distinct=sum(map(len, sequences)), learnt=sum(row.written for row in drawn), plain=padded,
-            plain_kept=padded * micro, forward=padded * FORWARD * (3 if kl else 1),
+            plain_kept=padded * micro,
         ))  # fmt: skip
     return average(found)
 

@@ -31,6 +31,7 @@ from workers.lib.training_cost import (
     Rates,
     Row,
     Work,
+    work_of_compared,
     work_of_groups,
     work_of_padded,
     work_of_rows,
@@ -43,7 +44,7 @@ SURE_OF_ONE = (
 )  # where there was time for one size only: what every piece of work costs is in each token's part
 SURE_MEMORY = (0.85, 1.25)
 KEPT = 16  # tokenized sets of rows
-TREE = ("sft",)  # programs that compute rows with shared prompts; the others go row by row, with padding
+TREE, COMPARED = ("sft",), ("dpo", "kto")  # programs that share prompts; the others go row by row, with padding
 
 
 class Reduction(Struct, frozen=True):
@@ -168,8 +169,10 @@ class Scenes:
             return low, likely, high
         if program in TREE:
             work = work_of_rows(config, self.rows, self.part)
+        elif program in COMPARED:
+            work = work_of_compared(config, self.rows, kl=program == "kto")
         else:
-            work = work_of_padded(config, self.rows, self.part, kl=program == "kto")
+            work = work_of_padded(config, self.rows, self.part)
         return work, work, work
 
 
