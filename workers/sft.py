@@ -118,7 +118,7 @@ def add_gradients(
 
 def held_loss(model: Any, trainer: Any) -> float:
     """The mean negative log-likelihood over the labelled tokens of all rows that were kept aside."""
-    rows = [TokenRow(row["input_ids"], [bool(mark) for mark in row["completion_mask"]]) for row in trainer.eval_dataset]
+    rows = [TokenRow(row["input_ids"], [label != -100 for label in row["labels"]]) for row in trainer.eval_dataset]
     with torch.inference_mode():
         total = sum(float(some.tokens.logprobs.sum()) for some in scored_parts(model, rows))
     return -total / sum(sum(row.learnt[1:]) for row in rows)
