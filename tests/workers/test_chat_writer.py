@@ -70,7 +70,7 @@ def test_an_answer_goes_to_its_last_end(stops: list[str], text: str, writer: Cha
 def test_a_template_whose_answers_cannot_be_learnt_is_refused(template: str, writer: ChatWriter) -> None:
     writer.tokenizer.chat_template = template
     with pytest.raises(SpecError, match="cannot be learnt from"):
-        writer.rows(ASKED, [{"role": "assistant", "content": "Yes."}], [])
+        writer.rows(ASKED, [{"role": "assistant", "content": "Yes, it is closed now."}], [])
 
 
 def test_the_results_of_tools_carry_no_loss(writer: ChatWriter) -> None:
