@@ -417,6 +417,13 @@ document.addEventListener("DOMContentLoaded", () => {
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (window.Plotly) for (const box of event.target.querySelectorAll(".js-plotly-plot")) Plotly.purge(box);
 });
+// A page that is to be loaded again asks for nothing more: each further answer would begin the loading anew, and on a busy server it never ended.
+let leaving = false;
+document.addEventListener("htmx:beforeOnLoad", (event) => {
+  if (leaving) event.preventDefault();
+  leaving ||= event.detail.xhr.getResponseHeader("HX-Refresh") === "true";
+});
+document.addEventListener("htmx:beforeRequest", (event) => { if (leaving) event.preventDefault(); });
 // The live tail keeps its newest rows.
 document.addEventListener("htmx:oobAfterSwap", () => {
   const tail = document.getElementById("tail");
