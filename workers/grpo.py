@@ -27,6 +27,7 @@ from workers.lib.alarms import Watchman
 from workers.lib.checkpoint_outputs import CheckpointOutputs
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, load
+from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.policies import EnginePolicy, Policy, PolicyError
 from workers.lib.probes import watch
@@ -56,6 +57,8 @@ class Trainer:
         self.events, self.stop, self.out = events, stop, Path(spec.out_dir)
         self.seed, self.resume = spec.seed, spec.resume_from
         self.environment: Environment = load(spec.environment)
+        if self.config.advantages == "turn" and not getattr(self.environment, "turn_rewards", False):
+            raise SpecError("“config.advantages” must be episode: this environment reports no rewards per turn.")
         self.tasks, self.validation = spec.tasks, spec.validation_tasks
         self.draw = TaskDraw(
             [task["id"] for task in spec.tasks], seed=spec.seed, size=self.config.prompts_per_step,

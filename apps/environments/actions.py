@@ -83,13 +83,15 @@ def _check_dataset(dataset: dict | None) -> None:
 @transaction.atomic
 def connect_remote(
     *, project: Project, slug: str, url: str, by: Any, api_key_env: str = "", harness: dict | None = None,
-    timeout_s: float = 60.0, success_at: float = 1.0, dataset: dict | None = None,
+    timeout_s: float = 60.0, success_at: float = 1.0, turn_rewards: bool = False, dataset: dict | None = None,
 ) -> Environment:  # fmt: skip
-    """An environment that another server runs and scores. `api_key_env` names the variable with that server's key.
+    """An environment that another server runs and scores. `api_key_env` names the variable with that server's key. `turn_rewards`:
+    it also reports what each turn earned.
 
     Raises RefusedAddress, RefusedKey, SpecError.
     """
     config = _connection(url.rstrip("/ "), api_key_env, timeout_s) | {"success_at": success_at}
+    config |= {"turn_rewards": True} if turn_rewards else {}
     verifier = _save(
         Verifier, project, {"name": f"{slug}-remote"}, content_hash(REMOTE_VERIFIER | {"url": config["url"]}), by,
         spec=REMOTE_VERIFIER | {"url": config["url"]}, note="Scored by the remote server",

@@ -43,7 +43,8 @@ class NewHarness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class NewEnvironment(Struct, forbid_unknown_fields=True, kw_only=True):
     """`verifier`: “name@version”; built-in environments come with one, a remote one scores itself. `builtin`: of kind “builtin”.
     `nearest`: a replay answers unknown arguments with the nearest recorded call. `url`, `api_key_env` (the name of a variable
-    of this Flywheel), `timeout_s`: of kinds “remote” and “mcp”, whose server is asked first. `success_at`: of kind “remote”."""
+    of this Flywheel), `timeout_s`: of kinds “remote” and “mcp”, whose server is asked first. `success_at`, `turn_rewards` (its
+    answers to /verify have `step_rewards`): of kind “remote”."""
 
     slug: Annotated[str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,80}\Z")]
     kind: Kind
@@ -55,6 +56,7 @@ class NewEnvironment(Struct, forbid_unknown_fields=True, kw_only=True):
     api_key_env: Annotated[str, Meta(max_length=80)] = ""
     timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
     success_at: Annotated[float, Meta(ge=-1e6, le=1e6)] = 1.0
+    turn_rewards: bool = False
 
 
 NEW = json_schema(NewEnvironment)
@@ -152,7 +154,7 @@ def _connect(request: Request, asked: NewEnvironment, member: Membership, datase
     }  # fmt: skip
     if verifier is not None:
         return actions.connect_mcp(**common, tools=list(found.tools), verifier=verifier)
-    return actions.connect_remote(**common, success_at=asked.success_at)
+    return actions.connect_remote(**common, success_at=asked.success_at, turn_rewards=asked.turn_rewards)
 
 
 def _verifier(request: Request, asked: NewEnvironment, member: Membership) -> Verifier:

@@ -187,11 +187,16 @@ class ConnectionForm(HarnessForm):
 
 class RemoteForm(ConnectionForm):
     success_at = forms.FloatField(initial=1.0, label="Min reward for success")
+    turn_rewards = forms.BooleanField(
+        required=False, label="Rewards per turn",
+        help_text="Its answer to /verify has step_rewards, one for each turn, which add up to the reward",
+    )  # fmt: skip
     ADDRESS = "Of a NeMo Gym resources server: https://host/path"
 
     def save(self, *, found: Found, by: Any) -> Environment:
         """Raises RefusedAddress, SpecError."""
-        return connect_remote(**self.common(), success_at=self.cleaned_data["success_at"], by=by)
+        data = self.cleaned_data
+        return connect_remote(**self.common(), success_at=data["success_at"], turn_rewards=data["turn_rewards"], by=by)
 
 
 class McpForm(ConnectionForm):

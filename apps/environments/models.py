@@ -93,6 +93,11 @@ class Environment(Archivable):
         return self.kind != EnvironmentKind.SINGLE_TURN and self.builtin != "workplace"
 
     @property
+    def has_turn_rewards(self) -> bool:
+        """Whether its scores say what each turn earned, so that turns can be compared."""
+        return bool(self.config.get("turn_rewards"))
+
+    @property
     def agent_part(self) -> dict:
         """What of the harness the agent brings: its prompt, examples and sampling."""
         return self.agent_part_with({})

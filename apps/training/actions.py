@@ -146,6 +146,13 @@ def no_tools(parent: ModelVersion, environment: Environment) -> str:
     return f"{parent} cannot carry the tools that {environment} needs: {template.problem}. Choose another model or environment."
 
 
+def no_turn_rewards(config: dict, environment: Environment) -> str:
+    """Why a config cannot train in an environment: it compares turns, which the environment does not reward. "" where it can."""
+    if config.get("advantages") != "turn" or environment.has_turn_rewards:
+        return ""
+    return f"{environment} reports no rewards per turn. Set advantages to episode, or choose an environment that reports them."
+
+
 def prepared_run(
     *,
     project: Project,
@@ -186,6 +193,8 @@ def prepared_run(
             f"{parent} is served elsewhere; its weights cannot be trained here. Choose a version with a folder."
         )
     if why := no_tools(parent, environment):
+        raise TrainingError(why)
+    if why := no_turn_rewards(config, environment):
         raise TrainingError(why)
     if settings.target_modules != "all-linear":
         try:

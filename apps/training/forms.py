@@ -9,6 +9,7 @@ from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.registry.models import ModelVersion
 from apps.registry.rollout_servers import offered
+from apps.training.actions import no_turn_rewards
 from apps.training.alarms_field import AlarmsField
 from apps.training.grpo_form import GRPO_FIELDS, MORE, GrpoFields, grpo_settings
 from apps.training.models import SHAPES, SOURCES, Method, Source
@@ -181,6 +182,8 @@ class TrainingForm(GrpoFields, PlainForm):
         self.fields["sample_on"].choices = servers
         if not servers:  # these are offered only where something could serve them
             del self.fields["sample_on"], self.fields["one_step_ahead"]
+        if not any(row.has_turn_rewards for row in self.fields["environment"].queryset):
+            del self.fields["advantages"]
         for name, field in self.fields.items():
             methods = [method for method, names in OF_METHOD.items() if name in names]
             if methods and name not in LORA:
@@ -233,6 +236,10 @@ class TrainingForm(GrpoFields, PlainForm):
             self._clean_sources(data)
         if data.get("method") == Method.GRPO and data.get("one_step_ahead") and not data.get("sample_on"):
             self.add_error("one_step_ahead", "Choose a server to sample on first.")
+        if data.get("method") == Method.GRPO and (chosen := data.get("environment")):
+            asked = {"advantages": data.get("advantages")} | (data.get("more") or {})
+            if why := no_turn_rewards(asked, chosen):
+                self.add_error("advantages" if "advantages" in self.fields else "more", why)
         if not self.errors:
             self._check_config(data)
         return data

@@ -18,7 +18,7 @@ CORRECTIONS = (
 )
 OPTIONAL = (
     "temperature", "top_p", "clip_low", "clip_high", "dynamic_sampling", "overlong_buffer", "updates_per_batch",
-    "replay_share", "micro_batch", "sample_batch", "correction",
+    "replay_share", "micro_batch", "sample_batch", "correction", "advantages",
 )  # fmt: skip
 FLAGS = ("mask_truncated", "curriculum", "gradient_checkpointing")
 GRPO_FIELDS = ("preset", *OPTIONAL, *FLAGS)
@@ -67,6 +67,10 @@ class GrpoFields(forms.Form):
         help_text="Sampled side by side; less memory, the same answers. 64 if empty",
     )  # fmt: skip
     correction = forms.ChoiceField(choices=CORRECTIONS, initial="auto", required=False, label="Rollout correction")
+    advantages = forms.ChoiceField(
+        choices=(("episode", "Per episode"), ("turn", "Per turn")), initial="episode", required=False, label="Advantages",
+        help_text="Per turn: each turn is compared by what was earned from it on, in environments that report it",
+    )  # fmt: skip
     mask_truncated = forms.BooleanField(
         required=False, label="Leave truncated answers out", help_text="They count in their group, but not in the loss"
     )

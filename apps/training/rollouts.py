@@ -11,7 +11,7 @@ from apps.core.forms import whole
 from apps.core.http import QueryFilters
 from apps.evals.samples.filters import OUTCOMES
 from apps.training.models import Rollout, TrainingRun
-from workers.lib.advantages import OVERLONG, group_advantages
+from workers.lib.advantages import OVERLONG, group_advantages, returns, turn_advantages
 
 OUTCOME = {name: OUTCOMES[name] for name in ("passed", "failed", "invalid", "unsafe", "truncated", "masked")}
 ORDER = ("-step", "task__key", "index", "pk")  # as the list shows them
@@ -89,6 +89,8 @@ def group_of(row: Rollout) -> list[Rollout]:
         Rollout.objects.filter(run=row.run, phase=row.phase, step=row.step, task=row.task_id).order_by("index")
     )
     _weigh(row.run, found)
+    if row.run.spec["config"].get("advantages") == "turn":
+        _weigh_turns(row.run.spec["config"], found)
     return found
 
 
@@ -117,6 +119,18 @@ def _weigh(run: TrainingRun, group: list[Rollout]) -> None:
     weights = group_advantages(shaped, config.get("scale_rewards", "group"), config.get("baseline", "mean"))
     for row, weight in zip(group, weights, strict=True):
         row.advantage = weight if row.phase == Rollout.Phase.TRAIN else None
+
+
+def _weigh_turns(config: dict, group: list[Rollout]) -> None:
+    """`turn_advantages` of each, of which the first is its `advantage`."""
+    earned = [
+        None if row.reward is None
+        else [one + row.components.get(OVERLONG, 0.0) for one in returns(row.reward, row.components, row.turns or 1)]
+        for row in group
+    ]  # fmt: skip
+    found = turn_advantages(earned, config.get("scale_rewards", "group"), config.get("baseline", "mean"))
+    for row, weights in zip(group, found, strict=True):
+        row.turn_advantages = weights if row.phase == Rollout.Phase.TRAIN else []
 
 
 @dataclass(frozen=True)

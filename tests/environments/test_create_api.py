@@ -74,9 +74,10 @@ def test_what_makes_no_sense_is_named_by_its_path(project: Project, key: dict, c
 
 @pytest.mark.parametrize("server", [(200, b"{}"), (404, b"")], indirect=True)
 def test_a_remote_server_is_asked_before_it_is_stored(project: Project, key: dict, server: str) -> None:
-    answer = post(key, {"slug": "far", "kind": "remote", "url": server, "success_at": 0.5})
+    answer = post(key, {"slug": "far", "kind": "remote", "url": server, "success_at": 0.5, "turn_rewards": True})
     if answer.status_code == 201:
         made = Environment.objects.get()
+        assert made.has_turn_rewards
         assert (
             made.kind == EnvironmentKind.REMOTE and made.config["success_at"] == 0.5 and made.harness["max_turns"] == 10
         )

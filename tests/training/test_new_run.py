@@ -86,6 +86,20 @@ def test_only_weights_of_this_installation_are_offered(client: Client, run: Eval
     assert run.model_version in offered and served not in offered
 
 
+def test_advantages_per_turn_are_offered_where_an_environment_reports_them(
+    client: Client, run: EvalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "advantages" not in page(client, run, method="grpo").context["form"].fields
+    refused = post(client, run, method="grpo", advantages="turn", more="advantages: turn")
+    assert "reports no rewards per turn" in refused.context["form"].errors["more"][0]
+    monkeypatch.setattr(Environment, "has_turn_rewards", True)
+    assert "advantages" in page(client, run, method="grpo").context["form"].fields
+    refused = post(client, run, method="grpo", advantages="turn", preset="rloo")
+    assert "episode with rloo" in refused.context["form"].errors["advantages"][0]
+    assert post(client, run, method="grpo", advantages="turn", preset="dapo").status_code == 302
+    assert TrainingRun.objects.get().spec["config"]["advantages"] == "turn"
+
+
 def test_a_finished_run_leads_to_its_evaluation_against_its_parent(
     client: Client, run: EvalRun, data_dir: Path
 ) -> None:

@@ -189,6 +189,23 @@ def test_a_verifier_that_breaks_the_protocol_masks_the_sample(server: Server, an
     assert score.masked and score.reward is None and reason in score.mask_reason
 
 
+@pytest.mark.parametrize(
+    ("earned", "reason"),
+    [
+        ([0.75, 0.25], ""),
+        (None, "reports no step_rewards"),
+        ([0.75, "0.25"], "reports no step_rewards"),
+        ([1.0], "1 step_rewards for 2 turns"),
+        ([0.75, 0.5], "add up to 1.25, not to its reward of 1"),
+    ],
+)
+def test_rewards_per_turn_are_components_or_mask_the_sample(server: Server, earned: Any, reason: str) -> None:
+    server.answers["verify"] = ECHO | {"reward": 1.0, "step_rewards": earned}
+    _, score = play(server, assistant(("add", {"n": 2})), assistant(text="Done."), turn_rewards=True)
+    assert score.masked == bool(reason) and reason in score.mask_reason
+    assert score.components == ({} if reason else {"reward": 1.0, "turn_1": 0.75, "turn_2": 0.25})
+
+
 def test_only_a_failed_connection_is_tried_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "FIRST_WAIT_S", 0.0)
     tries: list[str] = []

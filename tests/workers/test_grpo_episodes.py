@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 from tests.workers.conftest import Recorder, make_tiny_model, typed
 from workers import grpo
 from workers.lib import environments
+from workers.lib.errors import SpecError
 from workers.lib.program import StopFlag
 from workers.lib.watching import Paused
 from workers.ml.models import load_base, lora
@@ -188,3 +189,92 @@ def test_an_environment_that_always_crashes_pauses_the_run_with_a_checkpoint(
     [alarm] = [row for row in events.rows("alarm") if row["name"] == "masked"]
     assert alarm["action"] == "pause" and "the server closed the connection" in alarm["message"]
     assert [row["step"] for row in events.rows("checkpoint")] == [alarm["step"]]
+
+
+def second_turn(events: Recorder) -> list[float]:
+    """What the second turn earned on average in each step."""
+    found: dict[int, list[float]] = {}
+    for row in events.rows("sample"):
+        found.setdefault(row["step"], []).append(row["components"]["turn_2"])
+    return [sum(values) / len(values) for _, values in sorted(found.items())]
+
+
+def test_only_advantages_per_turn_tell_a_turn_from_the_luck_of_another(
+    talk: Callable[..., dict], tmp_path: Path
+) -> None:
+    """The first turn wins or loses a hundred by chance: per episode, that is all there is to learn from."""
+    gained = {}
+    for kind in ("turn", "episode"):
+        events = Recorder(tmp_path / f"{kind}.jsonl")
+        config = {"steps": 16, "generations": 16, "learning_rate": 4e-2, "save_every": 100, "advantages": kind}
+        main(talk(config, {"luck": 100}, out_dir=str(tmp_path / kind)), events)
+        earned = second_turn(events)
+        gained[kind] = sum(earned[-4:]) / 4 - sum(earned[:4]) / 4
+    assert gained["turn"] > 0.2 and gained["turn"] > gained["episode"] + 0.15
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_each_token_gets_its_turns_advantage(
+    forgets: bool, talk: Callable[..., dict], events: Recorder, forgetful_model: Path, tiny_model: Path
+) -> None:
+    spec = talk(
+        {"advantages": "turn"},
+        {"luck": 1},
+        model={"base": str(forgetful_model if forgets else tiny_model), "adapter": None},
+    )
+    trainer = trainer_of(spec, events)
+    groups = trainer.rollout(0)
+    weights = torch.arange(1.0, 9.0).reshape(4, 2)
+    batch = trainer.batch_from([(group, weights) for group in groups])
+    found = [value for row, used in zip(batch.advantage, batch.used, strict=True) for value in row[used].tolist()]
+    wanted = [
+        float(weights[sample][turn])
+        for group in groups
+        for sample, done in enumerate(group.episodes)
+        for turn, reply in enumerate(done.replies)
+        for _ in reply.token_ids
+    ]
+    assert found == wanted and batch.split == forgets
+    given = groups[0].advantages(trainer.config)
+    second = [done.score.components["turn_2"] for done in groups[0].episodes]
+    assert given.shape == (4, 2) and given[:, 1].argmax() == second.index(max(second))
+
+
+def test_advantages_per_turn_need_rewards_per_turn(talk: Callable[..., dict], events: Recorder) -> None:
+    with pytest.raises(SpecError, match="reports no rewards per turn"):
+        trainer_of(talk({"advantages": "turn"}), events)
+
+
+@pytest.mark.parametrize("loss", ["grpo", "gspo", "rloo"])
+def test_an_episode_that_fell_apart_is_one_completion(
+    loss: str, talk: Callable[..., dict], events: Recorder, forgetful_model: Path
+) -> None:
+    """Two rows an episode, off policy: against the library's own forward pass and the loss written out for each episode."""
+    config = {"loss_type": loss, "clip_low": 0.1, "clip_high": 0.1, "beta": 0.0, "micro_batch": 3}
+    trainer = trainer_of(talk(config, model={"base": str(forgetful_model), "adapter": None}), events)
+    groups, weights = trainer.rollout(0), torch.tensor([1.0, -0.5, 0.25, 2.0])
+    batch = trainer.batch_from([(group, weights) for group in groups])
+    old = logprobs_of(trainer.model, batch.rows) - 0.01 * torch.arange(batch.used.shape[1])
+    _, metrics = add_gradients(trainer.model, batch, old, None, trainer.config)
+    found = {name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
+    trainer.model.zero_grad()
+
+    losses, row = [], 0
+    for group in groups:
+        for done, advantage in zip(group.episodes, weights, strict=True):
+            gaps = []
+            for reply in done.replies:
+                ids = torch.tensor([reply.prompt_token_ids + reply.token_ids])
+                said = trainer.model(input_ids=ids).logits[0, len(reply.prompt_token_ids) - 1 : -1].log_softmax(-1)
+                own = said.gather(-1, torch.tensor(reply.token_ids)[:, None])[:, 0]
+                gaps.append(own - old[row, : len(own)])
+                row += 1
+            gap = torch.cat(gaps)
+            ratio = {"grpo": gap, "gspo": gap.mean(), "rloo": gap.sum()}[loss].exp()
+            losses.append(-torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.1) * advantage).mean())
+    expected = torch.stack(losses).mean()
+    expected.backward()
+    assert metrics["train/loss"] == pytest.approx(float(expected.detach()), abs=2e-5)
+    right = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+    largest = max(float(gradient.abs().max()) for gradient in right.values())
+    assert largest > 1e-4 and all(float((found[name] - right[name]).abs().max()) < 3e-5 * largest for name in right)

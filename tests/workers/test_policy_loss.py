@@ -17,7 +17,7 @@ from workers.lib.errors import SpecError
 from workers.lib.specs import GrpoConfig
 from workers.lib.typed import convert, plain
 from workers.ml.correction import correction_metrics, correction_of, ratios, weights
-from workers.ml.policy_loss import policy_loss
+from workers.ml.policy_loss import Completions, policy_loss
 from workers.ml.transformers_engine import sample
 
 COMMON = {"steps": 1, "learning_rate": 1e-3, "max_new_tokens": 6}
@@ -254,6 +254,7 @@ def test_each_loss_has_its_own_clip_range() -> None:
         ({"correction_min": 3.0}, "config.correction_min", "at most correction_max"),
         ({"correction": "icepop", "correction_level": "sequence"}, "config.correction_level", "token with icepop"),
         ({"correction": "tiss"}, "config.correction", "auto, off, tis, mis, icepop"),
+        ({"advantages": "turn", "loss_type": "rloo"}, "config.advantages", "episode with rloo"),
         ({"loss_typ": "gspo"}, "config.loss_typ", "did you mean “loss_type”"),
         ({"generations": 1}, "config.generations", "at least 2"),
         ({"beta": math.nan}, "config.beta", ""),
@@ -264,3 +265,48 @@ def test_values_that_cannot_be_are_refused_by_name(fields: dict, path: str, says
     with pytest.raises(SpecError) as error:
         convert(COMMON | fields, GrpoConfig, "config")
     assert error.value.path == path and says in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "rloo"])
+def test_an_episode_in_several_rows_is_one_completion(name: str) -> None:
+    """The first completion in rows of two and three tokens, apart from each other: the paper's loss of four completions."""
+    whole, apart = Tokens(0.5), Tokens(0.5)
+    for field in ("new", "old", "reference"):
+        rows = getattr(apart, field)
+        setattr(apart, field, [rows[0][:2], *rows[1:], rows[0][2:]])
+    apart.lengths, apart.advantages = (2, 3, 1, 4, 3), (*whole.advantages, whole.advantages[0])
+    completions = Completions.of(apart.real, torch.tensor([0, 1, 2, 3, 0]))
+    found = apart.loss(config(loss_type=name, **CLIPS.get(name, {})), completions=completions)
+    assert found == pytest.approx(expected(name, whole), rel=1e-6)
+    flat = torch.tensor([True, False, True, False, True])  # the rows of the first and the third completion
+    one = apart.loss(config(loss_type=name, **CLIPS.get(name, {})), completions=completions, informative=flat)
+    scale = {"dapo": 13 / 6}.get(name, 4 / 2)
+    assert one == pytest.approx(expected(name, whole) * scale, rel=1e-6)
+
+
+def test_a_ratio_of_a_completion_is_of_all_its_rows() -> None:
+    t = Tokens(0.5)
+    trainer, sampler = t.padded(t.old), t.padded(t.sampler)
+    found = ratios(trainer, sampler, t.real, "sequence", torch.tensor([0, 1, 1, 0]))[:, 0].tolist()
+    sums = [sum(map(float.__sub__, mine, theirs)) for mine, theirs in zip(t.old, t.sampler, strict=True)]
+    first, second = math.exp(sums[0] + sums[3]), math.exp(sums[1] + sums[2])
+    assert found == pytest.approx([first, second, second, first])
+    settings = config(correction="tis", correction_level="sequence")
+    seen = correction_metrics(trainer, sampler, t.real, "tis", settings, torch.tensor([0, 1, 1, 0]))
+    assert seen["train/ratio_mean"] == pytest.approx((first + second) / 2)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo"])
+def test_each_token_may_have_its_own_advantage(name: str) -> None:
+    t, settings = Tokens(0.5), config(loss_type=name, **CLIPS.get(name, {}))
+    of_tokens = [[0.3 * at - 0.5 * row for at in range(5)] for row in range(4)]
+    advantage = torch.tensor(of_tokens, dtype=torch.float64)
+    new, old = t.padded(t.new), t.padded(t.old)
+    found = float(policy_loss(new, old, None, advantage, t.real, settings)[0])
+    each = [
+        [clipped(math.exp(a - b), of_tokens[row][at], settings.clip_low, settings.clip_high) for at, (a, b) in enumerate(zip(x, y, strict=True))]
+        for row, (x, y) in enumerate(zip(t.new, t.old, strict=True))
+    ]  # fmt: skip
+    flat = sum(map(sum, each))
+    wanted = {"grpo": -mean([mean(row) for row in each]), "dapo": -flat / 13, "dr_grpo": -flat / (4 * 6)}
+    assert found == pytest.approx(wanted[name], rel=1e-6)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import isclose
 from statistics import fmean, stdev
 
 EPSILON = 1e-4  # TRL's, in the denominator
 OVERLONG = "overlong"  # name of the component of a score that shapes the reward, but is not part of it
+TURN = "turn_{}"  # name of the component that says what a turn earned, from turn_1 on; together they are the reward
 
 
 def group_advantages(rewards: Sequence[float | None], scale: str = "group", baseline: str = "mean") -> list[float]:
@@ -23,6 +25,45 @@ def group_advantages(rewards: Sequence[float | None], scale: str = "group", base
     if baseline == "leave_one_out":
         by *= (len(known) - 1) / len(known)  # r − mean of the others = (r − mean) · n / (n − 1)
     return [0.0 if reward is None else (reward - mean) / by for reward in rewards]
+
+
+def turn_components(rewards: Sequence[float]) -> dict[str, float]:
+    """What each turn of an episode earned, as components of its score."""
+    return {TURN.format(turn): float(reward) for turn, reward in enumerate(rewards, 1)}
+
+
+def turn_rewards(components: Mapping[str, float]) -> list[float]:
+    """What each turn earned, by an episode's components; [] where they do not say."""
+    found: list[float] = []
+    while (name := TURN.format(len(found) + 1)) in components:
+        found.append(components[name])
+    return found
+
+
+def returns(reward: float, components: Mapping[str, float], turns: int) -> list[float]:
+    """What an episode earned from each of its turns on: the sum of that turn's reward and all later ones.
+
+    Where the turns' rewards are not known, or do not add up to the reward (the episode failed for a limit), the reward was earned
+    at the end: it is the return of every turn.
+    """
+    earned = turn_rewards(components)
+    if len(earned) != turns or not isclose(sum(earned), reward, rel_tol=1e-6, abs_tol=1e-6):
+        return [reward] * turns
+    return [sum(earned[turn:]) for turn in range(turns)]
+
+
+def turn_advantages(
+    returns: Sequence[Sequence[float] | None], scale: str = "group", baseline: str = "mean"
+) -> list[list[float]]:
+    """`group_advantages` of each turn's returns among the episodes of the group that took that turn. None: a masked episode, which
+    has none."""
+    found: list[list[float]] = [[] for _ in returns]
+    for turn in range(max((len(one) for one in returns if one), default=0)):
+        took = [at for at, one in enumerate(returns) if one and len(one) > turn]
+        given = group_advantages([returns[at][turn] for at in took], scale, baseline)  # type: ignore[index]
+        for at, advantage in zip(took, given, strict=True):
+            found[at].append(advantage)
+    return found
 
 
 def overlong_shaping(tokens: int, longest: int, buffer: int, penalty: float = 1.0) -> float:

@@ -220,6 +220,9 @@ class GrpoConfig(Training, kw_only=True):
     loss_type: Literal["dapo", "grpo", "dr_grpo", "gspo", "rloo"] = "dapo"
     baseline: Literal["mean", "leave_one_out"] = "mean"  # what a reward is compared with: its group, or the rest of it
     scale_rewards: Literal["group", "none"] = "group"
+    advantages: Literal["episode", "turn"] = (
+        "episode"  # turn: of what was earned from each turn on (workers.lib.advantages)
+    )
     clip_low: Share | None = None
     clip_high: NotNegative | None = None
     beta: NotNegative = 0.0
@@ -264,6 +267,8 @@ class GrpoConfig(Training, kw_only=True):
         self.correction_max = most if self.correction_max is None else self.correction_max
         if self.correction_min > self.correction_max:
             raise ValueError(f"correction_min: must be at most correction_max, which is {self.correction_max:g}")
+        if self.advantages == "turn" and self.loss_type in ("gspo", "rloo"):
+            raise ValueError(f"advantages: must be episode with {self.loss_type}, whose ratio is of a whole episode")
         if self.correction == "icepop" and self.correction_level == "sequence":
             raise ValueError("correction_level: must be token with icepop, which masks tokens; mis masks sequences")
 

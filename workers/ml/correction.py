@@ -14,6 +14,7 @@ from torch import Tensor
 
 from workers.lib.specs import GrpoConfig
 from workers.lib.token_rows import TokenRow
+from workers.ml.policy_loss import summed
 
 
 def correction_of(config: GrpoConfig, *, same: bool) -> str:
@@ -30,10 +31,16 @@ def sampler_logprobs(rows: Sequence[TokenRow], like: Tensor) -> Tensor:
     return torch.tensor([row + [0.0] * (width - len(row)) for row in values], dtype=like.dtype).to(like.device)
 
 
-def ratios(trainer: Tensor, sampler: Tensor, real: Tensor, level: str = "token") -> Tensor:
-    """π_trainer / π_sampler of log-probabilities [R, U]: [R, U], or of whole sequences [R, 1]. 1 where nothing is real."""
+def ratios(
+    trainer: Tensor, sampler: Tensor, real: Tensor, level: str = "token", episode: Tensor | None = None
+) -> Tensor:
+    """π_trainer / π_sampler of log-probabilities [R, U]: [R, U], or of whole completions [R, 1]. 1 where nothing is real. `episode`
+    [R]: which rows are one completion; each is one without it."""
     gap = (trainer - sampler) * real
-    return (gap.sum(-1, keepdim=True) if level == "sequence" else gap).exp()
+    if level == "token":
+        return gap.exp()
+    sums = gap.sum(-1)
+    return (sums if episode is None else summed(sums, episode)).exp()[:, None]
 
 
 def weights(ratio: Tensor, kind: str, config: GrpoConfig) -> Tensor:
@@ -44,13 +51,20 @@ def weights(ratio: Tensor, kind: str, config: GrpoConfig) -> Tensor:
     return ratio.masked_fill((ratio < least) | (ratio > most), 0.0)
 
 
+def first_rows(episode: Tensor) -> Tensor:
+    """[R]: whether a row is the first of its episode."""
+    return (episode[:, None] == episode).long().argmax(-1) == torch.arange(len(episode), device=episode.device)
+
+
 def correction_metrics(
-    trainer: Tensor, sampler: Tensor, real: Tensor, kind: str, config: GrpoConfig
+    trainer: Tensor, sampler: Tensor, real: Tensor, kind: str, config: GrpoConfig, episode: Tensor | None = None
 ) -> dict[str, float]:
     """Of a whole batch: smallest, mean and largest ratio, and the share of tokens or sequences whose weight is not their ratio.
     `effective_samples` is (Σw)² / (n Σw²) of the ratios, a share of n."""
-    ratio = ratios(trainer, sampler, real, config.correction_level)
+    ratio = ratios(trainer, sampler, real, config.correction_level, episode)
     here = real.any(-1, keepdim=True) if config.correction_level == "sequence" else real
+    if config.correction_level == "sequence" and episode is not None:
+        here = here & first_rows(episode)[:, None]
     found = ratio[here].double()
     if not len(found):
         return {}

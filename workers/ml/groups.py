@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.lib.advantages import OVERLONG, group_advantages
+from workers.lib.advantages import OVERLONG, group_advantages, returns, turn_advantages
 from workers.lib.probes import watch
 from workers.lib.rollouts import Finished
 from workers.lib.specs import GrpoConfig
@@ -38,9 +38,22 @@ class Group:
         return torch.tensor([float("nan") if score.masked else float(score.reward or 0) for score in self.scores])
 
     def advantages(self, config: GrpoConfig) -> Tensor:
-        """[G], of the rewards less what overlong completions lose."""
+        """[G], or [G, T] per turn, of the rewards less what overlong completions lose."""
         lost = torch.tensor([score.components.get(OVERLONG, 0.0) for score in self.scores])
+        if config.advantages == "turn":
+            return self._turn_advantages(lost.tolist(), config)
         return advantages(self.rewards + lost, config.scale_rewards, config.baseline)
+
+    def _turn_advantages(self, lost: list[float], config: GrpoConfig) -> Tensor:
+        """[G, T]; 0 after an episode's last turn. What an overlong completion loses, it loses at the end."""
+        earned = [
+            None if done.score.masked
+            else [one + less for one in returns(done.score.reward or 0.0, done.score.components, len(done.replies))]
+            for done, less in zip(self.episodes, lost, strict=True)
+        ]  # fmt: skip
+        found = turn_advantages(earned, config.scale_rewards, config.baseline)
+        width = max(len(done.replies) for done in self.episodes)
+        return torch.tensor([row + [0.0] * (width - len(row)) for row in found])
 
 
 def advantages(rewards: Tensor, scale: str = "group", baseline: str = "mean") -> Tensor:

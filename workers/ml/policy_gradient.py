@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from workers.lib.rollouts import Finished
 from workers.lib.sampler_gap import gap_metrics
 from workers.lib.specs import GrpoConfig
 from workers.lib.token_rows import TokenRow, rows_of
 from workers.ml.correction import correction_metrics, ratios, sampler_logprobs, weights
 from workers.ml.groups import Group
-from workers.ml.policy_loss import policy_loss
-from workers.ml.tree import Scored, pad, scored_parts
+from workers.ml.policy_loss import OF_SEQUENCE, Completions, policy_loss
+from workers.ml.tree import Scored, logprobs_of, pad, scored_parts
 
 
 @dataclass
@@ -25,27 +26,50 @@ class Batch:
     """What an update learns from: R rows, of at most U learnt tokens."""
 
     rows: list[TokenRow]
-    advantage: Tensor  # [R]
+    advantage: Tensor  # [R], or [R, U] where each turn has its own
     used: Tensor  # [R, U]: tokens of samples that are not masked
+    episode: Tensor  # [R]: number of each row's episode, which is the completion that losses average over
     informative: Tensor | None = None  # [R]: those of groups whose rewards differ; None: all
+
+    @property
+    def split(self) -> bool:
+        """Whether some episode has several rows."""
+        return len(self.episode.unique()) < len(self.episode)
+
+    def advantage_of(self, rows: Any, width: int) -> Tensor:
+        """[r], or [r, width]."""
+        return self.advantage[rows] if self.advantage.dim() == 1 else self.advantage[rows, :width]
 
 
 def batch_from(groups: Sequence[tuple[Group, Tensor]], config: GrpoConfig, device: torch.device) -> Batch:
-    """The rows of groups and of their episodes' advantages [G]. An episode whose turns are not joined has several."""
-    learnt = [
-        (row, float(weight), done.score.masked or (config.mask_truncated and done.truncated), bool(weights.any()))
-        for group, weights in groups
-        for done, weight in zip(group.episodes, weights, strict=True)
-        for row in rows_of(done)
-    ]
-    masked = torch.tensor([masked for _, _, masked, _ in learnt], dtype=torch.bool)
-    real = pad([[1] * sum(row.learnt) for row, *_ in learnt] or [[]], 0)[1][: len(learnt)]
+    """The rows of groups and of their episodes' advantages [G] or [G, T]. An episode whose turns are not joined has several."""
+    rows, per_token, masked, informative, episode = [], [], [], [], []
+    for group, advantages in groups:
+        for done, given in zip(group.episodes, advantages, strict=True):
+            left = iter(token_advantages(done, given))
+            for row in rows_of(done):
+                rows.append(row)
+                per_token.append(list(islice(left, sum(row.learnt))))
+                masked.append(done.score.masked or (config.mask_truncated and done.truncated))
+                informative.append(bool(advantages.any()))
+                episode.append(done)
+    real = pad([[1] * len(tokens) for tokens in per_token] or [[]], 0)[1][: len(rows)]
+    width = real.shape[1] if config.advantages == "turn" else 1
+    advantage = torch.tensor([(tokens + [0.0] * width)[:width] for tokens in per_token]).reshape(len(rows), width)
+    number = {id(done): at for at, done in enumerate({id(done): done for done in episode}.values())}
     return Batch(
-        rows=[row for row, *_ in learnt],
-        advantage=torch.tensor([weight for _, weight, *_ in learnt]).to(device),
-        used=(real & ~masked[:, None]).to(device),
-        informative=torch.tensor([informative for *_, informative in learnt], dtype=torch.bool).to(device),
+        rows=rows,
+        advantage=(advantage if config.advantages == "turn" else advantage[:, 0]).to(device),
+        used=(real & ~torch.tensor(masked, dtype=torch.bool)[:, None]).to(device),
+        episode=torch.tensor([number[id(done)] for done in episode], dtype=torch.long).to(device),
+        informative=torch.tensor(informative, dtype=torch.bool).to(device),
     )
+
+
+def token_advantages(done: Finished, given: Tensor) -> list[float]:
+    """Of each token that the policy wrote, in their order, from the episode's advantage or each turn's [T]."""
+    of_turns = given.tolist() if given.dim() else [float(given)] * len(done.replies)
+    return [advantage for reply, advantage in zip(done.replies, of_turns, strict=False) for _ in reply.token_ids]
 
 
 def micro_batches(model: Any, batch: Batch, config: GrpoConfig) -> Iterator[Scored]:
@@ -71,23 +95,37 @@ def add_gradients(
     """
     logprobs, metrics = torch.zeros(batch.used.shape, device=batch.used.device), Counter[str]()
     tokens, corrects = batch.used.sum().clamp(min=1), config.correction not in ("off", "auto")
-    sampled = sampler_logprobs(batch.rows, logprobs)
+    sampled, completions = sampler_logprobs(batch.rows, logprobs), Completions.of(batch.used, batch.episode)
+
+    def loss_of(new: Tensor, rows: Any, width: int) -> Tensor:
+        """The loss of some rows' log-probabilities [r, width]: the losses of all of them add up to the batch's."""
+        here = (rows, slice(width))
+        before, used = (new.detach() if old is None else old[here]), batch.used[here]
+        far, episode = None if reference is None else reference[here], batch.episode[rows]
+        ratio = ratios(before, sampled[here], used, config.correction_level, episode) if corrects else None
+        loss, measured = policy_loss(
+            new, before, far, batch.advantage_of(rows, width), used, config, completions.only(rows),
+            informative=batch.informative, weight=None if ratio is None else weights(ratio, config.correction, config),
+        )  # fmt: skip
+        metrics.update(measured | {"train/loss": float(loss.detach())})
+        return loss
+
+    slope = None
+    if batch.split and (config.loss_type in OF_SEQUENCE or (corrects and config.correction_level == "sequence")):
+        # A ratio of a whole episode needs all its rows at once: the loss's slope in the log-probabilities is taken first.
+        whole = logprobs_of(model, batch.rows, config.temperature, check).requires_grad_()
+        (slope,) = torch.autograd.grad(loss_of(whole, slice(None), whole.shape[1]), whole)
     for some in micro_batches(model, batch, config):
         check()
         here = (some.rows, slice(some.real.shape[1]))
         logprobs[here] = some.tokens.logprobs.detach()
-        before, far = (old if old is not None else logprobs)[here], None if reference is None else reference[here]
-        advantage, used = batch.advantage[some.rows], batch.used[here]
-        ratio = ratios(before, sampled[here], used, config.correction_level) if corrects else None
-        loss, measured = policy_loss(
-            some.tokens.logprobs, before, far, advantage, used, config, batch.used,
-            informative=batch.informative, weight=None if ratio is None else weights(ratio, config.correction, config),
-        )  # fmt: skip
-        loss.backward()
-        entropy = float((some.tokens.entropies * used).sum() / tokens)
-        metrics.update(measured | {"train/loss": float(loss.detach()), "train/entropy": entropy})
+        if slope is None:
+            loss_of(some.tokens.logprobs, some.rows, some.real.shape[1]).backward()
+        else:
+            (some.tokens.logprobs * slope[here]).sum().backward()
+        metrics["train/entropy"] += float((some.tokens.entropies * batch.used[here]).sum() / tokens)
     if old is None:
-        metrics.update(correction_metrics(logprobs, sampled, batch.used, config.correction, config))
+        metrics.update(correction_metrics(logprobs, sampled, batch.used, config.correction, config, batch.episode))
     return logprobs, dict(metrics)
 
 

@@ -6,12 +6,46 @@ docs/training-methods.md.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from workers.lib.specs import GrpoConfig
 
 OF_SEQUENCE = ("gspo", "rloo")  # losses with one ratio per completion
+
+
+@dataclass(frozen=True)
+class Completions:
+    """What the rows of a batch are parts of. An episode that fell apart into several rows is one completion."""
+
+    episode: Tensor  # [r]: number of each row's episode
+    lengths: Tensor  # [r]: tokens of the row's whole episode
+    row_tokens: Tensor  # [R of the whole batch]
+    share: Tensor  # [R of the whole batch]: of its completion that a row is; they add up to the number of completions
+
+    @classmethod
+    def of(cls, real: Tensor, episode: Tensor | None = None) -> Completions:
+        """Of a whole batch's tokens [R, U]; without `episode` each row is a completion."""
+        row_tokens = real.sum(-1)
+        if episode is None:
+            episode = torch.arange(len(real), device=real.device)
+        rows = summed(torch.ones_like(row_tokens), episode)
+        return cls(episode, summed(row_tokens, episode).clamp(min=1), row_tokens, 1 / rows)
+
+    def only(self, rows: Any) -> Completions:
+        """For a part of the batch."""
+        return replace(self, episode=self.episode[rows], lengths=self.lengths[rows])
+
+
+def summed(values: Tensor, episode: Tensor) -> Tensor:
+    """Of each row [r], the sum of the values [r] of its episode's rows."""
+    numbers, where = episode.unique(return_inverse=True)
+    if len(numbers) == len(episode):
+        return values
+    return values.new_zeros(len(numbers)).index_add(0, where, values)[where]
 
 
 def policy_loss(
@@ -21,44 +55,47 @@ def policy_loss(
     advantage: Tensor,
     real: Tensor,
     config: GrpoConfig,
-    whole: Tensor | None = None,
+    completions: Completions | None = None,
     *,
     informative: Tensor | None = None,
     weight: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The clipped loss of a batch, all tensors [R, U] and advantage [R], and what was clipped. For a part of a batch, say
-    with `whole` [R, U] which tokens of all of it are real: the parts' losses and metrics add up to the batch's.
+    """The clipped loss of a batch, all tensors [R, U], advantage [R] or [R, U], and what was clipped. For a part of a batch, say
+    with `completions` what it is a part of: the parts' losses and metrics add up to the batch's. A loss with one ratio per
+    completion needs all rows of a completion at once.
 
-    grpo: mean over completions of the mean over tokens. dapo: mean over all tokens. dr_grpo: sum over tokens / (R × the
-    longest length allowed). gspo, rloo: as grpo, with one ratio per sequence, of its geometric mean or of its product. KL to
+    grpo: mean over completions of the mean over tokens. dapo: mean over all tokens. dr_grpo: sum over tokens / (completions × the
+    longest length allowed). gspo, rloo: as grpo, with one ratio per completion, of its geometric mean or of its product. KL to
     the reference: the k3 estimator × the ratio; without beta it is measured only, and without a reference not even that.
 
-    `informative` [R of the whole]: completions of groups whose rewards differ. The policy's term is a mean over them alone, so
+    `informative` [R of the whole]: rows of groups whose rewards differ. The policy's term is a mean over them alone, so
     that its size does not depend on how many groups were flat; the KL's is over all. `weight` [R, U] or [R, 1] multiplies the
     policy's term: the correction for a sampler that is not the trainer.
     """
-    whole = real if whole is None else whole
-    lengths, row_tokens = real.sum(-1).clamp(min=1), whole.sum(-1)
+    of = completions or Completions.of(real)
     log_ratio = (logprobs - old) * real
     if config.loss_type in OF_SEQUENCE:
-        # The value is the sequence's ratio, the gradient reaches each token (GSPO-token with equal advantages).
-        by = lengths if config.loss_type == "gspo" else 1
-        log_ratio = (log_ratio.sum(-1) / by)[:, None].expand_as(logprobs)
+        # The value is the completion's ratio, the gradient reaches each token (GSPO-token with equal advantages).
+        by = of.lengths if config.loss_type == "gspo" else 1
+        log_ratio = (summed(log_ratio.sum(-1), of.episode) / by)[:, None].expand_as(logprobs)
+    if advantage.dim() == 1:
+        advantage = advantage[:, None]
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    each = -torch.minimum(ratio * advantage[:, None], clipped * advantage[:, None])
+    each = -torch.minimum(ratio * advantage, clipped * advantage)
     if weight is not None:
         each = each * weight
 
     def mean(values: Tensor, over: Tensor) -> Tensor:
-        """Of [R, U], as the loss averages; `over` [R of the whole]: the completions that the average is taken of."""
+        """Of [R, U], as the loss averages; `over` [R of the whole]: the rows whose completions the average is taken of."""
+        number = (of.share * over).sum().clamp(min=1)
         if config.loss_type == "dapo":
-            return (values * real).sum() / (row_tokens * over).sum().clamp(min=1)
+            return (values * real).sum() / (of.row_tokens * over).sum().clamp(min=1)
         if config.loss_type == "dr_grpo":
-            return (values * real).sum() / (over.sum().clamp(min=1) * config.max_new_tokens)
-        return ((values * real).sum(-1) / lengths).sum() / over.sum().clamp(min=1)
+            return (values * real).sum() / (number * config.max_new_tokens)
+        return ((values * real).sum(-1) / of.lengths).sum() / number
 
-    everything, tokens = torch.ones_like(row_tokens), row_tokens.sum().clamp(min=1)
+    everything, tokens = torch.ones_like(of.row_tokens), of.row_tokens.sum().clamp(min=1)
     loss = mean(each, everything if informative is None else informative)
     measured: dict[str, float] = {}
     if reference is not None:
@@ -68,6 +105,6 @@ def policy_loss(
         if config.beta:
             # Times the ratio (1 on policy): without its gradient the KL's is biased (DeepSeek-V3.2 2512.02556).
             loss = loss + config.beta * mean(ratio * kl, everything)
-    low = ((ratio < 1 - config.clip_low) & (advantage[:, None] < 0) & real).sum() / tokens
-    high = ((ratio > 1 + config.clip_high) & (advantage[:, None] > 0) & real).sum() / tokens
+    low = ((ratio < 1 - config.clip_low) & (advantage < 0) & real).sum() / tokens
+    high = ((ratio > 1 + config.clip_high) & (advantage > 0) & real).sum() / tokens
     return loss, measured | {"train/clip_low": float(low), "train/clip_high": float(high)}

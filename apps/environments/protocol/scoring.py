@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from workers.lib.advantages import turn_rewards
 from workers.lib.environments import Environment, Episode
 from workers.lib.rollouts import replay
 from workers.lib.verifiers import Score, masked
@@ -92,6 +93,7 @@ def as_members(score: Score) -> dict[str, Any]:
         "failure_reason": None,
         "reward_components": components,
         **{f"component_{name}": value for name, value in components.items()},
+        **({"step_rewards": earned} if (earned := turn_rewards(components)) else {}),
         "success": float(score.success),
         "unsafe": float(score.unsafe),
     }

@@ -94,6 +94,7 @@ def context_of(row: Rollout, chosen: Filters) -> dict[str, Any]:
     return scored_output(row) | {
         "group": group,
         "advantage": next(other.advantage for other in group if other.pk == row.pk),
+        "turn_advantages": next(getattr(other, "turn_advantages", []) for other in group if other.pk == row.pk),
         "standing": standing(row, group, "train/loss" in values),
         "mean": fmean(rewards) if rewards else None,
         "spread": stdev(rewards) if len(rewards) > 1 else None,

@@ -78,6 +78,7 @@ class ToolEnvironment:
     """What our environments share: a harness, and a limit on turns where that names none."""
 
     multi_turn = True
+    turn_rewards = False  # whether scores say what each turn earned (workers.lib.advantages.turn_components)
     tools: list[dict] = []
     max_turns = 10
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from workers.lib.advantages import turn_components
 from workers.lib.environments import EnvironmentFailed
 from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, tool_names
 from workers.lib.environments.gym_rows import response_of, row_of
@@ -27,7 +28,14 @@ TRIES = 3
 FIRST_WAIT_S = 0.2
 RESPONDS_S = 10.0  # to a question that costs nothing
 MAX_BYTES = 4 * 1024 * 1024  # of one answer
-OPTIONS = {"url": str, "api_key_env": str, "timeout_s": (int, float), "success_at": (int, float), "tools": list}
+OPTIONS = {
+    "url": str,
+    "api_key_env": str,
+    "timeout_s": (int, float),
+    "success_at": (int, float),
+    "turn_rewards": bool,
+    "tools": list,
+}
 
 
 class RemoteError(Exception):
@@ -35,8 +43,8 @@ class RemoteError(Exception):
 
 
 class Remote(ToolEnvironment):
-    """`config`: url, and optionally timeout_s (60), success_at (the reward from which on it is a success, 1) and
-    api_key_env, the name of the environment variable with the server's key.
+    """`config`: url, and optionally timeout_s (60), success_at (the reward from which on it is a success, 1), turn_rewards (whether
+    its answer to /verify has `step_rewards`), and api_key_env, the name of the environment variable with the server's key.
     """
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
@@ -50,6 +58,7 @@ class Remote(ToolEnvironment):
             raise SpecError("“environment.config.url” must begin with http:// or https://.")
         self.key, self.timeout_s = key_in(config.get("api_key_env", "")), float(config.get("timeout_s", 60))
         self.success_at = float(config.get("success_at", 1.0))
+        self.turn_rewards = config.get("turn_rewards", False)
         self.allow_private = spec.allow_private
         self.tools = [chat_tool(tool) for tool in config.get("tools") or self.harness.tools or []]
 
@@ -138,13 +147,26 @@ class RemoteEpisode(ToolEpisode):
             raise RemoteError("its reward is not a finite number")
         given = answer.get("reward_components")
         components = {str(name): float(value) for name, value in _pairs(given) if _is_number(value)}
+        components = components or {"reward": float(reward)}
+        if self.environment.turn_rewards:
+            components |= turn_components(self._turn_rewards(answer.get("step_rewards"), float(reward)))
         return Score(
             reward=float(reward),
-            components=components or {"reward": float(reward)},
+            components=components,
             success=reward >= self.environment.success_at,
             valid=True,
             executed=any(call.ok for call in self.calls),
         )
+
+    def _turn_rewards(self, given: Any, reward: float) -> list[float]:
+        """What each turn earned. Raises RemoteError."""
+        if not isinstance(given, list) or not all(_is_number(one) for one in given):
+            raise RemoteError("it reports no step_rewards, though the environment is set to have rewards per turn")
+        if len(given) != self.turns:
+            raise RemoteError(f"it reports {len(given)} step_rewards for {self.turns} turns of the agent")
+        if not math.isclose(sum(given), reward, rel_tol=1e-6, abs_tol=1e-6):
+            raise RemoteError(f"its step_rewards add up to {sum(given):g}, not to its reward of {reward:g}")
+        return [float(one) for one in given]
 
     async def _post(self, path: str, body: Any) -> Any:
         """The JSON answered. Only a failed connection is tried again: the call cannot have had an effect then."""
