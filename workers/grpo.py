@@ -127,7 +127,9 @@ class Trainer:
         learning_rate = self.scheduler.get_last_lr()[0]
         metrics = self.update(groups, stale=bool(served.get("rollout/staleness")))
         seen = watch.look(outputs_of(groups))
-        metrics |= seen.metrics | rollout_metrics(groups, turns=self.environment.multi_turn) | served
+        per_turn = self.config if self.config.advantages == "turn" else None
+        rolled = rollout_metrics(groups, turns=self.environment.multi_turn, per_turn=per_turn)
+        metrics |= seen.metrics | rolled | served
         metrics |= {
             "train/learning_rate": learning_rate,
             "time/generate_s": sampled - began,

@@ -159,7 +159,7 @@ def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
         return Standing("not trained", "warn", "The run ended before the update of this step.")
     if not updated:
         return Standing("pending", "", "The update of this step is not finished.")
-    if any(other.advantage for other in group):
+    if any(other.advantage or any(getattr(other, "turn_advantages", ())) for other in group):
         return Standing("trained", "good", "Its tokens are in the update of this step, weighted by the advantage.")
     why = (
         "The rewards of its group do not differ"

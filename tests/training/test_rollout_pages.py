@@ -159,3 +159,16 @@ def test_another_runs_rollout_is_not_found_here(run: TrainingRun, client: Client
         config={"steps": 1, "learning_rate": 1e-3}, by=run.created_by,
     )  # fmt: skip
     assert client.get(reverse("training:rollout", args=[run.project.slug, other.pk, row.pk])).status_code == 404
+
+
+def test_each_turns_advantage_is_shown_where_turns_are_compared(run: TrainingRun, client: Client) -> None:
+    """Equal rewards, earned in different turns: the first turn's advantage is 0, the second's is not."""
+    run.spec["config"] |= {"advantages": "turn"}
+    run.save()
+    rows = make_rollouts(run, [1.0, 1.0])
+    for row, earned in zip(rows, ([1.0, 0.0], [0.0, 1.0]), strict=True):
+        components = {f"turn_{at}": value for at, value in enumerate(earned, 1)}
+        Rollout.objects.filter(pk=row.pk).update(components=components, turns=2)
+    updated(run, 1)
+    text = page(client, Rollout.objects.get(pk=rows[1].pk))
+    assert "Each turn:" in text and "+0.000, +0.707" in " ".join(text.split()) and "trained" in text

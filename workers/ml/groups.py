@@ -62,13 +62,16 @@ def advantages(rewards: Tensor, scale: str = "group", baseline: str = "mean") ->
     return torch.tensor(group_advantages(given, scale, baseline))
 
 
-def rollout_metrics(groups: Sequence[Group], *, turns: bool = False) -> dict[str, float]:
-    """What a step's episodes were like; `turns`: how many the policy took, too."""
+def rollout_metrics(
+    groups: Sequence[Group], *, turns: bool = False, per_turn: GrpoConfig | None = None
+) -> dict[str, float]:
+    """What a step's episodes were like; `turns`: how many the policy took, too. `per_turn`: the config, where turns are compared."""
     rewards = torch.stack([group.rewards for group in groups])
     seen = rewards[~rewards.isnan()]
     episodes = [done for group in groups for done in group.episodes]
     scores = [done.score for done in episodes]
-    flat = [not bool(advantages(row).any()) for row in rewards]
+    compared = [group.advantages(per_turn) for group in groups] if per_turn else map(advantages, rewards)
+    flat = [not bool(found.any()) for found in compared]
     calls = Counter(bool(call.ok) for done in episodes for call in done.rollout.calls)
     n = len(episodes)
     found = {
