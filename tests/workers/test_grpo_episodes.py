@@ -75,7 +75,7 @@ def forgetful_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def main(spec: dict, events: Recorder) -> list[dict]:
     grpo.main(typed(spec, "grpo"), events, StopFlag())
-    return [row["values"] for row in events.rows("metric")]
+    return [row["values"] for row in events.rows("metric") if "train/loss" in row["values"]]
 
 
 def trainer_of(spec: dict, events: Recorder) -> grpo.Trainer:
@@ -195,6 +195,8 @@ def second_turn(events: Recorder) -> list[float]:
     """What the second turn earned on average in each step."""
     found: dict[int, list[float]] = {}
     for row in events.rows("sample"):
+        if row["phase"] != "train":
+            continue
         found.setdefault(row["step"], []).append(row["components"]["turn_2"])
     return [sum(values) / len(values) for _, values in sorted(found.items())]
 
