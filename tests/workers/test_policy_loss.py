@@ -287,12 +287,12 @@ def test_an_episode_in_several_rows_is_one_completion(name: str) -> None:
 def test_a_ratio_of_a_completion_is_of_all_its_rows() -> None:
     t = Tokens(0.5)
     trainer, sampler = t.padded(t.old), t.padded(t.sampler)
-    found = ratios(trainer, sampler, t.real, "sequence", torch.tensor([0, 1, 1, 0]))[:, 0].tolist()
+    found = ratios(trainer, sampler, t.real, "sequence", torch.tensor([0, 1, 0, 0]))[:, 0].tolist()
     sums = [sum(map(float.__sub__, mine, theirs)) for mine, theirs in zip(t.old, t.sampler, strict=True)]
-    first, second = math.exp(sums[0] + sums[3]), math.exp(sums[1] + sums[2])
-    assert found == pytest.approx([first, second, second, first])
+    first, second = math.exp(sums[0] + sums[2] + sums[3]), math.exp(sums[1])
+    assert found == pytest.approx([first, second, first, first])
     settings = config(correction="tis", correction_level="sequence")
-    seen = correction_metrics(trainer, sampler, t.real, "tis", settings, torch.tensor([0, 1, 1, 0]))
+    seen = correction_metrics(trainer, sampler, t.real, "tis", settings, torch.tensor([0, 1, 0, 0]))
     assert seen["train/ratio_mean"] == pytest.approx((first + second) / 2)
 
 
