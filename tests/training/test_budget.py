@@ -316,7 +316,9 @@ def test_a_fork_is_estimated_for_the_steps_that_are_left(
     client: Client, run: EvalRun, measured: Measurement, tmp_path: Path
 ) -> None:
     made = submitted(client, run, steps=8)
-    Checkpoint.objects.create(run=made, step=6, path=str(tmp_path), attempt=1)
+    folder = tmp_path / "a checkpoint"
+    folder.mkdir()
+    Checkpoint.objects.create(run=made, step=6, path=str(folder), attempt=1)
     url = reverse("training:fork_budget", args=[run.project.slug, made.pk])
     fields = {"step": 6, "name": "fork", "seed": 0, "config": "steps: 8\nlearning_rate: 1.0e-4\n"}
     html = client.post(url, fields).content.decode()
