@@ -14,6 +14,7 @@ from django.db import transaction
 from apps.core import jobs
 from apps.core.forms import PlainForm
 from apps.core.runner import job_folder
+from apps.registry.models import Server
 from apps.training import checkpoints
 from apps.training.actions import TrainingError, freeze_estimate, prepared_run
 from apps.training.models import Checkpoint, Method, TrainingRun
@@ -85,6 +86,7 @@ def fork(
     made = prepared_run(
         project=run.project, method=Method(run.method), parent=run.parent, dataset=run.dataset, environment=run.environment,
         config=config, seed=run.spec.get("seed", 0) if seed is None else seed, name=name or f"{run.name}, forked"[:200], by=by,
+        **sampling_of(run),
     )  # fmt: skip
     settings = made.spec["config"]
     if changed := [one for one in FIXED if settings.get(one) != run.spec["config"].get(one)]:
@@ -108,6 +110,16 @@ def fork(
         shutil.rmtree(job_folder(made), ignore_errors=True)
         raise
     return made
+
+
+def sampling_of(run: TrainingRun) -> dict[str, Any]:
+    """The servers that a run samples on, by the names that they have now."""
+    given = run.spec.get("rollouts")
+    if not given:
+        return {}
+    now = dict(Server.objects.filter(project=run.project_id).values_list("pk", "name"))
+    names = [now.get(one["server"], one["server_name"]) for one in given["servers"]]
+    return {"sample_on": names, "steps_ahead": given["steps_ahead"]}
 
 
 def changes(run: TrainingRun) -> list[tuple[str, Any, Any]]:

@@ -15,7 +15,9 @@ from apps.registry.adapters import sampled_from, to_unload
 from apps.registry.models import Health, Server
 from apps.registry.rollout_servers import why_not
 from apps.training import jobs
-from apps.training.models import TrainingRun
+from apps.training.actions import TrainingError
+from apps.training.forking import fork
+from apps.training.models import Checkpoint, TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, make_managed, make_project, make_server, override
 from tests.training.test_picks import PASSED, sent
@@ -111,3 +113,16 @@ def test_adapters_of_an_active_run_stay_loaded_for_an_evaluation(client: Client,
     active, ended = adapter_name(str(made.pk), 1, 3), adapter_name("0" * 8 + "-0000-4000-8000-" + "0" * 12, 1, 3)
     loaded = [active, ended]
     assert to_unload(loaded, sampled_from(loaded), 1) == [ended]
+
+
+def test_a_fork_samples_where_its_run_did(client: Client, run: EvalRun, server: Server, tmp_path: Path) -> None:
+    post(client, run, sample_on=[server.name], one_step_ahead="on")
+    (first,) = TrainingRun.objects.all()
+    (tmp_path / "checkpoint-1").mkdir()
+    Checkpoint.objects.create(run=first, step=1, path=str(tmp_path / "checkpoint-1"), attempt=1)
+    Server.objects.filter(pk=server.pk).update(name="renamed")
+    made = fork(run=first, step=1, config=first.spec["config"], by=admin_of(run.project))
+    assert made.spec["rollouts"]["servers"][0]["server_name"] == "renamed" and made.spec["rollouts"]["steps_ahead"] == 1
+    Server.objects.filter(pk=server.pk).update(serving=server.serving | {"lora_slots": 0})
+    with pytest.raises(TrainingError, match="has no LoRA slots"):
+        fork(run=first, step=1, config=first.spec["config"], by=admin_of(run.project))

@@ -301,6 +301,7 @@ def test_the_command_exports_checks_and_starts(client: Client, run: EvalRun, tmp
         ("check", str(tmp_path / "none.yaml")),
         ("export", "9" * 40),
         ("start", str(path), "--user", "nobody"),
+        ("check", str(path), "--project", "nobody"),
     ):
         with pytest.raises(CommandError) as error:
             call_command("training_config", *arguments)

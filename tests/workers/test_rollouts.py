@@ -289,6 +289,14 @@ BROKEN = {"tool_calls": [{"id": "c", "function": {"name": "x", "arguments": "{"}
         ([TooMuch("more than 2 MiB", "size")], "size"),
         ([TooMuch("no end within 120 s", "time")], "time"),
         ([completion(made(TASK)[0]), answer("This model's maximum context length is 9", 400)], "context"),
+        ([completion(made(TASK)[0]), answer("The prompt (9 tokens) exceeds max_model_len (8).", 400)], "context"),
+        (
+            [
+                completion(made(TASK)[0]),
+                answer("The decoder prompt is longer than the maximum model length of 8.", 400),
+            ],
+            "context",
+        ),
         ([completion(made(TASK)[0]), answer("bad grammar", 400)], "refused"),
     ],
 )

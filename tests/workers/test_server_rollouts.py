@@ -247,15 +247,16 @@ def test_a_server_of_another_base_does_not_start_a_run(
     assert not metrics(events)
 
 
-def test_log_probabilities_before_the_temperature_are_found_out(
-    spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder
+@pytest.mark.parametrize("sampling", [{"temperature": 0.5}, {"top_p": 0.7}, {"temperature": 0.8, "top_p": 0.9}])
+def test_log_probabilities_of_another_distribution_than_was_sampled_are_found_out(
+    sampling: dict, spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder
 ) -> None:
     vllm, server = peer
     vllm.raw = True
     with pytest.raises(ServersLost, match="--logprobs-mode processed_logprobs"):
-        train(spec(server, config={"temperature": 0.5}), events)
+        train(spec(server, config=sampling), events)
     vllm.raw = False
-    train(spec(server, config={"temperature": 0.5, "steps": 1}), events)
+    train(spec(server, config=sampling | {"steps": 1}), events)
 
 
 def test_a_server_that_stays_with_an_old_adapter_stops_the_run_with_a_checkpoint(

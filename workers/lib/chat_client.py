@@ -328,11 +328,19 @@ def encoded(body: dict[str, Any]) -> bytes:
         return json.dumps(body).encode()
 
 
+TOO_LONG = (
+    b"context",
+    b"max_model_len",
+    b"maximum model length",
+)  # servers say in these words that a prompt does not fit
+
+
 def refused_for(came: _Answered) -> str:
     """What a refused question is at fault for: "context" (too long for the model), "refused" (what it says), else ""."""
     if came.status not in (400, 413, 422):
         return ""
-    return "context" if came.status == 413 or b"context" in came.data.lower() else "refused"
+    said = came.data.lower()
+    return "context" if came.status == 413 or any(words in said for words in TOO_LONG) else "refused"
 
 
 def refused_name(body: dict[str, Any], answer: bytes, droppable: tuple[str, ...]) -> dict[str, str]:

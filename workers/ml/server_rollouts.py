@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from workers.lib.adapter_serving import (
     CompletionAsker,
@@ -27,9 +30,10 @@ from workers.lib.specs import Grpo, RolloutServer
 from workers.lib.token_policy import Sampled, TokenPolicy, completion_body
 from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint
-from workers.ml.transformers_engine import TransformersEngine
-from workers.ml.tree import logprobs_of
+from workers.ml.transformers_engine import TransformersEngine, nucleus
+from workers.ml.tree import decoder_of, logprobs_of, prefill
 
+LEAST_SHIFT = 0.01  # nats between the two kinds of log-probability, from where a server's can be told apart
 TEXT_TOKENS, MODE_TOKENS = 256, 16  # of the fixed text, and of what shows how log-probabilities are reported
 TRIES = 4  # of one question, before the server counts as lost for the step
 
@@ -132,24 +136,40 @@ class ServerRollouts:
     def _folders(self) -> list[Path]:
         return list(Path(self.given.folder).glob(prefix_of(self.job) + "*"))
 
-    def _text_logprobs(self, extra: Sampled | None = None, temperature: float = 1.0) -> list[float]:
-        """Of the fixed text [len - 1], or of what was written after it."""
+    def _text_logprobs(self) -> list[float]:
+        """Of the fixed text [len - 1]."""
         row = TokenRow()
-        row.given(self.text if extra else self.text[:1])
-        rest = extra.ids if extra else self.text[1:]
-        row.sampled(rest, [0.0] * len(rest))
-        return logprobs_of(self.engine.model, [row], temperature)[0].tolist()
+        row.given(self.text[:1])
+        row.sampled(self.text[1:], [0.0] * len(self.text[1:]))
+        return logprobs_of(self.engine.model, [row])[0].tolist()
 
     def _check_mode(self, remote: Remote, sampled: Sampled, sampling: Sampling) -> None:
-        """Tempered samples need the tempered distribution's log-probabilities. Raises ServersLost."""
-        if sampling.temperature == 1:
+        """Samples that were tempered or cut off (top_p) need the log-probabilities of that distribution. Raises ServersLost."""
+        if sampling.temperature == 1 and sampling.top_p == 1:
             return
-        tempered, plain = self._text_logprobs(sampled, sampling.temperature), self._text_logprobs(sampled)
-        if mean_distance(sampled.logprobs, plain) < mean_distance(sampled.logprobs, tempered):
+        processed, raw = self._sampled_logprobs(sampled.ids, sampling)
+        known = [
+            place for place, value in enumerate(processed) if value > -math.inf
+        ]  # rounding may put a token outside
+        told, ours, plain = ([values[place] for place in known] for values in (sampled.logprobs, processed, raw))
+        if mean_distance(ours, plain) > LEAST_SHIFT and mean_distance(told, plain) < mean_distance(told, ours):
             raise ServersLost(
-                f"The rollout server {remote.server.base_url} returns log-probabilities of the distribution before the temperature "
-                f"({sampling.temperature:g}). Start it with --logprobs-mode processed_logprobs, or train with temperature 1."
+                f"The rollout server {remote.server.base_url} returns log-probabilities of the distribution before temperature "
+                f"({sampling.temperature:g}) and top_p ({sampling.top_p:g}). Start it with --logprobs-mode processed_logprobs, or train "
+                "with both 1."
             )
+
+    def _sampled_logprobs(self, ids: list[int], sampling: Sampling) -> tuple[list[float], list[float]]:
+        """Of what was written after the fixed text: in the distribution that was sampled from (-inf: never), and in the model's."""
+        decoder, head = decoder_of(self.engine.model)
+        with torch.no_grad():
+            before = prefill(decoder, [self.text + ids[:place] for place in range(len(ids))])
+            logits = head(before.last_hidden).float()
+        tempered = (logits / (sampling.temperature or 1.0)).softmax(-1)
+        kept = nucleus(tempered, sampling.top_p) if sampling.top_p < 1 else tempered
+        chosen = torch.tensor(ids, device=logits.device)[:, None]
+        processed = (kept / kept.sum(-1, keepdim=True)).gather(-1, chosen).log()
+        return processed[:, 0].tolist(), logits.log_softmax(-1).gather(-1, chosen)[:, 0].tolist()
 
 
 class Ahead:

@@ -68,7 +68,7 @@ def _project(slug: str) -> Project:
         return Project.objects.get(slug=slug)
     except Project.DoesNotExist as error:
         known = ", ".join(Project.objects.values_list("slug", flat=True)[:20]) or "none yet"
-        raise CommandError(f"There is no project “{slug}”. There are: {known}.") from error
+        raise CommandError(f"There is no project “{slug}”. There are: {known}.", returncode=2) from error
 
 
 class _Bar:

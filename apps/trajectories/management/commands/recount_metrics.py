@@ -19,6 +19,6 @@ class Command(BaseCommand):
         slug = options["project"]
         projects = Project.objects.filter(slug=slug) if slug else Project.objects.order_by("pk")
         if slug and not projects:
-            raise CommandError(f"There is no project “{slug}”.")
+            raise CommandError(f"There is no project “{slug}”.", returncode=2)
         for project in projects:
             self.stdout.write(f"{project.slug}: {recount(project):,} trajectories counted.")
