@@ -30,6 +30,7 @@ from apps.promotion import actions as promotion
 from apps.promotion.gate.policy import Policy, as_toml
 from apps.prompts import playground
 from apps.registry.managed import add_managed
+from apps.registry.ray_clusters import add_cluster
 from apps.registry.servers import add_server
 from apps.reviews.actions import open_review
 from apps.reviews.policy import DEFAULTS
@@ -72,7 +73,7 @@ OPEN = {
     "healthz", "api:schema", "api:docs", "protocol:nothing", "account_login", "account_logout", "account_inactive", "mfa_authenticate",
     "mfa_login_webauthn", "account_reset_password", "account_reset_password_done", "account_reset_password_from_key",
     "account_reset_password_from_key_done", "socialaccount_signup", "socialaccount_login_cancelled", "socialaccount_login_error",
-    "openid_connect_login", "openid_connect_callback", "automation_api:call", "join",
+    "openid_connect_login", "openid_connect_callback", "automation_api:call", "join", "training_api:run_base", "training_api:run_result",
 }  # fmt: skip
 OWN = {
     "core:projects", "notifications:list", "notifications:count", "notifications:read", "notifications:open",
@@ -138,10 +139,12 @@ def world(data_dir: Path) -> dict[str, Any]:
         project=project, kind=kind_named("trajectory"), target=trajectory, text="Why does it close the ticket?", by=by
     )
     cluster = make_cluster(trajectory.failure)
+    rays = add_cluster(project=project, fields={"name": "rays", "base_url": "https://ray.example.com"}, by=by)
     return {
         "project": project,
         "bodies": {
             "teamwork:assign": {"user": by.pk, "on": "1"},
+            "training:submit": {"cluster": rays.name, "engine": "trl"},
             "failures:split": {"mode": "bad_planning"},
             "reviews:policy_save": DEFAULTS | {"reason": "test"},
             "reviews:verifier_create": {"name": "new", "spec": '{"kind": "calls"}'},
@@ -263,7 +266,8 @@ def world(data_dir: Path) -> dict[str, Any]:
                 training.pk,
             ),
             **dict.fromkeys(("training:rollouts", "training:run_examples"), training.pk),
-            "training:export": training.pk,
+            **dict.fromkeys(("training:export", "training:submit"), training.pk),
+            **dict.fromkeys([f"registry:ray_cluster_{what}" for what in ("edit", "remove", "check")], rays.name),
             "training:learned_from_trajectory": trajectory.pk,
             "training:learned_from_task": eval_set.tasks.first().pk,
             "training:rollout": (training.pk, make_rollouts(training, [1.0, 0.0])[0].pk),
@@ -414,6 +418,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "core:keys", "core:revoke_key", "core:rotate_key", "automation:new", "automation:edit", "automation:check", "automation:editor", "automation:switch",
         "automation:secret", "automation:delete", "failures:rubric_save", "failures:rubric_switch",
         "registry:managed_new", "registry:server_new", "registry:server_edit", "registry:server_remove", "registry:server_probe",
+        "registry:ray_cluster_new", "registry:ray_cluster_edit", "registry:ray_cluster_remove", "registry:ray_cluster_check",
         "registry:server_start", "registry:server_stop", "trajectories:retention", "trajectories:redaction_switch",
         "trajectories:redaction_add", "trajectories:redaction_edit", "trajectories:redaction_delete",
     }  # fmt: skip

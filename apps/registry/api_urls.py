@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.registry import api
+from apps.registry import api, ray_api
 
 app_name = "registry_api"
 urlpatterns = [
@@ -9,6 +9,8 @@ urlpatterns = [
     path("servers/<slug:name>/start/", api.server_start, name="server_start"),
     path("servers/<slug:name>/stop/", api.server_stop, name="server_stop"),
     path("servers/<slug:name>/probe/", api.server_probe, name="server_probe"),
+    path("ray-clusters/", ray_api.collection, name="ray_clusters"),
+    path("ray-clusters/<slug:name>/", ray_api.item, name="ray_cluster"),
     path("model-versions/", api.version_list, name="model_versions"),
     path("model-versions/<int:pk>/", api.version_item, name="model_version"),
 ]

@@ -188,6 +188,35 @@ class AdapterSlots(models.Model):
         return self.base_url
 
 
+class RayCluster(models.Model):
+    """A Ray cluster that an operator has named, to which training runs are submitted as jobs. `base_url` is its dashboard.
+
+    `flywheel_url`: where its nodes see this installation, "" for FLYWHEEL_URL. `bases_at`: a folder on its nodes with the folders
+    of base models, "" where jobs download them from here. `gpus`: of a job whose engine does not ask Ray for them itself.
+    """
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="ray_clusters")
+    name = models.SlugField(max_length=80)
+    base_url = models.CharField(max_length=500)
+    key_variable = models.CharField(max_length=80, blank=True)
+    flywheel_url = models.CharField(max_length=500, blank=True)
+    bases_at = models.CharField(max_length=500, blank=True)
+    gpus = models.FloatField(default=0)
+    health = models.CharField(max_length=10, choices=Health, default=Health.UNCHECKED)
+    health_detail = models.CharField(max_length=500, blank=True)
+    ray_version = models.CharField(max_length=40, blank=True)
+    checked_at = models.DateTimeField(null=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("name",)
+        constraints = [models.UniqueConstraint(fields=["project", "name"], name="one_ray_cluster_per_name")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class ModelVersionQuerySet(ArchivableQuerySet):
     def adapters(self) -> Self:
         return self.filter(kind=ModelKind.ADAPTER)

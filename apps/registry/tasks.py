@@ -3,8 +3,8 @@ from __future__ import annotations
 from celery import shared_task
 
 from apps.core.models import Stage
-from apps.registry import servers
-from apps.registry.models import Server
+from apps.registry import ray_clusters, servers
+from apps.registry.models import RayCluster, Server
 
 
 @shared_task(name="registry.check_servers", expires=200)
@@ -13,7 +13,10 @@ def check_servers() -> int:
     pks = list(Server.objects.filter(project__stage=Stage.ACTIVE).exclude(base_url="").values_list("pk", flat=True))
     for pk in pks:
         check_server.apply_async(args=[pk], expires=200)
-    return len(pks)
+    clusters = RayCluster.objects.filter(project__stage=Stage.ACTIVE).values_list("pk", flat=True)
+    for pk in clusters:
+        check_ray_cluster.apply_async(args=[pk], expires=200)
+    return len(pks) + len(clusters)
 
 
 @shared_task(name="registry.check_server")
@@ -21,3 +24,10 @@ def check_server(pk: int) -> None:
     server = Server.objects.filter(pk=pk).first()
     if server is not None:
         servers.refresh_health(server)
+
+
+@shared_task(name="registry.check_ray_cluster")
+def check_ray_cluster(pk: int) -> None:
+    cluster = RayCluster.objects.filter(pk=pk).first()
+    if cluster is not None:
+        ray_clusters.refresh_health(cluster)

@@ -2,6 +2,7 @@ from django.urls import path
 
 from apps.training import examples_api, lineage_api, outputs_api, runs_api, steering_api
 from apps.training.engines import api as engines_api
+from apps.training.engines import ray_pages
 from apps.training.prompt_search import api
 
 app_name = "training_api"
@@ -15,6 +16,9 @@ urlpatterns = [
     path("training-examples/", examples_api.available, name="examples"),
     path("training-runs/import/", engines_api.import_result, name="run_import"),
     path("training-runs/<uuid:pk>/export/", engines_api.export, name="run_export"),
+    path("training-runs/<uuid:pk>/submit/", ray_pages.submit_by_api, name="run_submit"),
+    path("training-runs/<uuid:pk>/base/<path:name>", ray_pages.base_file, name="run_base"),
+    path("training-runs/<uuid:pk>/result/", ray_pages.result, name="run_result"),
     path("training-runs/<uuid:pk>/config/", runs_api.config, name="run_config"),
     path("training-runs/<uuid:pk>/cancel/", steering_api.cancel, name="run_cancel"),
     path("training-runs/<uuid:pk>/resume/", steering_api.resume, name="run_resume"),

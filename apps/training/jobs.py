@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from apps.registry.rollout_servers import rollouts_spec
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints, memory, run_alarms
 from apps.training.budget import measuring
+from apps.training.engines import ray
 from apps.training.judged import kept_aside
 from apps.training.models import (
     PROGRAMS,
@@ -32,13 +32,13 @@ from apps.training.models import (
     Example,
     Measurement,
     Method,
-    Metric,
     PromptSearch,
     Rollout,
     TrainingRun,
 )
 from apps.training.prompt_search import job as prompt_search
 from apps.training.refusals import refuse_leaks
+from apps.training.results import lineage, store_metrics, version_name
 from workers.lib.environments import Environment
 from workers.lib.gold import gold_turns
 from workers.lib.specs import SIDE_BY_SIDE
@@ -181,23 +181,6 @@ def store_events(run: TrainingRun, events: list[dict]) -> None:
     )
 
 
-def store_metrics(run: TrainingRun, events: list[dict]) -> None:
-    """A resumed attempt repeats the steps after its checkpoint: the later value stands."""
-    latest = {
-        (name, event["step"]): float(value)
-        for event in events
-        if event["type"] == "metric"
-        for name, value in event["values"].items()
-        if isinstance(value, int | float) and math.isfinite(value)
-    }
-    Metric.objects.bulk_create(
-        [Metric(run=run, name=name, step=step, value=value) for (name, step), value in latest.items()],
-        update_conflicts=True,
-        unique_fields=["run", "name", "step"],
-        update_fields=["value", "at"],
-    )
-
-
 def complete(run: TrainingRun, result: dict) -> dict:
     """Stores the adapter and makes its version, in the transaction that ends the run."""
     measured = result.get("metrics") or {}
@@ -214,35 +197,15 @@ def complete(run: TrainingRun, result: dict) -> dict:
     return {"model_version": str(version), "adapter_digest": artifact.digest, "metrics": measured}
 
 
-def version_name(run: TrainingRun) -> str:
-    return f"{run.parent.base_version().name}-{'reward' if run.method == Method.REWARD else run.method}"
-
-
-def lineage(run: TrainingRun) -> dict:
-    """Everything that made the version, frozen: enough to make it again and to find its production trajectories."""
-    made_from = {name: value for name, value in run.spec.items() if name != "estimate"}
-    return (
-        made_from
-        | ({"reduced": run.reduced} if run.reduced else {})
-        | {
-            "run": str(run.pk),
-            "method": run.method,
-            "parent": str(run.parent),
-            "dataset": str(run.dataset_id),
-            "environment": str(run.environment),
-            "verifier": str(run.environment.verifier),
-        }
-    )
-
-
 register(
     TrainingRun,
     ChildProcess(
         queue="train",
-        program=lambda run: PROGRAMS.get(run.method, run.method),
-        child_spec=child_spec,
+        program=lambda run: "ray_job" if run.on_cluster else PROGRAMS.get(run.method, run.method),
+        child_spec=lambda run: ray.child_spec(run) if run.on_cluster else child_spec(run),
         store_events=store_events,
-        complete=complete,
+        complete=lambda run, result: ray.complete(run, result) if run.on_cluster else complete(run, result),
+        ended=lambda run: ray.ended(run) if run.on_cluster else None,
         if_lost="The last checkpoint is kept: the run can be resumed from it.",
         memory_advice=memory.advice,
         reduce=memory.reduce,

@@ -168,6 +168,11 @@ class TrainingRun(Archivable, Job):
     prompt: dict = {}  # like an evaluation's: no prompt version trains, so the environment's own is used
 
     @property
+    def on_cluster(self) -> bool:
+        """Whether it is a job on a Ray cluster (engines.ray)."""
+        return "cluster" in self.spec
+
+    @property
     def paused_by(self) -> dict[str, Any] | None:
         """The alarm that paused it; it can be resumed."""
         return self.result.get("paused") if self.state == JobState.CANCELLED else None

@@ -2,6 +2,7 @@ from django.urls import path
 
 from apps.training import views
 from apps.training.engines import pages as engine_pages
+from apps.training.engines import ray_pages
 from apps.training.pages import budget, comparison, configs, examples, forks, lineage, outputs, rollouts
 from apps.training.prompt_search import pages
 
@@ -34,6 +35,7 @@ urlpatterns = [
     path("<uuid:pk>/outputs/", outputs.compare, name="outputs"),
     path("<uuid:pk>/export/", engine_pages.export, name="export"),
     path("<uuid:pk>/fork/budget/", budget.of_fork, name="fork_budget"),
+    path("<uuid:pk>/submit/", ray_pages.submit, name="submit"),
     path("<uuid:pk>/fork/", forks.fork, name="fork"),
     path("<uuid:pk>/resume/", views.resume, name="resume"),
     path("<uuid:pk>/cancel/", views.cancel, name="cancel"),

@@ -22,6 +22,7 @@ from apps.core.paging import page_of
 from apps.core.sorting import Sorting
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalRun, Split
+from apps.registry.models import RayCluster
 from apps.reviews.actions import TrainingLocked, environment_locks
 from apps.training import actions, checkpoints, forking, run_alarms
 from apps.training.advisor import Advice, Evidence, advise
@@ -29,7 +30,7 @@ from apps.training.budget import truth as budget
 from apps.training.budget.truth import add_factors
 from apps.training.charts import curves
 from apps.training.comparison import runs_of
-from apps.training.engines import exporting
+from apps.training.engines import exporting, ray
 from apps.training.engines import pages as engine_pages
 from apps.training.models import Method, Metric, Source, TrainingRun
 from apps.training.pages.rollouts import listed
@@ -121,6 +122,11 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
             if engine:
                 run = actions.prepared_run(**given)
                 return engine_pages.as_file(exporting.export(run=run, engine=engine, by=request.user))
+            if request.POST.get("submit_to") == "ray":
+                cluster = get_object_or_404(RayCluster, project=project, name=request.POST.get("cluster", ""))
+                chosen = request.POST.get("engine", "")
+                run = ray.submit(run=actions.prepared_run(**given), engine=chosen, cluster=cluster, by=request.user)
+                return redirect(run.get_absolute_url())
             runs = submit_seeds(seeds=data["seeds"] or 1, **given)
         except engine_pages.REFUSALS as error:
             record_refusal(project, error, by=request.user)
@@ -150,6 +156,7 @@ def new_page(
         "locks": locks,
         "missing": missing(form),
         "engines": engine_pages.choices(),
+        "clusters": RayCluster.objects.filter(project=project),
     }
     return render(request, "training/new.html", context)
 
@@ -238,7 +245,10 @@ def live(run: TrainingRun) -> dict:
 def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(TrainingRun, project=project, pk=pk)
     if jobs.cancel(run, by=request.user):
-        messages.info(request, "Stopping: a checkpoint is written first.")
+        messages.info(
+            request,
+            "Stopping the job on the cluster." if run.on_cluster else "Stopping: a checkpoint is written first.",
+        )
     else:
         messages.info(request, "This run has already finished.")
     return redirect("training:detail", project.slug, pk)

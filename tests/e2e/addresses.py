@@ -30,6 +30,7 @@ from apps.prompts.models import Playground
 from apps.prompts.playground import Side
 from apps.prompts.playground import start as start_playground
 from apps.registry.actions import register_prompt
+from apps.registry.ray_clusters import add_cluster
 from apps.reviews.actions import open_review
 from apps.reviews.models import ProbeRun
 from apps.reviews.rescoring import submit_probe
@@ -63,14 +64,14 @@ STATIONS = {
     "environments:list": "No environments yet", "reviews:list": "No verifiers yet", "training:list": "No runs yet",
     "training:new": "Required before a run can start", "promotion:models": "No models yet",
     "training:searches": "No prompt searches yet", "training:search_new": "Required before a search can start",
-    "promotion:compare": "Two evaluations needed", "registry:servers": "No servers yet", "automation:list": "No flows yet", "automation:runs": "No runs yet", "core:keys": "No API keys yet", "webhooks:list": "No webhooks yet",
+    "promotion:compare": "Two evaluations needed", "registry:servers": "No servers yet", "registry:ray_clusters": "No Ray clusters yet", "automation:list": "No flows yet", "automation:runs": "No runs yet", "core:keys": "No API keys yet", "webhooks:list": "No webhooks yet",
     "prompts:playground_new": "No runs yet",
 }  # fmt: skip
 """What each says in a new project."""
 FORMS = (
     "core:settings", "core:project", "core:delete_project", "core:audit", "dashboard:explore", "trajectories:live", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:rubric",
     "environments:new", "environments:connect", "environments:import_grader", "reviews:policy", "reviews:verifier_new",
-    "registry:register", "training:import", "training:new_from_yaml", "registry:server_new", "registry:managed_new", "prompts:new", "automation:new",
+    "registry:register", "training:import", "training:new_from_yaml", "registry:server_new", "registry:managed_new", "registry:ray_cluster_new", "prompts:new", "automation:new",
 )  # fmt: skip
 NO_PAGES = {
     "a fragment that a page asks for": (
@@ -136,6 +137,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
     flow = save_flow(project=project, name="hourly", spec=read_yaml("steps: [{do: classify}]"), by=by)
     server = make_server(project, "https://gpu.example.com/v1")
     make_endpoint(project, server)
+    ray_cluster = add_cluster(project=project, fields={"name": "rays", "base_url": "https://ray.example.com"}, by=by)
     prompt = register_prompt(
         project=project, name="brief", on=world.base, prompt=WHOLE_PROMPT, by=by, notes="Shorter.",
         started_from={"name": str(world.environment), "prompt": from_harness(world.environment.harness)},
@@ -165,7 +167,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "reviews:verifier_edit": (verifier,), "reviews:probe": (probe.pk,),
         **{f"training:{name}": (world.training.pk,) for name in ("detail", "export", "fork", "run_examples", "outputs")}, "training:search": (searched(world, by).pk,), "promotion:model": (world.grpo.model_version_id,),
         "promotion:report": (world.report.pk,), "promotion:pair": (world.baseline.pk, world.grpo.pk),
-        "promotion:policy": ("production",), "registry:server": (server.name,), "registry:server_edit": (server.name,),
+        "promotion:policy": ("production",), "registry:server": (server.name,), "registry:server_edit": (server.name,), "registry:ray_cluster_edit": (ray_cluster.name,),
         **talked(runs[0], by), "automation:flow": (flow.pk,), "automation:edit": (flow.pk,), "automation:run": (run_now(flow=flow, by=by).pk,),
     }  # fmt: skip
     queries = {

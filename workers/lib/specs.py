@@ -566,6 +566,20 @@ class CheckServer(Job, kw_only=True):
     dialect: Literal["native", "text", "responses"] = "native"
 
 
+class RayJob(Job, kw_only=True):
+    """A run's folder as a job on a Ray cluster. `package` and `secrets` are files: the zipped folder, and {submission, env}, which only
+    the owner of the process reads. `alarms` and `method` as in the run's settings."""
+
+    server: ServerAddress
+    package: Text
+    secrets: Text
+    name: str
+    method: str
+    total: Count
+    gpus: Annotated[float, Meta(ge=0)] = 0.0
+    alarms: AlarmSettings = field(default_factory=AlarmSettings)
+
+
 class ServedModel(Form, kw_only=True):
     """A folder, and how vLLM serves it: `workers.lib.vllm`. `context` 0: as the model has; `lora_slots` 0: no adapters."""
 
@@ -636,6 +650,7 @@ SPECS: dict[str, type[Job]] = {
     "write_variants": WriteVariants,
     "search_prompts": SearchPrompts,
     "check_server": CheckServer,
+    "ray_job": RayJob,
     "serve": Serve,
     "compare_meaning": CompareMeaning,
     "demo_agent": DemoAgent,

@@ -24,7 +24,9 @@ OVERRIDES = Q(action__in=["review.lock_overridden", "probes.waived"]) | Q(
     action="channel.promote", detail__overridden=True
 )
 HOLDOUT = _starting("holdout") | Q(action="review.held_out_exported")
-DELETIONS = Q(action__endswith=".deleted") | Q(action__in=["retention.enforced", "task.removed", "server.removed"])
+DELETIONS = Q(action__endswith=".deleted") | Q(
+    action__in=["retention.enforced", "task.removed", "server.removed", "ray_cluster.removed"]
+)
 # kind: (label, what it is). The first ones are tabs of the page.
 KINDS: dict[str, tuple[str, Q]] = {
     "promotions": ("Promotions", MOVES),
@@ -54,7 +56,7 @@ KINDS: dict[str, tuple[str, Q]] = {
     "training": ("Training", _starting("dataset", "trainingrun", "promptsearch")),
     "models": (
         "Models",
-        _starting("model_version", "gate", "channel", "server", "serverprobe", "serverrun", "playground"),
+        _starting("model_version", "gate", "channel", "server", "ray_cluster", "serverprobe", "serverrun", "playground"),
     ),
     "automation": ("Flows and webhooks", _starting("flow", "webhook")),
 }  # fmt: skip

@@ -174,6 +174,9 @@ WORDS: dict[str, str] = {
     "dataset.frozen": "froze a training set of {size|task|tasks}[, chosen from {of}]",
     # Models and channels
     "model_version.created": "registered the model {name@}",
+    "ray_cluster.added": "added the Ray cluster {name}[ at {base_url}]",
+    "ray_cluster.edited": "edited the Ray cluster {name}[: {changed}]",
+    "ray_cluster.removed": "removed the Ray cluster {name}[ at {base_url}]",
     "server.added": "added the server {name}[ at {base_url}][, serving {serves}]",
     "server.edited": "edited the server {name}[: {changed}]",
     "server.removed": "removed the server {name}[ at {base_url}]",

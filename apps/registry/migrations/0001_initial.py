@@ -538,4 +538,52 @@ class Migration(migrations.Migration):
                 name="served_models_have_a_server_and_a_name",
             ),
         ),
+        migrations.CreateModel(
+            name="RayCluster",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.SlugField(max_length=80)),
+                ("base_url", models.CharField(max_length=500)),
+                ("key_variable", models.CharField(blank=True, max_length=80)),
+                ("flywheel_url", models.CharField(blank=True, max_length=500)),
+                ("bases_at", models.CharField(blank=True, max_length=500)),
+                ("gpus", models.FloatField(default=0)),
+                (
+                    "health",
+                    models.CharField(
+                        choices=[
+                            ("unchecked", "Not checked yet"),
+                            ("healthy", "Healthy"),
+                            ("unlisted", "Lists no models"),
+                            ("down", "Down"),
+                        ],
+                        default="unchecked",
+                        max_length=10,
+                    ),
+                ),
+                ("health_detail", models.CharField(blank=True, max_length=500)),
+                ("ray_version", models.CharField(blank=True, max_length=40)),
+                ("checked_at", models.DateTimeField(null=True)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="ray_clusters", to="core.project"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("name",),
+                "constraints": [models.UniqueConstraint(fields=("project", "name"), name="one_ray_cluster_per_name")],
+            },
+        ),
     ]

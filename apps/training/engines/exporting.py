@@ -27,9 +27,9 @@ from apps.reviews.actions import require_unlocked
 from apps.training.actions import TrainingError
 from apps.training.engines.folder import ENGINES, Engine, check, files_of, packed
 from apps.training.engines.plan import Adapter, ExportError, Plan, Row
-from apps.training.jobs import lineage
 from apps.training.models import TrainingRun
 from apps.training.refusals import refuse_leaks
+from apps.training.results import lineage
 from workers.lib.environments import Environment
 from workers.lib.environments.gym_rows import ASKED
 from workers.lib.errors import SpecError, sentence

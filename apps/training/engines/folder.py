@@ -22,7 +22,8 @@ CARRIED = "apps.training.engines.carried"
 @dataclass(frozen=True)
 class Engine:
     """`hooks` are carried files that it runs. `multi_turn`: whether it trains episodes of several turns. `resumes`: whether it
-    goes on with an adapter. `whole`: methods that train all weights there, so that no adapter comes back."""
+    goes on with an adapter. `whole`: methods that train all weights there, so that no adapter comes back. `with_ray`: it asks a Ray
+    cluster for its GPUs itself."""
 
     slug: str
     label: str
@@ -35,6 +36,7 @@ class Engine:
     multi_turn: bool = False
     resumes: bool = False
     whole: tuple[str, ...] = ()
+    with_ray: bool = False
 
 
 SCORED = ("flywheel_environment.py",)
@@ -44,7 +46,7 @@ ENGINES = {
     for engine in (
         Engine(
             "verl", "veRL", "0.9.1", ("grpo",), verl.files, "pip install 'verl[vllm]==0.9.1'", "GRPO on many GPUs, with Ray",
-            {"grpo": ("render.py", "verl_reward.py", *SCORED)}, resumes=True,
+            {"grpo": ("render.py", "verl_reward.py", *SCORED)}, resumes=True, with_ray=True,
         ),
         Engine(
             "prime-rl", "prime-rl", "0.4.0", ("sft", "grpo"), prime_rl.files, "git clone prime-rl, then export PRIME_RL=/path/to/it",
@@ -57,7 +59,7 @@ ENGINES = {
         ),
         Engine(
             "nemo-rl", "NeMo RL", "August 2026", ("sft", "grpo"), nemo_rl.files, "git clone NeMo RL, then export NEMO_RL=/path/to/it",
-            "GRPO of agents through NeMo Gym", {"sft": (), "grpo": SCORED}, multi_turn=True,
+            "GRPO of agents through NeMo Gym", {"sft": (), "grpo": SCORED}, multi_turn=True, with_ray=True,
         ),
         Engine(
             "unsloth", "Unsloth", "2026.10.9", ("sft", "grpo"), scripts.unsloth, "pip install unsloth==2026.10.9", "One GPU, little memory",
@@ -141,11 +143,11 @@ def readme(engine: Engine, plan: Plan, made: dict[str, bytes]) -> str:
 
 
 def packed(name: str, files: dict[str, bytes]) -> bytes:
-    """A zip archive of one folder; the same files give the same bytes."""
+    """A zip archive of one folder, or without a name of its files; the same files give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in sorted(files.items()):
-            info = zipfile.ZipInfo(f"{name}/{path}", DATED)
+            info = zipfile.ZipInfo(f"{name}/{path}" if name else path, DATED)
             info.external_attr = (0o755 if path.endswith(".sh") else 0o644) << 16
             archive.writestr(info, content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()

@@ -15,6 +15,7 @@ from apps.core.models import Project, Role
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout.view_log import record_refusal
 from apps.registry.actions import ModelError
+from apps.registry.models import RayCluster
 from apps.registry.trained_elsewhere import allowed_folder, folders
 from apps.reviews.actions import TrainingLocked, environment_locks
 from apps.training.actions import TrainingError
@@ -53,7 +54,13 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             messages.error(request, str(error))
             return redirect("training:export", project.slug, pk)
     lock = environment_locks([run.environment], by=request.user)[run.environment.pk]
-    return render(request, "training/engines/export.html", {"run": run, "engines": offered(run), "lock": lock})
+    context = {
+        "run": run,
+        "engines": offered(run),
+        "lock": lock,
+        "clusters": RayCluster.objects.filter(project=project),
+    }
+    return render(request, "training/engines/export.html", context)
 
 
 def offered(run: TrainingRun) -> list[tuple[Engine, str]]:

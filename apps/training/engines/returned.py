@@ -38,8 +38,8 @@ from apps.registry.trained_elsewhere import (
 from apps.training.actions import TrainingError
 from apps.training.engines.exporting import SALT
 from apps.training.engines.folder import ENGINES, MANIFEST
-from apps.training.jobs import store_metrics, version_name
 from apps.training.models import Dataset, Method, TrainingRun
+from apps.training.results import store_metrics, version_name
 
 METRICS = "metrics.jsonl"
 NAMES = {MANIFEST: "manifest", CONFIG: "config", WEIGHTS: "weights", METRICS: "metrics"}

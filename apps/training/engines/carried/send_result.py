@@ -32,15 +32,11 @@ def main(argv):
         "weights": adapter / "adapter_model.safetensors",
         "metrics": HERE / "metrics.jsonl",
     }
-    boundary = uuid.uuid4().hex
-    body = (
-        b"".join(part(name, path, boundary) for name, path in files.items() if path.is_file())
-        + f"--{boundary}--\r\n".encode()
-    )
+    body, kind = multipart({name: path for name, path in files.items() if path.is_file()})
     environment = json.loads((HERE / "environment.json").read_text(encoding="utf-8"))
     server = os.environ.get("FLYWHEEL_URL", environment["server"]).rstrip("/")
     headers = {
-        "Content-Type": f"multipart/form-data; boundary={boundary}",
+        "Content-Type": kind,
         "Authorization": f"Bearer {os.environ.get('FLYWHEEL_API_KEY', '')}",
     }
     request = urllib.request.Request(f"{server}/api/v1/training-runs/import/", body, headers)
@@ -49,6 +45,13 @@ def main(argv):
             print("Registered:", json.load(answer)["model_version"])
     except urllib.error.HTTPError as error:
         raise SystemExit(f"Flywheel refused it ({error.code}): {error.read(2000).decode(errors='replace')}") from error
+
+
+def multipart(files):
+    """(body, content type) of a form with these files."""
+    boundary = uuid.uuid4().hex
+    parts = b"".join(part(name, path, boundary) for name, path in files.items())
+    return parts + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
 
 
 def part(name, path, boundary):
