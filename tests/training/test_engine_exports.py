@@ -29,6 +29,7 @@ from apps.training.engines import folder
 from apps.training.engines.exporting import export
 from apps.training.engines.folder import ENGINES, MANIFEST, check, files_of, packed
 from apps.training.engines.plan import Adapter, ExportError, Plan, Row
+from apps.training.engines.settings import TRAVELS, USED, left_behind
 from apps.training.engines.text import as_toml, as_yaml, command
 from apps.training.models import Method, TrainingRun
 from tests.factories import admin_of, make_environment, make_eval_set, make_member, make_project, override
@@ -203,6 +204,80 @@ def test_agents_of_several_turns_are_exported_where_they_train() -> None:
     assert made["orchestrator"]["train"]["source"][0]["env"]["agent"]["max_turns"] == 6
 
 
+EVERYTHING = {
+    "use_rslora": True, "use_dora": True, "curriculum": True, "replay_share": 0.5, "dynamic_sampling": 2, "overlong_buffer": 8,
+    "mask_truncated": True, "correction": "mis", "baseline": "leave_one_out", "gradient_checkpointing": True,
+}  # fmt: skip
+
+
+def exported(engine: str, config: dict, method: str = "grpo") -> dict[str, bytes]:
+    return files_of(ENGINES[engine], plan(method, config=config), sign)
+
+
+def test_settings_go_where_the_engine_has_them() -> None:
+    verl = yaml.safe_load(exported("verl", EVERYTHING)["config/run.yaml"])
+    assert verl["algorithm"]["rollout_correction"] == {"rollout_is": "token", "rollout_is_threshold": "0.5_2"}
+    assert verl["reward"]["reward_manager"] == {"name": "dapo"}
+    assert verl["reward"]["reward_kwargs"]["overlong_buffer_cfg"]["len"] == 8
+    auto = yaml.safe_load(exported("verl", {})["config/run.yaml"])
+    assert (
+        auto["algorithm"]["rollout_correction"]["rollout_is_threshold"] == 2.0
+        and "reward_manager" not in auto["reward"]
+    )
+    assert (
+        "rollout_correction"
+        not in yaml.safe_load(exported("verl", {"correction": "off"})["config/run.yaml"])["algorithm"]
+    )
+    rl = exported("openrlhf", EVERYTHING)["launch.sh"].decode()
+    assert all(word in rl for word in ("--algo.dynamic_filtering_enable", "overlong_buffer_len", "is_correction_mode"))
+    nemo = yaml.safe_load(exported("nemo-rl", EVERYTHING)["run.yaml"])["grpo"]
+    assert (
+        nemo["use_dynamic_sampling"]
+        and nemo["reward_shaping"]["overlong_buffer_length"] == 8
+        and nemo["use_leave_one_out_baseline"]
+    )
+    trl = json.loads(exported("trl", EVERYTHING)["settings.json"])
+    assert trl["lora"]["use_dora"] and trl["lora"]["use_rslora"] and trl["trl"]["mask_truncated_completions"]
+    unsloth = json.loads(exported("unsloth", EVERYTHING)["settings.json"])["lora"]
+    assert unsloth["use_rslora"] and "use_dora" not in unsloth
+    assert yaml.safe_load(exported("nemo-automodel", {"use_dora": True}, "sft")["run.yaml"])["peft"]["use_dora"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "method", "config", "left"),
+    [
+        (
+            "verl",
+            "grpo",
+            EVERYTHING,
+            {"rsLoRA scaling", "DoRA", "the curriculum", "replay of fresh failures", "dynamic sampling"},
+        ),
+        (
+            "trl",
+            "grpo",
+            EVERYTHING,
+            {"the curriculum", "dynamic sampling", "overlong shaping", "rollout correction as set"},
+        ),
+        (
+            "openrlhf",
+            "grpo",
+            {"correction": "mis", "correction_level": "sequence"},
+            {"rollout correction of whole sequences"},
+        ),
+        ("openrlhf", "sft", {"final_lr_share": 0.5}, set()),
+        ("trl", "sft", {"use_dora": True}, set()),
+        ("nemo-rl", "sft", {"use_dora": True}, {"DoRA"}),
+        ("verl", "grpo", {"final_lr_share": 1.0}, set()),
+    ],
+)
+def test_what_stays_behind_is_said_before_the_download_and_in_the_readme(
+    engine: str, method: str, config: dict, left: set
+) -> None:
+    found = left_behind(engine, method, convert(CONFIG[method] | config, CONFIGS[method], "config"))
+    assert left <= set(found) and bool(left) >= bool(set(found) - {"the decay of the learning rate"})
+    assert all(words in exported(engine, config, method)["README.md"].decode() for words in found)
+
+
 def test_layers_that_a_model_must_not_adapt_are_left_out() -> None:
     given = plan("sft", exclude=("*out_proj*",))
     assert given.targets == ["q_proj", "v_proj"]
@@ -228,6 +303,10 @@ def test_an_adapter_goes_along() -> None:
     assert made["adapter/adapter_model.safetensors"] == b"x"
     model = yaml.safe_load(made["config/run.yaml"])["actor_rollout_ref"]["model"]
     assert (model["lora_adapter_path"], model["lora_rank"]) == ("adapter", 4)
+
+
+def test_every_engine_and_setting_is_decided() -> None:
+    assert TRAVELS.keys() == ENGINES.keys() and set().union(*TRAVELS.values()) <= USED.keys()
 
 
 # Profiles

@@ -24,6 +24,7 @@ def config(plan: Plan) -> dict[str, Any]:
             "_target_": "nemo_automodel.components._peft.lora.PeftConfig", "match_all_linear": not named and not plan.exclude,
             "target_modules": [f"*{name}" for name in plan.named_targets] if named or plan.exclude else [],
             "exclude_modules": list(plan.exclude), "dim": settings.lora_rank, "alpha": plan.alpha, "dropout": settings.lora_dropout,
+            "use_dora": settings.use_dora,
         },
         "distributed": {"strategy": "fsdp2", "tp_size": 1, "cp_size": 1},
         "dataset": {

@@ -13,6 +13,7 @@ from typing import Any
 
 from apps.training.engines import automodel, nemo_rl, openrlhf, prime_rl, scripts, verl
 from apps.training.engines.plan import ExportError, Plan
+from apps.training.engines.settings import left_behind
 
 MANIFEST = "manifest.json"
 DATED = (2026, 1, 1, 0, 0, 0)  # of every file, so that the same plan gives the same bytes
@@ -83,7 +84,7 @@ README = """\
 2. Base model: {base} (digest {digest}). Link its folder: `export MODEL=/path/to/it`.
 3. Rewards come from {address}: `export FLYWHEEL_API_KEY=…`, a key of the project with the scope `evaluate`.
 4. `bash launch.sh` trains on {rows} tasks of {eval_set}, split train; {validation} of the split validation. No held-out task is in this folder.
-5. `{configuration}` is the engine's configuration; words after `launch.sh` override it where the engine lets them.
+5. `{configuration}` is the engine's configuration; words after `launch.sh` override it where the engine lets them.{left}
 6. {comes_back}
 7. `manifest.json` names every file with its SHA-256, and what the run was made from. It is signed: send it back unchanged.
 """
@@ -133,12 +134,14 @@ def files_of(engine: Engine, plan: Plan, sign: Callable[[dict[str, Any]], str]) 
 
 def readme(engine: Engine, plan: Plan, made: dict[str, bytes]) -> str:
     names = ("config/run.yaml", "rl.toml", "sft.toml", "run.yaml", "settings.json")
+    left = left_behind(engine.slug, plan.method, plan.config)
     comes_back = WHOLE if plan.method in engine.whole else ADAPTER
     return README.format(
         name=plan.name, method=plan.method.upper(), engine=engine.label, version=engine.version, install=engine.install,
         base=plan.facts["base"], digest=plan.facts["base_digest"][:12], address=plan.server + plan.path, rows=len(plan.rows),
         eval_set=plan.facts["eval_set"], validation=len(plan.validation),
         configuration=next((name for name in names if name in made), "launch.sh"), comes_back=comes_back,
+        left=f" Not in it: {', '.join(left)}." if left else "",
     )  # fmt: skip
 
 

@@ -35,7 +35,8 @@ def rl(plan: Plan) -> dict[str, Any]:
         "grpo": {
             "num_prompts_per_step": settings.prompts_per_step, "num_generations_per_prompt": settings.generations,
             "max_num_steps": settings.steps, "max_num_epochs": settings.steps, "seed": plan.seed, "max_rollout_turns": 1,
-            "normalize_rewards": settings.scale_rewards == "group", "use_leave_one_out_baseline": False,
+            "normalize_rewards": settings.scale_rewards == "group", "use_leave_one_out_baseline": settings.baseline == "leave_one_out",
+            **shaping(settings),
             "val_period": settings.eval_every if plan.validation else 0, "val_at_start": False, "max_val_samples": None,
             "val_batch_size": None, "overlong_filtering": settings.loss_type == "dapo",
         },
@@ -84,6 +85,18 @@ def rl(plan: Plan) -> dict[str, Any]:
         },
         "logger": logger(plan), "cluster": {"gpus_per_node": 1, "num_nodes": 1},
     }  # fmt: skip
+
+
+def shaping(settings: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if settings.dynamic_sampling:
+        found |= {"use_dynamic_sampling": True, "dynamic_sampling_max_gen_batches": 1 + settings.dynamic_sampling}
+    if settings.overlong_buffer:
+        found["reward_shaping"] = {
+            "enabled": True, "overlong_buffer_length": settings.overlong_buffer, "overlong_buffer_penalty": settings.overlong_penalty,
+            "max_response_length": settings.max_new_tokens,
+        }  # fmt: skip
+    return found
 
 
 def optimizer(plan: Plan) -> dict[str, Any]:

@@ -50,8 +50,26 @@ def rl_options(plan: Plan) -> dict[str, Any]:
         "--algo.kl.init_coef": settings.beta, "--actor.adam.lr": settings.learning_rate,
         "--actor.max_norm": settings.max_grad_norm, "--actor.num_nodes": 1, "--actor.num_gpus_per_node": 1, "--ref.num_nodes": 1,
         "--ref.num_gpus_per_node": 1, "--vllm.num_engines": 1, "--vllm.tensor_parallel_size": 1, "--ds.zero_stage": 3,
-        "--ds.param_dtype": "bf16", "--ckpt.output_dir": "result", "--ckpt.save_steps": settings.save_every,
+        "--ds.param_dtype": "bf16", "--ckpt.output_dir": "result", "--ckpt.save_steps": settings.save_every, **shaping(settings),
     }  # fmt: skip
+
+
+def shaping(settings: Any) -> dict[str, Any]:
+    """Overlong shaping, and correction of tokens: TIS clips their weight, MIS and IcePop leave out what is beyond the bounds."""
+    found: dict[str, Any] = {}
+    if settings.overlong_buffer:
+        found |= {
+            "--reward.overlong_buffer_len": settings.overlong_buffer,
+            "--reward.overlong_penalty_factor": settings.overlong_penalty,
+        }
+    if settings.correction != "off" and settings.correction_level == "token":
+        clips = settings.correction in ("auto", "tis")
+        found |= {
+            "--algo.advantage.is_correction_level": "token",
+            "--algo.advantage.is_correction_mode": "clip" if clips else "mask",
+            "--algo.advantage.is_correction_threshold": [settings.correction_min, settings.correction_max],
+        }
+    return found
 
 
 def words(options: dict[str, Any]) -> list[Any]:
@@ -66,7 +84,12 @@ def files(plan: Plan) -> dict[str, bytes]:
     flags = (
         []
         if sft
-        else ["--train.colocate_all", "--vllm.enable_sleep", *(["--algo.kl.use_loss"] if plan.config.beta else [])]
+        else [
+            "--train.colocate_all",
+            "--vllm.enable_sleep",
+            *(["--algo.kl.use_loss"] if plan.config.beta else []),
+            *(["--algo.dynamic_filtering_enable"] if plan.config.dynamic_sampling else []),
+        ]
     )
     form = "openrlhf_sft" if sft else "openrlhf"
     render = "mkdir -p data/rendered\n" + command(

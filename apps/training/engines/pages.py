@@ -22,7 +22,10 @@ from apps.training.actions import TrainingError
 from apps.training.comparison import runs_of
 from apps.training.engines import exporting, returned
 from apps.training.engines.folder import ENGINES, Engine
+from apps.training.engines.settings import left_behind
 from apps.training.models import TrainingRun
+from workers.lib.specs import CONFIGS
+from workers.lib.typed import convert
 
 
 class MultipleFiles(forms.FileField):
@@ -63,9 +66,13 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return render(request, "training/engines/export.html", context)
 
 
-def offered(run: TrainingRun) -> list[tuple[Engine, str]]:
-    """(engine, why it cannot train this run) of all; "" where it can."""
-    return [(engine, exporting.reason_against(run, engine)) for engine in ENGINES.values()]
+def offered(run: TrainingRun) -> list[tuple[Engine, str, list[str]]]:
+    """(engine, why it cannot train this run, what of its settings it is not given) of all; "" where it can."""
+    config = convert(run.spec["config"], CONFIGS[run.method], "config")
+    return [
+        (engine, exporting.reason_against(run, engine), left_behind(engine.slug, run.method, config))
+        for engine in ENGINES.values()
+    ]
 
 
 def as_file(made: exporting.Export) -> HttpResponse:

@@ -19,7 +19,11 @@ def settings_of(plan: Plan, engine: str) -> dict[str, Any]:
         "engine": engine, "method": plan.method, "seed": plan.seed, "steps": given.steps, "learning_rate": given.learning_rate,
         "warmup_steps": given.warmup_steps, "max_grad_norm": given.max_grad_norm, "save_every": given.save_every,
         "max_length": given.max_length if plan.method == "sft" else plan.total_tokens,
-        "lora": {"r": given.lora_rank, "lora_alpha": plan.alpha, "lora_dropout": given.lora_dropout, "target_modules": targets},
+        "final_lr_share": given.final_lr_share,
+        "lora": {
+            "r": given.lora_rank, "lora_alpha": plan.alpha, "lora_dropout": given.lora_dropout, "target_modules": targets,
+            "use_rslora": given.use_rslora, **({} if unsloth else {"use_dora": given.use_dora}),
+        },
         "trl": sft(plan) if plan.method == "sft" else grpo(plan),
     }  # fmt: skip
 
@@ -37,6 +41,7 @@ def grpo(plan: Plan) -> dict[str, Any]:
         "num_generations": given.generations, "max_completion_length": given.max_new_tokens, "temperature": given.temperature,
         "top_p": given.top_p, "beta": given.beta, "epsilon": 3e-4 if gspo else given.clip_low,
         "epsilon_high": 4e-4 if gspo else given.clip_high, "num_iterations": given.updates_per_batch, "scale_rewards": given.scale_rewards,
+        "mask_truncated_completions": given.mask_truncated, "gradient_checkpointing": given.gradient_checkpointing,
         "loss_type": "grpo" if gspo else given.loss_type, "importance_sampling_level": "sequence" if gspo else "token",
     }  # fmt: skip
 

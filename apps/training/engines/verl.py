@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from apps.training.engines.plan import ExportError, Plan, prompt_rows
 from apps.training.engines.text import as_yaml, command, script
 
@@ -48,8 +50,12 @@ def config(plan: Plan) -> dict:
             },
             "ref": {"log_prob_micro_batch_size_per_gpu": 1},
         },
-        "algorithm": {"adv_estimator": "grpo", "norm_adv_by_std_in_grpo": settings.scale_rewards == "group", "use_kl_in_reward": False},
-        "reward": {"custom_reward_function": {"path": "verl_reward.py", "name": "compute_score"}},
+        "algorithm": {"adv_estimator": "grpo", "norm_adv_by_std_in_grpo": settings.scale_rewards == "group", "use_kl_in_reward": False,
+                      **({"rollout_correction": correction(settings)} if settings.correction != "off" else {})},
+        "reward": {
+            "custom_reward_function": {"path": "verl_reward.py", "name": "compute_score"},
+            **(overlong(settings) if settings.overlong_buffer else {}),
+        },
         "trainer": {
             "total_training_steps": settings.steps, "total_epochs": settings.steps, "n_gpus_per_node": 1, "nnodes": 1,
             "logger": ["console"], "project_name": "flywheel", "experiment_name": plan.name, "save_freq": settings.save_every,
@@ -57,6 +63,28 @@ def config(plan: Plan) -> dict:
             "rollout_data_dir": "rollouts",
         },
     }  # fmt: skip
+
+
+def correction(settings: Any) -> dict:
+    """A sampler apart from the trainer is corrected unless that is off: TIS clamps weights at the upper bound, MIS and IcePop zero
+    them outside both."""
+    bounds = f"{settings.correction_min:g}_{settings.correction_max:g}"
+    clamps = settings.correction in ("auto", "tis")
+    threshold = settings.correction_max if clamps else bounds
+    return {"rollout_is": settings.correction_level, "rollout_is_threshold": threshold}
+
+
+def overlong(settings: Any) -> dict:
+    buffer = {
+        "enable": True,
+        "len": settings.overlong_buffer,
+        "penalty_factor": settings.overlong_penalty,
+        "log": False,
+    }
+    return {
+        "reward_manager": {"name": "dapo"},
+        "reward_kwargs": {"overlong_buffer_cfg": buffer, "max_resp_len": settings.max_new_tokens},
+    }
 
 
 def files(plan: Plan) -> dict[str, bytes]:

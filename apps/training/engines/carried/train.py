@@ -74,7 +74,10 @@ def trainer(model, tokenizer):
         "output_dir": "checkpoints", "max_steps": SETTINGS["steps"], "learning_rate": SETTINGS["learning_rate"],
         "warmup_steps": SETTINGS["warmup_steps"], "max_grad_norm": SETTINGS["max_grad_norm"], "seed": SETTINGS["seed"],
         "logging_steps": 1, "save_steps": SETTINGS["save_every"], "report_to": "none", "use_cpu": not torch.cuda.is_available(),
-        "bf16": torch.cuda.is_available() and torch.cuda.is_bf16_supported(), "lr_scheduler_type": "linear",
+        "bf16": torch.cuda.is_available() and torch.cuda.is_bf16_supported(), "lr_scheduler_type": "warmup_stable_decay",
+        "lr_scheduler_kwargs": {
+            "num_decay_steps": max(1, SETTINGS["steps"] - SETTINGS["warmup_steps"]), "decay_type": "linear", "min_lr_ratio": SETTINGS["final_lr_share"],
+        },
     }  # fmt: skip
     given = rows("train.jsonl")
     if SETTINGS["method"] == "sft":

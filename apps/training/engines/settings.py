@@ -1,0 +1,47 @@
+"""Which settings of a run travel to an engine, and what is said, before the download, of those that do not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from workers.lib.specs import Training
+
+# Setting: its words, and whether a run uses it. The rest of a run's settings travels everywhere, or is about memory alone.
+USED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "use_rslora": ("rsLoRA scaling", bool),
+    "use_dora": ("DoRA", bool),
+    "curriculum": ("the curriculum", bool),
+    "replay_share": ("replay of fresh failures", bool),
+    "dynamic_sampling": ("dynamic sampling", bool),
+    "overlong_buffer": ("overlong shaping", bool),
+    "mask_truncated": ("leaving truncated completions out of the loss", bool),
+    "correction": ("rollout correction as set", lambda value: value not in ("auto", "off")),
+    "baseline": ("the leave-one-out baseline", lambda value: value == "leave_one_out"),
+    "correction_level": ("rollout correction of whole sequences", lambda value: value == "sequence"),
+    "final_lr_share": ("the decay of the learning rate", lambda value: value != 1),
+    "label_smoothing": ("label smoothing", bool),
+}
+PEFT = {"use_rslora", "use_dora"}
+TRAVELS: dict[str, set[str]] = {
+    "verl": {"overlong_buffer", "correction", "correction_level"},
+    "prime-rl": set(),
+    "openrlhf": {"overlong_buffer", "dynamic_sampling", "correction"},
+    "nemo-rl": {"overlong_buffer", "dynamic_sampling", "baseline"},
+    "unsloth": {"use_rslora", "mask_truncated", "final_lr_share"},
+    "nemo-automodel": {"use_dora", "final_lr_share"},
+    "trl": {*PEFT, "mask_truncated", "final_lr_share"},
+}
+
+
+ONLY_IN = {("openrlhf", "sft"): {"final_lr_share"}}  # of one method
+
+
+def left_behind(engine: str, method: str, config: Training) -> list[str]:
+    """The settings that a run uses and the engine is not given, in words."""
+    given = TRAVELS[engine] | ONLY_IN.get((engine, method), set())
+    return [
+        words
+        for name, (words, used) in USED.items()
+        if name not in given and hasattr(config, name) and used(getattr(config, name))
+    ]
