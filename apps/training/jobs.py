@@ -15,7 +15,7 @@ from apps.evals.canonical import canonical_hash
 from apps.evals.holdout import leaks
 from apps.evals.jobs import sample_fields
 from apps.evals.learnability.run import RunLearnability, tasks_of
-from apps.evals.models import EvalRun, Split, Task
+from apps.evals.models import EvalRun, Split
 from apps.registry.actions import register_adapter, register_reward_model
 from apps.registry.artifacts import store_folder
 from apps.registry.engines import engine_spec, model_spec
@@ -39,8 +39,7 @@ from apps.training.models import (
 from apps.training.prompt_search import job as prompt_search
 from apps.training.refusals import refuse_leaks
 from apps.training.results import lineage, store_metrics, version_name
-from workers.lib.environments import Environment
-from workers.lib.gold import gold_turns
+from apps.training.sft_rows import sft_row
 from workers.lib.specs import SIDE_BY_SIDE
 
 
@@ -142,16 +141,6 @@ def success_rates(run: TrainingRun) -> dict[str, float]:
     if (evaluated := chosen.first()) is None:
         return {}
     return {view.task: view.rate for view in tasks_of(evaluated, RunLearnability(evaluated).names)}
-
-
-def sft_row(task: Task, environment: Environment) -> dict:
-    """The conversation and the tools as an agent is given them, and the answer it should give; in an environment of several
-    turns, where the task says how, all of an episode that succeeds. {} where nothing shows what is right."""
-    episode = environment.open(task.as_spec())
-    row = {"messages": episode.messages, "tools": episode.offered}
-    if environment.multi_turn and (turns := gold_turns(environment, task.as_spec())):
-        return row | {"turns": turns}
-    return row | {"completion": task.demonstration} if task.demonstration else {}
 
 
 def store_events(run: TrainingRun, events: list[dict]) -> None:

@@ -11,9 +11,9 @@ from apps.environments.clients import load_for
 from apps.environments.models import Environment
 from apps.evals.models import EvalSet, Split, Task
 from apps.registry.models import ModelVersion
-from apps.training.jobs import sft_row
 from apps.training.judged import Example as Judged
 from apps.training.models import SHAPES, Dataset, Example, Method
+from apps.training.sft_rows import sft_row
 from workers.lib.chat_tokens import Conversation
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import convert, plain
