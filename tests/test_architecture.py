@@ -38,6 +38,7 @@ DIALS = (
 OWN_MACHINE = {
     "apps/training/engines/carried/flywheel_environment.py": "runs in an exported folder, never here",
     "apps/training/engines/carried/send_result.py": "runs in an exported folder, never here",
+    "apps/training/engines/carried/ray_runner.py": "runs in a job on a Ray cluster, never here",
     "flywheel/supervisor.py": "asks our own web process whether it is well",
     "workers/demo_agent.py": "logs its runs with our own API",
     "workers/lib/variants/usage.py": "counts what NeMo Data Designer sends, which finds one checked host only (`keep_to`)",
