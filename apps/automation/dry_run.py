@@ -24,7 +24,7 @@ from apps.failures import classify_job
 from apps.failures.models import Classification
 from apps.training.budget.asked import Asked, whole
 from apps.training.budget.estimate import Estimate, estimate
-from apps.training.models import TrainingRun
+from apps.training.models import Method, TrainingRun
 from workers.lib.memory import gigabytes
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert
@@ -264,6 +264,8 @@ def _train(now: _Now, step: specs.Train) -> Forecast:
         )
     if problem := now.problem_of(step.set, step.model):
         return _of(step, problem, problem=True)
+    if step.teacher and (problem := now.problem_of(step.set, step.teacher)):
+        return _of(step, problem, problem=True)
     try:
         convert(step.config, CONFIGS[step.method], "config")
     except FormError as error:
@@ -283,9 +285,14 @@ def _train(now: _Now, step: specs.Train) -> Forecast:
     known = isinstance(wanted, int) and each is not None
     return _of(
         step,
-        f"{step.method.upper()} from {step.model}, {wanted or 'the usual number of'} steps{f', on up to {count:,} tasks' if count else ''}",
+        f"{Method(step.method).label} from {step.model}{_taught(step)}, {wanted or 'the usual number of'} steps{f', on up to {count:,} tasks' if count else ''}",
         each * wanted if known and each is not None and isinstance(wanted, int) else None,
     )
+
+
+def _taught(step: specs.Train) -> str:
+    told = f", on samples of {step.samples_of}" if step.samples_of else ""
+    return told + (f", taught by {step.teacher}" if step.teacher else "")
 
 
 def _gate(now: _Now, step: specs.Gate) -> Forecast:

@@ -39,10 +39,12 @@ HELP = {
     "if": "An output of an earlier step, compared: gate.verdict == promote",
     "seed": "The same seed divides or samples the same way",
     "learnable": "Trains only on tasks that this step found informative",
+    "samples_of": "An evaluation of the training tasks, whose samples are learned from",
+    "teacher": "Of on-policy distillation: a model with the same tokenizer",
     "timezone": "For all times of this flow, such as Europe/Berlin",
     "retries": "For a step that fails",
 }
-RARE = {"name", "if", "seed", "most_usd", "learnable", "at_most", "validation"}
+RARE = {"name", "if", "seed", "most_usd", "learnable", "samples_of", "teacher", "at_most", "validation"}
 BLANKS: dict[str, dict[str, Any]] = {
     "cron": {"when": "0 2 * * *"}, "new_failures": {"at_least": 100}, "": {"from": "08:00", "until": "18:00"},
     "train": {"method": "sft", "config": {"steps": 60, "learning_rate": 0.0003, "batch_size": 8}},
@@ -298,13 +300,13 @@ class Editor:
             if freezes:
                 return tuple(dict.fromkeys([*made_here, *known["sets"]]))
             return (*(f"step:{key}" for key in making("eval_set")), *(f"set:{slug}" for slug in known["frozen"]))
-        if field == "model":
+        if field in ("model", "teacher"):
             channels = dict.fromkeys(["production", "staging", *known["channels"]])
             return (
                 *(f"step:{key}" for key in making("model")), *(f"channel:{name}" for name in channels),
                 *(f"version:{name}" for name in known["versions"]),
             )  # fmt: skip
-        if field in ("baseline", "candidate"):
+        if field in ("baseline", "candidate", "samples_of"):
             return tuple(making("success"))
         if field in ("learnable", "report"):
             return tuple(making(field))
@@ -343,7 +345,19 @@ class Editor:
 
 
 # Where only what is offered makes sense; the other fields take what is not there yet, too.
-CLOSED = {"cluster", "set", "model", "environment", "baseline", "candidate", "learnable", "report", "mode"}
+CLOSED = {
+    "cluster",
+    "set",
+    "model",
+    "samples_of",
+    "teacher",
+    "environment",
+    "baseline",
+    "candidate",
+    "learnable",
+    "report",
+    "mode",
+}
 
 
 def _key(step: dict[str, Any]) -> str:

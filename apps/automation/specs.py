@@ -41,7 +41,10 @@ SetRef = Annotated[str, Meta(pattern=r"^(step|set):\S.*$", max_length=200)]
 ClusterId = Annotated[
     str, Meta(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?\Z", description="As its page's address ends")
 ]
-Method = Literal["sft", "grpo"]
+OptionalModel = Annotated[str, Meta(pattern=r"^((channel|step|version):\S.*)?$", max_length=200)]
+Method = Literal["sft", "rejection", "best_of_n", "dpo", "kto", "reward_model", "distill", "on_policy", "grpo"]
+OF_SAMPLES = ("rejection", "distill")  # methods that learn from an evaluation's samples alone
+OF_EXAMPLES = (*OF_SAMPLES, "dpo", "kto", "reward_model")
 SplitName = Literal["train", "validation", "holdout", "regression"]
 Outputs = tuple[str, ...]
 
@@ -209,7 +212,8 @@ class Review(Step, tag="review"):
 
 class Train(Step, tag="train"):
     """Trains an adapter on the training tasks of a frozen set. `config`: the run's settings; `learnable`: only on tasks that this
-    step found informative."""
+    step found informative. `samples_of`: the evaluation of the training tasks whose samples are learned from, beside corrections, feedback and
+    reviews where the method can; `teacher`: of on-policy distillation."""
 
     label: ClassVar[str] = "Train"
     outputs: ClassVar[Outputs] = ("run", "model", "seconds", "alarms")
@@ -221,9 +225,11 @@ class Train(Step, tag="train"):
     model: ModelRef = f"channel:{PRODUCTION}"
     seed: Count = 0
     learnable: str = ""
+    samples_of: str = ""
+    teacher: OptionalModel = ""
 
     def plainly(self) -> list[tuple[str, str]]:
-        return [(self.learnable, "learnable")]
+        return [(self.learnable, "learnable"), (self.samples_of, "samples_of")]
 
 
 class Gate(Step, tag="gate"):
@@ -263,6 +269,7 @@ class Ask(Step, tag="ask"):
 
 NEEDED = {
     "model": "model", "set": "eval_set", "learnable": "learnable", "baseline": "run", "candidate": "run", "report": "report",
+    "samples_of": "run", "teacher": "model",
 }  # fmt: skip
 AnyStep = (
     Classify | Cluster | CollectTasks | FreezeSet | Evaluate | Learnability | Review | Train | Gate | Promote | Ask
@@ -445,6 +452,12 @@ def _check_steps(spec: FlowSpec) -> None:
             raise FlowError(f"There are two steps “{step.key}”. Give one of them another `name`.", f"{path}.name")
         for name, other, needed in step.named():
             _require(earlier, other, needed, f"{path}.{name}")
+            if needed == "model" and getattr(earlier[other], "method", "") == "reward_model":
+                raise FlowError(
+                    f"The step “{other}” makes a reward model, which scores answers and gives none.", f"{path}.{name}"
+                )
+        if isinstance(step, Train):
+            _check_train(step, earlier, path)
         if step.condition:
             found = condition_of(step, path)
             _require(earlier, found[0], found[1], f"{path}.if")
@@ -452,6 +465,27 @@ def _check_steps(spec: FlowSpec) -> None:
             sentence = "A flow promotes to a channel below production; people promote to production, with its report."
             raise FlowError(sentence, f"{path}.channel")
         earlier[step.key] = step
+
+
+def _check_train(step: Train, earlier: dict[str, Step], path: str) -> None:
+    """That a method is given what it learns from, and nothing that it does not."""
+    if step.samples_of and step.method not in OF_EXAMPLES:
+        raise FlowError(f"{step.method} learns from no samples of an evaluation; leave it out.", f"{path}.samples_of")
+    if step.method in OF_SAMPLES and not step.samples_of:
+        sentence = f"{step.method} learns from the samples of an evaluation of the training tasks. Name the step that makes it."
+        raise FlowError(sentence, f"{path}.samples_of")
+    if step.samples_of and getattr(earlier[step.samples_of], "split", "") != "train":
+        sentence = f"The step “{step.samples_of}” must evaluate the training tasks (`split: train`) to be learned from."
+        raise FlowError(sentence, f"{path}.samples_of")
+    if step.learnable and step.method in OF_EXAMPLES:
+        raise FlowError(f"{step.method} learns from examples, which are not picked by tasks.", f"{path}.learnable")
+    if bool(step.teacher) != (step.method == "on_policy"):
+        sentence = (
+            "on_policy needs a teacher, with the same tokenizer."
+            if not step.teacher
+            else f"{step.method} has no teacher."
+        )
+        raise FlowError(sentence, f"{path}.teacher")
 
 
 def condition_of(step: Step, path: str = "") -> tuple[str, str, str, str]:

@@ -41,7 +41,8 @@ from apps.promotion.policies import channel_of, find_channel
 from apps.registry.models import ModelVersion
 from apps.reviews.evidence import lock_of
 from apps.training.actions import freeze_dataset, submit_training
-from apps.training.models import TrainingRun
+from apps.training.models import SHAPES, Method, TrainingRun
+from apps.training.sources import usual_examples
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import Outcome, Trajectory
 from workers.lib.errors import SpecError
@@ -257,14 +258,23 @@ def review(turn: Turn, asked: specs.Review) -> Outputs:
 
 def train(turn: Turn, asked: specs.Train) -> Outputs:
     def start() -> TrainingRun:
-        eval_set, picked_by, keys = turn.eval_set(asked.set), None, None
-        if asked.learnable:
-            picked_by = turn.evaluation(asked.learnable)
-            keys = list(RunLearnability(picked_by).pick().chosen)
+        eval_set, given = turn.eval_set(asked.set), dict[str, Any]()
+        if shape := SHAPES.get(asked.method):
+            if asked.samples_of:
+                given["samples_of"] = turn.evaluation(asked.samples_of)
+            found = usual_examples(asked.method, eval_set, given.get("samples_of"))
+            dataset = freeze_dataset(eval_set=eval_set, by=turn.by, shape=shape, examples=found.examples)
+        else:
+            keys = None
+            if asked.learnable:
+                given["picked_by"] = turn.evaluation(asked.learnable)
+                keys = list(RunLearnability(given["picked_by"]).pick().chosen)
+            dataset = freeze_dataset(eval_set=eval_set, by=turn.by, keys=keys, picked_by=given.get("picked_by"))
+        if asked.teacher:
+            given["teacher"] = turn.model(asked.teacher)
         return submit_training(
-            project=turn.project, method=asked.method, parent=turn.model(asked.model), seed=asked.seed,
-            dataset=freeze_dataset(eval_set=eval_set, by=turn.by, keys=keys, picked_by=picked_by),
-            environment=turn.environment(asked.environment), config=asked.config, by=turn.by, picked_by=picked_by,
+            project=turn.project, method=Method(asked.method), parent=turn.model(asked.model), seed=asked.seed, dataset=dataset,
+            environment=turn.environment(asked.environment), config=asked.config, by=turn.by, **given,
         )  # fmt: skip
 
     begun = turn.begun("train", TrainingRun, start)

@@ -7,6 +7,7 @@ class PromotionConfig(AppConfig):
 
     def ready(self) -> None:
         from apps.core.managed.objects import Managed, register
+        from apps.environments.reward_models import verifiers_with
         from apps.evals import jobs, runs_api
         from apps.promotion.reports_api import against
         from apps.promotion.stopping import decided
@@ -19,13 +20,23 @@ class PromotionConfig(AppConfig):
             names = ", ".join(version.live_in.values_list("name", flat=True))
             return f"It is live in {names}. Promote another version or roll back first." if names else ""
 
+        def scores(version: ModelVersion) -> str:
+            names = ", ".join(map(str, verifiers_with(version))) if version.kind == ModelKind.REWARD else ""
+            return (
+                f"It scores in {names}: what was scored could not be scored again. Archive it instead." if names else ""
+            )
+
+        def taught(version: ModelVersion) -> str:
+            frozen = "Verifiers name it, and are never changed, so it cannot be renamed."
+            return frozen if version.kind == ModelKind.REWARD and verifiers_with(version) else agent(version)
+
         def agent(version: ModelVersion) -> str:
             known = "An agent is known by its name in traces and answers, so it cannot be renamed."
             return known if version.kind == ModelKind.AGENT else ""
 
         register(Managed(
             kind="model", noun="the model", plural="Models", model=ModelVersion, name="name", versioned=True,
-            listing="promotion:models", stays=live, named=agent, before=(free_with,),
+            listing="promotion:models", stays=live, keeps=scores, named=taught, before=(free_with,),
             warning="Flows and API clients that use the old name must be changed.",
         ))  # fmt: skip
         runs_api.EXTRAS.append(against)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -28,8 +29,9 @@ from apps.training.budget.asked import asked_of
 from apps.training.budget.estimate import estimate
 from apps.training.models import SHAPES, Dataset, DatasetRow, Example, Method, Shape, TrainingRun
 from apps.training.refusals import refusal_of
-from apps.training.sources import why_not_learned
+from apps.training.sources import groups_of, why_not_learned
 from workers.lib.gold import gold_answers
+from workers.lib.same_tokenizer import why_not_same
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert, plain
 
@@ -168,9 +170,11 @@ def prepared_run(
     samples_of: EvalRun | None = None,
     sample_on: Sequence[str] = (),
     steps_ahead: int = 0,
+    teacher: ModelVersion | None = None,
 ) -> TrainingRun:
     """A run that may start, not saved yet; `picked_by` is the evaluation that chose its tasks, `samples_of` the one whose samples are
     examples. `sample_on`: names of servers that GRPO samples from; `steps_ahead` 1: during the update, with the weights before it.
+    `teacher`: of on-policy distillation.
 
     Raises TrainingLocked where the reward is not reviewed for this environment and these tasks or this person may not start
     it, TrainingError for what cannot train.
@@ -212,6 +216,13 @@ def prepared_run(
             f"A reward model needs at least {FEWEST_PAIRS} pairs, and {dataset} has {dataset.size}: some are kept aside to "
             "measure it. Add corrections, reviews, or an evaluation with several samples per task."
         )
+    if method == Method.REWARD and len(set(groups_of(list(dataset.examples.select_related("task"))))) < 2:
+        raise TrainingError(
+            f"All pairs of {dataset} are of one group of tasks, so none could be kept aside to measure a reward model. Add pairs of other "
+            "requests."
+        )
+    if why := _not_taught(method, parent, teacher):
+        raise TrainingError(why)
     if samples_of and (sentence := why_not_learned(method, parent, samples_of)):
         raise TrainingError(sentence)
     if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):
@@ -247,6 +258,11 @@ def prepared_run(
             **({"samples_of": str(samples_of.pk), "sampled_from": str(samples_of.model_version)} if samples_of else {}),
             **_picked(dataset, picked_by),
             **({"rollouts": sampled} if sampled else {}),
+            **(
+                {"teacher": teacher.pk, "teacher_name": str(teacher), "teacher_digest": teacher.digest}
+                if teacher
+                else {}
+            ),
         },
     )
     freeze_estimate(run)
@@ -261,6 +277,27 @@ def freeze_estimate(run: TrainingRun, start: int = 0) -> None:
         config=run.spec["config"], rollouts=run.spec.get("rollouts"), start=start,
     )  # fmt: skip
     run.spec["estimate"] = estimate(asked).as_json()
+
+
+def _not_taught(method: Method, parent: ModelVersion, teacher: ModelVersion | None) -> str:
+    """Why a model cannot be distilled from this teacher, as a sentence; "" where it can."""
+    if method != Method.ON_POLICY:
+        return f"{Method(method).label} has no teacher; on-policy distillation does." if teacher else ""
+    if teacher is None:
+        return "On-policy distillation needs a teacher: a model of this installation with the same tokenizer."
+    if teacher == parent:
+        return f"{teacher} is the student itself. Choose another model as its teacher."
+    if teacher.engine != Engine.TRANSFORMERS or teacher.kind not in (ModelKind.BASE, ModelKind.ADAPTER):
+        return (
+            f"{teacher} does not run in this installation, so it cannot say how likely each token is. Evaluate the train split with it "
+            "and choose distillation, which learns from its samples."
+        )
+    if differ := why_not_same(Path(parent.base), Path(teacher.base)):
+        return (
+            f"{teacher} writes other tokens than {parent}: {differ}. Choose a teacher of the same family; or evaluate the train split "
+            "with it and choose distillation, which learns from its samples."
+        )
+    return ""
 
 
 def resume(*, run: TrainingRun, by: Any) -> int:

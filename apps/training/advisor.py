@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Fix = Literal["none", "prompt", "sft", "rejection", "dpo", "kto", "grpo"]
-METHODS: dict[str, str] = {"sft": "SFT", "rejection": "rejection sampling", "dpo": "DPO", "kto": "KTO", "grpo": "GRPO"}
+Fix = Literal[
+    "none", "prompt", "sft", "best_of_n", "rejection", "dpo", "kto", "reward_model", "distill", "on_policy", "grpo"
+]
+METHODS: dict[str, str] = {
+    "sft": "SFT", "best_of_n": "rejection sampling in the run", "rejection": "rejection sampling", "dpo": "DPO", "kto": "KTO",
+    "reward_model": "a reward model", "distill": "distillation", "on_policy": "on-policy distillation", "grpo": "GRPO",
+}  # fmt: skip
 
 RELIABLE = 0.95
 RARELY_IN_FORMAT = 0.7
@@ -16,6 +21,8 @@ MIXED_ENOUGH = 0.15
 DEMONSTRATIONS_ENOUGH = 20
 PAIRS_ENOUGH = 50
 THUMBS_ENOUGH = 20  # of the rarer kind
+REWARD_PAIRS = 200  # from which a reward model generalises, and a fifth kept aside says how well
+CLEARLY_BETTER = 0.1  # success that a teacher has over the model
 SOMETIMES_MORE = 0.1  # pass@k above success: what it can do now and then, an instruction may make it do always
 
 
@@ -23,7 +30,8 @@ SOMETIMES_MORE = 0.1  # pass@k above success: what it can do now and then, an in
 class Evidence:
     """What an evaluation of the current model and the collected data show. Rates are in [0, 1]. `prompt_tried`: a search for a
     better prompt has ended, or the model has a prompt version; `prompt_cost` says what one costs, as a sentence. `thumbs`: ratings up
-    and down."""
+    and down. `teacher`: another model that was evaluated on the same tasks and did best, its success, and whether it has the model's
+    tokenizer and runs here."""
 
     success: float
     valid_json: float
@@ -37,6 +45,7 @@ class Evidence:
     verifiable: bool = True
     prompt_tried: bool = False
     prompt_cost: str = ""
+    teacher: tuple[str, float, bool] | None = None
 
     @classmethod
     def from_metrics(
@@ -48,6 +57,7 @@ class Evidence:
         thumbs: tuple[int, int] = (0, 0),
         prompt_tried: bool = False,
         prompt_cost: str = "",
+        teacher: tuple[str, float, bool] | None = None,
     ) -> Evidence:
         """From the metrics of an evaluation (apps.evals.stats.summarise)."""
         passes = {int(k): value for k, value in metrics["pass_at_k"].items()}
@@ -65,6 +75,7 @@ class Evidence:
             thumbs=thumbs,
             prompt_tried=prompt_tried,
             prompt_cost=prompt_cost,
+            teacher=teacher,
         )
 
 
@@ -103,6 +114,7 @@ def _training(evidence: Evidence) -> list[Advice]:
     if _needs_format(evidence):
         plan.append(_sft(evidence))
     after_sft = bool(plan)
+    plan += _distillation(evidence)
     plan += _preferences(evidence)
     if evidence.verifiable and (after_sft or _grpo_can_learn(evidence)):
         plan.append(_grpo(evidence, after_sft=after_sft))
@@ -115,13 +127,16 @@ def _preferences(evidence: Evidence) -> list[Advice]:
     """What people said is learned offline: cheaper than sampling, and the only signal where no verifier can say."""
     if evidence.preference_pairs >= PAIRS_ENOUGH:
         reason = "" if evidence.verifiable else ", and no verifier can"
-        return [
+        found = [
             Advice(
                 "dpo",
                 "DPO on the preference pairs",
                 f"{evidence.preference_pairs} pairs say which answer is better{reason}. Nothing needs to be sampled.",
             )
         ]
+        if evidence.preference_pairs >= REWARD_PAIRS:
+            found.append(_reward_model(evidence))
+        return found
     up, down = evidence.thumbs
     if min(up, down) >= THUMBS_ENOUGH:
         return [
@@ -134,12 +149,36 @@ def _preferences(evidence: Evidence) -> list[Advice]:
     return []
 
 
+def _reward_model(evidence: Evidence) -> Advice:
+    return Advice(
+        "reward_model",
+        "Or a reward model",
+        f"{evidence.preference_pairs} pairs are enough to learn what people prefer, and a fifth of them to measure it. As a verifier it scores "
+        "any answer, so that GRPO can learn where no rule says what is right; it needs a review first.",
+    )
+
+
+def _distillation(evidence: Evidence) -> list[Advice]:
+    """A model that can do it already says more of each answer than a reward does."""
+    if evidence.teacher is None or evidence.teacher[1] < evidence.success + CLEARLY_BETTER:
+        return []
+    name, success, same_tokens = evidence.teacher
+    why = f"{name} succeeds in {success:.0%} of the same tasks, where this model does in {evidence.success:.0%}."
+    if same_tokens:
+        return [Advice("on_policy", "Distil it on policy", f"{why} It can say of each token that the model writes how likely it is: denser than a reward.")]  # fmt: skip
+    return [
+        Advice(
+            "distill", "Distil its samples", f"{why} Evaluate the train split with it: SFT on the samples that pass."
+        )
+    ]
+
+
 def _rejection(evidence: Evidence) -> Advice:
     return Advice(
         "rejection",
         "Or rejection sampling",
         f"pass@{evidence.k} is {evidence.pass_at_k:.0%} where success is {evidence.success:.0%}: SFT on the samples that pass takes "
-        "minutes where GRPO takes hours, and gains less.",
+        "minutes where GRPO takes hours, and gains less. The run can also sample itself.",
     )
 
 

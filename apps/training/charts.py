@@ -15,6 +15,7 @@ FIGURES = (
     ("reference", "KL of mismatched answers (nats per answer)", {"kl": "rewards/kl"}),
     ("accuracy", "Pairs ranked right", {"accuracy": "rewards/accuracy", "kept aside": "validation/accuracy"}),
     ("logps", "Log-probability of the answers", {"chosen": "train/logp_chosen", "rejected": "train/logp_rejected"}),
+    ("teacher", "Reverse KL to the teacher (nats per token)", {"kl": "train/teacher_kl"}),
     ("reward", "Reward", {"train": "train/reward_mean", "validation": "validation/reward"}),
     ("success", "Success", {"train": "train/success", "validation": "validation/success"}),
     ("kl", "KL to the start", {"kl": "train/kl"}),

@@ -10,9 +10,11 @@ from msgspec import Struct, structs
 
 from apps.core.errors import Rejected
 from apps.core.forms import whole
+from apps.core.http import uuid_of
 from apps.core.models import Project
 from apps.core.yaml_text import YamlError, load_yaml, write_yaml
 from apps.training.models import TrainingRun
+from apps.training.sources import evaluations_of
 from workers.lib.presets import PRESETS
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import Count, FormError, Text, convert, plain, unknown
@@ -30,13 +32,16 @@ class ConfigError(Rejected):
 
 
 class Head(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a file says besides the settings. `reward`, where it is given, must be the environment's verifier."""
+    """What a file says besides the settings. `reward`, where it is given, must be the environment's verifier. `samples_of`: the id of
+    an evaluation whose samples are examples, beside all other sources that the method learns from."""
 
     model: Text
     algorithm: Text
     training_data: Text
     environment: Text
     reward: str = ""
+    teacher: str = ""
+    samples_of: str = ""
     adapter: str = "lora"
     seed: Count = 0
 
@@ -57,7 +62,7 @@ def config_of(run: TrainingRun) -> RunConfig:
     head = Head(
         model=str(run.parent), algorithm=run.method, training_data=f"{eval_set.slug}@{eval_set.version}",
         environment=f"{environment.slug}@{environment.version}", reward=str(environment.verifier),
-        seed=run.spec.get("seed", 0),
+        teacher=run.spec.get("teacher_name", ""), samples_of=run.spec.get("samples_of", ""), seed=run.spec.get("seed", 0),
     )  # fmt: skip
     return RunConfig(head=head, config=checked(run.spec["config"], run.method))
 
@@ -121,13 +126,22 @@ def _preset(name: Any, algorithm: str) -> dict[str, Any]:
 
 
 def rows_of(found: RunConfig, project: Project) -> dict[str, Any]:
-    """{parent, eval_set, environment} that a file names. Raises ConfigError where the project has none of that name."""
+    """{parent, eval_set, environment, teacher?, samples_of?} that a file names. Raises ConfigError where the project has none of that name."""
     head = found.head
     rows = {
         "parent": _named(project.model_versions.current().trainable(), "model", head.model, "-v", "name"),
         "eval_set": _named(project.eval_sets.current(), "training_data", head.training_data, "@", "slug"),
         "environment": _named(project.environments.current(), "environment", head.environment, "@", "slug"),
     }
+    if head.teacher:
+        rows["teacher"] = _named(project.model_versions.current().trainable(), "teacher", head.teacher, "-v", "name")
+    if head.samples_of:
+        pk, runs = uuid_of(head.samples_of), evaluations_of(project)
+        rows["samples_of"] = runs.filter(pk=pk).first() if pk else None
+        if rows["samples_of"] is None:
+            raise ConfigError(
+                "“samples_of” is the id of a finished evaluation of training tasks in this project.", "samples_of"
+            )
     verifier = str(rows["environment"].verifier)
     if head.reward and head.reward != verifier:
         raise ConfigError(f"“reward” is {head.reward}, but {head.environment} is scored by {verifier}.", "reward")

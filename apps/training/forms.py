@@ -46,6 +46,25 @@ OF_METHOD = {
         "show_tools",
         "lora_dropout",
     ),
+    Method.BEST_OF_N: (
+        "samples",
+        "keep",
+        "learning_rate",
+        "batch_size",
+        "eval_every",
+        "lora_dropout",
+        "temperature",
+        "top_p",
+    ),
+    Method.ON_POLICY: (
+        "teacher",
+        "learning_rate",
+        "prompts_per_step",
+        "generations",
+        "eval_every",
+        "micro_batch",
+        "gradient_checkpointing",
+    ),
     Method.GRPO: (
         "learning_rate",
         "prompts_per_step",
@@ -90,6 +109,21 @@ class TrainingForm(GrpoFields, PlainForm):
         label="Evaluation",
         help_text="Of the training tasks of this set, with several samples of each; for distillation by the teacher",
     )
+    teacher = ParentField(
+        None, required=False, label="Teacher", empty_label="Choose one",
+        help_text="A model of this installation with the same tokenizer, which says how likely each token is",
+    )  # fmt: skip
+    samples = forms.IntegerField(
+        min_value=1,
+        max_value=128,
+        initial=8,
+        label="Samples per task",
+        help_text="By the starting model, before it learns",
+    )
+    keep = forms.ChoiceField(
+        choices=(("best", "The best sample of each task that passes"), ("all", "All different samples that pass")),
+        initial="best", required=False, label="Learn from",
+    )  # fmt: skip
     steps = forms.IntegerField(min_value=1, max_value=100_000, initial=16, help_text="Updates of the weights")
     learning_rate = forms.FloatField(
         min_value=1e-8, max_value=1.0, initial=3e-4, help_text="LoRA: usually 1e-5 to 5e-4"
@@ -175,6 +209,7 @@ class TrainingForm(GrpoFields, PlainForm):
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["parent"].queryset = project.model_versions.current().trainable().select_related("parent")
+        self.fields["teacher"].queryset = self.fields["parent"].queryset
         self.fields["eval_set"].queryset = project.eval_sets.current().filter(state=EvalSetState.FROZEN)
         self.fields["environment"].queryset = project.environments.current().select_related("verifier")
         self.fields["samples_of"].queryset = evaluations_of(project)
@@ -267,8 +302,10 @@ class TrainingForm(GrpoFields, PlainForm):
         )  # fmt: skip
 
     def sampling(self) -> dict[str, Any]:
-        """Arguments of `prepared_run`: where GRPO samples."""
+        """Arguments of `prepared_run`: where GRPO samples, who teaches."""
         data = self.cleaned_data
+        if data["method"] == Method.ON_POLICY:
+            return {"teacher": data.get("teacher")}
         if data["method"] != Method.GRPO or not data.get("sample_on"):
             return {}
         return {"sample_on": data["sample_on"], "steps_ahead": int(data["one_step_ahead"])}
@@ -295,6 +332,8 @@ class TrainingForm(GrpoFields, PlainForm):
             "alarms": data["alarms"],
             "retry_smaller": bool(data.get("retry_smaller")),
         }
+        if data["method"] == Method.ON_POLICY:
+            return common | self._on_policy(data) | data["more"]
         if data["method"] != Method.GRPO:
             return common | self._of_rows(data) | data["more"]
         return (
@@ -305,7 +344,7 @@ class TrainingForm(GrpoFields, PlainForm):
                 "beta": data["beta"],
                 "eval_every": common["save_every"],  # so that a checkpoint's validation is what is read beside it
                 "eval_samples": 2,
-                "max_new_tokens": data["environment"].harness.get("max_new_tokens", 64),
+                "max_new_tokens": _longest(data),
             }
             | grpo_settings(data)
             | data["more"]
@@ -331,6 +370,27 @@ class TrainingForm(GrpoFields, PlainForm):
                 "loss_type": data["dpo_loss"],
                 "label_smoothing": smoothing if data["dpo_loss"] == "robust" else 0.0,
             }
+        if method == Method.BEST_OF_N:
+            found |= {
+                "samples": data["samples"], "keep": data.get("keep") or "best", "temperature": data.get("temperature") or 1.0,
+                "top_p": data.get("top_p") or 1.0, "max_new_tokens": _longest(data),
+            }  # fmt: skip
         if method == Method.REWARD:
             found |= {"center_rewards": data.get("center_rewards") or 0.0, "show_tools": data["show_tools"]}
         return found
+
+    def _on_policy(self, data: dict[str, Any]) -> dict[str, Any]:
+        every = data.get("eval_every")
+        return {
+            "prompts_per_step": data["prompts_per_step"],
+            "generations": data["generations"],
+            "eval_every": max(1, data["steps"] // 4) if every is None else every,
+            "micro_batch": data.get("micro_batch") or 0,
+            "gradient_checkpointing": data["gradient_checkpointing"],
+            "max_new_tokens": _longest(data),
+        }
+
+
+def _longest(data: dict[str, Any]) -> int:
+    """Tokens of an answer, as the environment has them."""
+    return data["environment"].harness.get("max_new_tokens", 64)

@@ -11,7 +11,6 @@ from apps.core.kinds import ChildProcess, register
 from apps.core.models import JobState
 from apps.environments.clients import load_for
 from apps.environments.scorer import record_scorer
-from apps.evals.canonical import canonical_hash
 from apps.evals.holdout import leaks
 from apps.evals.jobs import sample_fields
 from apps.evals.learnability.run import RunLearnability, tasks_of
@@ -40,6 +39,8 @@ from apps.training.prompt_search import job as prompt_search
 from apps.training.refusals import refuse_leaks
 from apps.training.results import lineage, store_metrics, version_name
 from apps.training.sft_rows import sft_row
+from apps.training.sources import groups_of
+from apps.training.teachers import teacher_of
 from workers.lib.specs import SIDE_BY_SIDE
 
 
@@ -82,6 +83,13 @@ def child_spec(run: TrainingRun) -> dict:
         held = [row for task in validation if (row := sft_row(task, environment))]
         return spec | {"rows": list(shown.values()), "validation_rows": held}
     refuse_leaks(run, tasks, ((task.key, leaks.row_of(task)) for task in tasks + validation))
+    if run.method == Method.BEST_OF_N:
+        environment, every = load_for(run.environment), run.spec["config"]["eval_every"]
+        held = [row for task in validation if every and (row := sft_row(task, environment))]
+        spec |= {"validation_rows": held}
+        validation = validation if every else []
+    if run.method == Method.ON_POLICY:
+        spec["teacher"] = model_spec(teacher_of(run))
     if run.spec.get("rollouts"):
         spec["rollouts"] = rollouts_spec(run.pk, run.spec["rollouts"])
     return spec | {
@@ -108,17 +116,6 @@ def example_rows(run: TrainingRun, examples: Sequence[Example]) -> list[tuple[st
             given = {"messages": asked["messages"], "tools": episode.tools}
         rows.append((f"{example.source} {example.position + 1}", given | said))
     return rows
-
-
-def groups_of(examples: Sequence[Example]) -> list[str]:
-    """What each example belongs to, so that nothing kept aside has a relative that trains: its task's group, or the request that it
-    answers, which is that of a task's group where one asks the same."""
-    of_request = {one.task.canonical_hash: one.task.group for one in examples if one.task}
-    asked = [one.task.canonical_hash if one.task else canonical_hash(one.data["messages"]) for one in examples]
-    return [
-        one.task.group if one.task else of_request.get(request, request)
-        for one, request in zip(examples, asked, strict=True)
-    ]
 
 
 def as_leak_row(row: dict) -> dict:

@@ -112,6 +112,8 @@ class Method(models.TextChoices):
     KTO = "kto", "KTO"
     DISTILL = "distill", "Distillation"
     REWARD = "reward_model", "Reward model"
+    BEST_OF_N = "best_of_n", "Rejection sampling in the run"
+    ON_POLICY = "on_policy", "On-policy distillation"
     GRPO = "grpo", "GRPO"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from apps.training.models import Method, Metric, TrainingRun
+from apps.training.models import Metric, TrainingRun
 
 
 def store_metrics(run: TrainingRun, events: list[dict]) -> None:
@@ -25,7 +25,7 @@ def store_metrics(run: TrainingRun, events: list[dict]) -> None:
 
 
 def version_name(run: TrainingRun) -> str:
-    return f"{run.parent.base_version().name}-{'reward' if run.method == Method.REWARD else run.method}"
+    return f"{run.parent.base_version().name}-{run.method.removesuffix('_model').replace('_', '-')}"
 
 
 def lineage(run: TrainingRun) -> dict:

@@ -10,7 +10,7 @@ from django.db.models import Avg, Count, Max, Min, Q, QuerySet
 from apps.core.forms import whole
 from apps.core.http import QueryFilters
 from apps.evals.samples.filters import OUTCOMES
-from apps.training.models import Rollout, TrainingRun
+from apps.training.models import Method, Rollout, TrainingRun
 from workers.lib.advantages import OVERLONG, group_advantages, returns, turn_advantages
 
 OUTCOME = {name: OUTCOMES[name] for name in ("passed", "failed", "invalid", "unsafe", "truncated", "masked")}
@@ -114,6 +114,10 @@ def with_advantages(run: TrainingRun, shown: Iterable[Rollout]) -> list[Rollout]
 
 def _weigh(run: TrainingRun, group: list[Rollout]) -> None:
     config = run.spec["config"]
+    if run.method != Method.GRPO:
+        for row in group:
+            row.advantage = None
+        return
     # What an overlong answer loses is no part of its reward, but counts.
     shaped = [None if row.reward is None else row.reward + row.components.get(OVERLONG, 0.0) for row in group]
     weights = group_advantages(shaped, config.get("scale_rewards", "group"), config.get("baseline", "mean"))
@@ -155,10 +159,22 @@ def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
             "warn",
             "It has no reward, so its tokens are left out of the update. The rest of its group counts.",
         )
+    if "kept" in row.components:
+        if row.components["kept"]:
+            return Standing("kept", "good", "It passed, and SFT learns from it.")
+        return Standing(
+            "not kept", "", "It failed, was cut off, or says the same as one that is kept or is not the best."
+        )
     if not updated and not row.run.is_active:
         return Standing("not trained", "warn", "The run ended before the update of this step.")
     if not updated:
         return Standing("pending", "", "The update of this step is not finished.")
+    if row.run.method == Method.ON_POLICY:
+        return Standing(
+            "trained",
+            "good",
+            "Its tokens are in the update of this step, each weighted by what the teacher says of it.",
+        )
     if any(other.advantage or any(getattr(other, "turn_advantages", ())) for other in group):
         return Standing("trained", "good", "Its tokens are in the update of this step, weighted by the advantage.")
     why = (

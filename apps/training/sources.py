@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from apps.registry.models import ModelVersion
 from apps.reviews.labels import labels_of
 from apps.reviews.models import ReviewItem, RewardReview
 from apps.training.judged import Example, Judged, Shape, examples_of
-from apps.training.models import Method, Source
+from apps.training.models import SHAPES, SOURCES, Method, Source
 from apps.trajectories.exports import HELD_OUT, LeftOut, corrected_turn, correction
 from apps.trajectories.models import Feedback, Outcome, Trajectory, TrajectoryKey, in_chunks
 from workers.lib.messages import answer_text
@@ -72,6 +72,12 @@ def find_examples(
     return found
 
 
+def usual_examples(method: str, eval_set: EvalSet, evaluation: EvalRun | None) -> Found:
+    """Of all sources that a method learns from; of an evaluation's samples where one is named."""
+    sources = [source for source in SOURCES[method] if source != Source.EVALUATION or evaluation]
+    return find_examples(eval_set=eval_set, shape=SHAPES[method].value, sources=sources, evaluation=evaluation)
+
+
 def evaluations_of(project: Project) -> Any:
     """Those whose answers may train: finished, of training tasks."""
     rows = EvalRun.objects.current().filter(project=project, split=Split.TRAIN, state=JobState.SUCCEEDED)
@@ -96,6 +102,17 @@ def leak_row(example: Example, task: Task | None) -> dict[str, Any]:
     if "chosen" in example.data:
         return {"prompt": messages, "chosen": example.data["chosen"], "rejected": example.data["rejected"]}
     return {"prompt": messages, "completion": example.data["answer"]}
+
+
+def groups_of(examples: Sequence[Any]) -> list[str]:
+    """What each example (a row) belongs to, so that nothing kept aside has a relative that trains: its task's group, or the request that it
+    answers, which is that of a task's group where one asks the same."""
+    of_request = {one.task.canonical_hash: one.task.group for one in examples if one.task}
+    asked = [one.task.canonical_hash if one.task else canonical_hash(one.data["messages"]) for one in examples]
+    return [
+        one.task.group if one.task else of_request.get(request, request)
+        for one, request in zip(examples, asked, strict=True)
+    ]
 
 
 def _leave_out_held(project: Project, found: Found) -> None:

@@ -17,13 +17,15 @@ from apps.training.budget.asked import Asked
 from apps.training.config_yaml import ConfigError, RunConfig, checked, rows_of
 from apps.training.models import SHAPES, Method, TrainingRun
 from apps.training.picks import PickForm
+from apps.training.sources import usual_examples
 from workers.lib.presets import preset_of
 
 MOST_SEEDS = 10
 SAME_NAME = ("steps", "learning_rate", "batch_size", "lora_rank", "lora_alpha", "lora_dropout", "use_rslora", "use_dora",
              "prompts_per_step", "generations", "beta", "temperature", "top_p", "clip_low", "clip_high", "dynamic_sampling",
              "overlong_buffer", "updates_per_batch", "replay_share", "micro_batch", "sample_batch", "correction", "mask_truncated", "curriculum",
-             "gradient_checkpointing", "retry_smaller", "advantages")  # fmt: skip
+             "gradient_checkpointing", "retry_smaller", "advantages", "validation_share", "eval_every", "label_smoothing", "center_rewards",
+             "show_tools", "samples", "keep")  # fmt: skip
 
 
 @transaction.atomic
@@ -42,10 +44,13 @@ def submit_seeds(*, seeds: int, seed: int, by: Any, **given: Any) -> list[Traini
 
 def start_from(found: RunConfig, *, project: Project, by: Any, seeds: int = 1) -> list[TrainingRun]:
     """The runs that a file describes. Raises ConfigError, TrainingError, TrainingLocked."""
-    rows = rows_of(found, project)
-    if found.head.algorithm in SHAPES:
-        raise ConfigError("Its examples are chosen in the form: import the file there.", "algorithm")
-    dataset = actions.freeze_dataset(eval_set=rows.pop("eval_set"), by=by)
+    rows, method = rows_of(found, project), found.head.algorithm
+    eval_set = rows.pop("eval_set")
+    if shape := SHAPES.get(method):
+        examples = usual_examples(method, eval_set, rows.get("samples_of")).examples
+        dataset = actions.freeze_dataset(eval_set=eval_set, by=by, shape=shape, examples=examples)
+    else:
+        dataset = actions.freeze_dataset(eval_set=eval_set, by=by)
     return submit_seeds(
         seeds=seeds, seed=found.head.seed, by=by, project=project, method=Method(found.head.algorithm),
         dataset=dataset, config=found.config, **rows,
@@ -58,6 +63,7 @@ def asked_from(found: RunConfig, *, project: Project, seeds: int = 1) -> Asked:
     if found.head.algorithm in SHAPES:
         raise ConfigError("Its examples are chosen in the form: import the file there.", "algorithm")
     tasks = list(rows["eval_set"].tasks.trainable())
+    rows = {name: rows[name] for name in ("parent", "environment", "eval_set")}
     return Asked(project=project, method=found.head.algorithm, config=found.config, tasks=tasks, runs=seeds, **rows)
 
 
@@ -67,6 +73,8 @@ def fields_from(found: RunConfig, project: Project) -> dict[str, Any]:
     config = found.config
     fields = {name: config[name] for name in SAME_NAME if config.get(name) is not None}
     modules = config["target_modules"]
+    preference = {"preference_rate": "learning_rate", "preference_beta": "beta", "dpo_loss": "loss_type"}
+    fields |= {field: config[name] for field, name in preference.items() if name in config}
     fields |= rows | {
         "method": found.head.algorithm, "seed": found.head.seed, "seeds": 1, "preset": preset_of(config),
         "target_modules": modules if isinstance(modules, str) else ", ".join(modules), "alarms": config["alarms"],

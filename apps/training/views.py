@@ -38,6 +38,7 @@ from apps.training.picks import PickForm
 from apps.training.prompt_search.advice import cost_words, was_tried
 from apps.training.sources import words_of_people
 from apps.training.starts import submit_seeds
+from apps.training.teachers import best_teacher
 
 RUN_COLUMNS = {
     "run": "name",
@@ -101,7 +102,7 @@ def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
     demonstrations = run.eval_set.tasks.trainable().exclude(demonstration="").count()
     found = Evidence.from_metrics(
         run.result["metrics"], demonstrations=demonstrations, prompt_tried=was_tried(run), prompt_cost=cost_words(run),
-        **words_of_people(project),
+        teacher=best_teacher(run), **words_of_people(project),
     )  # fmt: skip
     return run, advise(found)
 

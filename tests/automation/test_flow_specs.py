@@ -226,3 +226,47 @@ def test_quiet_hours_are_of_the_flows_time_zone(start: str, end: str, clock: str
     hour, minute = map(int, clock.split(":"))
     at = datetime(2026, 11, 23, hour, minute, tzinfo=spec.zone).astimezone(UTC)
     assert bool(spec.quiet_at(at)) is quiet
+
+
+TRAINED = [
+    "{do: evaluate, name: sampled, set: 'set:a', environment: e, split: train}",
+    "{do: evaluate, name: held, set: 'set:a', environment: e}",
+]
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ("method: sft", ""),
+        ("method: dpo", ""),
+        ("method: reward_model, samples_of: sampled", ""),
+        ("method: rejection, samples_of: sampled", ""),
+        ("method: best_of_n", ""),
+        ("method: on_policy, teacher: 'version:big-v1'", ""),
+        ("method: ppo", "“steps[2].method” must be one of"),
+        ("method: distill", "learns from the samples of an evaluation of the training tasks"),
+        ("method: rejection, samples_of: held", "must evaluate the training tasks"),
+        ("method: rejection, samples_of: nobody", "the step “nobody” is not known"),
+        ("method: grpo, samples_of: sampled", "learns from no samples"),
+        ("method: on_policy", "needs a teacher"),
+        ("method: sft, teacher: 'version:big-v1'", "sft has no teacher"),
+        ("method: on_policy, teacher: big-v1", "“steps[2].teacher”"),
+    ],
+)
+def test_a_training_step_is_given_what_its_method_learns_from(train: str, said: str) -> None:
+    text = steps(*TRAINED, f"{{do: train, {train}, set: 'set:a', environment: e, config: {{steps: 1}}}}")
+    if not said:
+        assert read_yaml(text).steps[2].kind == "train"
+        return
+    with pytest.raises(FlowError) as refused:
+        read_yaml(text)
+    assert said in str(refused.value)
+
+
+def test_a_reward_model_is_no_step_s_model() -> None:
+    text = steps(
+        "{do: train, method: reward_model, set: 'set:a', environment: e, config: {steps: 1}}",
+        "{do: evaluate, set: 'set:a', environment: e, model: 'step:train'}",
+    )
+    with pytest.raises(FlowError, match="makes a reward model, which scores answers and gives none"):
+        read_yaml(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from apps.core.managed.objects import KINDS
 from apps.core.models import JobState
 from apps.environments.actions import save_verifier
 from apps.environments.clients import client_specs
@@ -90,7 +92,7 @@ def test_its_job_keeps_pairs_of_whole_groups_aside_and_leaves_the_harness_out(ru
 
 
 def test_a_production_run_that_asks_what_a_task_asks_is_kept_aside_with_it(run: EvalRun) -> None:
-    from apps.training.jobs import groups_of
+    from apps.training.sources import groups_of
 
     task = run.eval_set.tasks.trainable().first()
     make_failed(run.project, request=task.messages[-1]["content"], expected="I did.")
@@ -135,6 +137,25 @@ def _examples(run: EvalRun) -> list[Any]:
     from apps.training.sources import find_examples
 
     return find_examples(eval_set=run.eval_set, shape="pairs", sources=[Source.EVALUATION], evaluation=run).examples
+
+
+def test_pairs_of_one_group_are_refused_since_none_could_be_kept_aside(run: EvalRun) -> None:
+    one = _examples(run)[0]
+    same = [replace(one, data={"chosen": f"right {at}", "rejected": "wrong"}) for at in range(5)]
+    dataset = freeze_dataset(eval_set=run.eval_set, by=None, shape=Shape.PAIRS, examples=same)
+    with pytest.raises(TrainingError, match="are of one group of tasks"):
+        submit_training(
+            project=run.project, method=Method.REWARD, parent=run.model_version, environment=run.environment, config=CONFIG,
+            dataset=dataset, by=admin_of(run.project),
+        )  # fmt: skip
+
+
+def test_one_that_scores_in_a_verifier_is_neither_deleted_nor_renamed(run: EvalRun, data_dir: Path) -> None:
+    model = finished(run, data_dir)
+    managed = KINDS["model"]
+    assert not managed.keeps(model) and not managed.named(model)
+    save_verifier(project=run.project, name="liked", spec={"kind": "trained_reward", "version": str(model)}, by=None)
+    assert "It scores in liked@1" in managed.keeps(model) and "cannot be renamed" in managed.named(model)
 
 
 def test_the_form_starts_it(client: Client, run: EvalRun) -> None:

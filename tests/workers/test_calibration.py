@@ -51,4 +51,5 @@ def test_brier_is_of_folds_that_were_not_fitted() -> None:
     noise = [(draw.random(), draw.random()) for _ in range(500)]
     assert brier(noise) == pytest.approx(0.25, abs=0.01)
     assert brier([(5.0 + draw.random(), -5.0) for _ in range(50)]) < 0.01
+    assert brier([(1.0, 0.0), (0.0, 1.0)]) > 0.3  # each by a fit on the other; fitted together all would get one half
     assert brier([(1.0, 0.0)]) is None

@@ -31,6 +31,7 @@ Action = Literal["ignore", "warn", "pause", "stop"]
 START = 5  # values of a metric that are the run's own start
 MOST = 64  # values of a metric that are kept
 Z = 1.645  # one-sided 95%
+NO_REWARD = ("on_policy",)  # methods whose rollouts are scored, and not learned from by their scores
 LARGEST = 1e100  # of a value that is kept: its square is a float
 
 
@@ -314,10 +315,11 @@ TABLE: tuple[Rule, ...] = (
     Rule("truncated", "Share of truncated completions", "Raise max_new_tokens, or turn overlong shaping on: what is cut off is scored as wrong.", reads=("train/truncated_share",),
          warn=0.5, source="chosen"),
     Rule("flat_groups", "Share of groups without reward spread", "They teach nothing: choose informative tasks (learnability), raise the temperature, or sample dynamically.",
-         reads=("train/zero_std_share",), warn=0.8, source="chosen"),
+         reads=("train/zero_std_share",), warn=0.8, source="chosen", but=NO_REWARD),
     Rule("same_reward", "Steps in which every rollout got the same reward", "Either no task is solved (start with SFT or easier tasks) or the verifier always says the same: probe it.",
          value=same_reward, warn=4.5, act=9.5, action="pause", unit="steps in a row", spared=reward_rises,
-         source="chosen: nothing is learned from equal rewards; only warns where the reward has risen, as in a run that has solved its tasks"),
+         source="chosen: nothing is learned from equal rewards; only warns where the reward has risen, as in a run that has solved its tasks",
+         but=NO_REWARD),
     Rule("tool_failures", "Share of tool calls that failed", "Open a rollout: is it the policy's arguments or the environment that fails?", reads=("train/tool_failures",),
          warn=0.3, act=0.8, action="pause", source="chosen"),
     Rule("masked", "Share of masked or errored rollouts", "The environment or the verifier fails: open a masked rollout and its reason, repair it, then resume.",
@@ -325,11 +327,11 @@ TABLE: tuple[Rule, ...] = (
     Rule("held_out", "Success in training has risen more than on validation tasks, by at least", "The policy memorises or exploits the training tasks: evaluate the checkpoint, "
          "add tasks, or stop earlier.", value=held_out, warn=0.10, act=0.25, action="pause", source="Azure, reward hacking: gap above 0.10"),
     Rule("reward_only", "Reward up, validation success not", "Read the best-paid outputs and probe the reward on them: the reward pays for something else.", value=reward_only, warn=0.5, act=1.5,
-         action="pause", unit="standard deviations of the start", source="relative to the run's start"),
+         action="pause", unit="standard deviations of the start", source="relative to the run's start", but=NO_REWARD),
     Rule("hacking", "Wrong outputs that are paid, rise of their share", "The policy climbs a hole in the verifier: read its outputs at the checkpoints, repair the verifier, and fork from before.",
-         value=hole, act=0.2, action="stop", source="chosen (docs/probes.md)"),
+         value=hole, act=0.2, action="stop", source="chosen (docs/probes.md)", but=NO_REWARD),
     Rule("exploits", "Sampled outputs that are wrong and paid like right ones", "The verifier pays for something else already: read the example and probe the verifier.",
-         reads=("watch/exploits",), warn=0.25, over=1, source="chosen (docs/probes.md)"),
+         reads=("watch/exploits",), warn=0.25, over=1, source="chosen (docs/probes.md)", but=NO_REWARD),
     Rule("marks", "Best-paid outputs with a suspicious mark", "Read the example: claims, flattery, orders to a judge or a copied prompt may be what is paid.", value=marks, warn=0.5,
          over=1, source="chosen (docs/probes.md)"),
     Rule("best_length", "Length of the best-paid outputs, against its start", "Read the longest of them: the reward may pay for length.", reads=("watch/best_length",), warn=2.0,

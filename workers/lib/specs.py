@@ -203,6 +203,29 @@ class KtoConfig(PreferenceConfig, kw_only=True):
     undesirable_weight: Positive | None = None
 
 
+class BestOfNConfig(SftConfig, kw_only=True):
+    """`samples` of each task by the model at the start; of those that pass the best one is learned from, or all different ones."""
+
+    samples: AtLeastOne = 8
+    keep: Literal["best", "all"] = "best"
+    temperature: Positive = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    max_new_tokens: AtLeastOne = 64
+
+
+class OnPolicyConfig(Training, kw_only=True):
+    """The student's samples are drawn at temperature 1, and each is learned from once."""
+
+    prompts_per_step: AtLeastOne = 4
+    generations: AtLeastOne = 4  # completions per prompt
+    max_new_tokens: AtLeastOne = 64
+    micro_batch: Count = 0  # completions whose gradients are computed together; 0: all
+    gradient_checkpointing: bool = False
+    eval_every: Count = 0
+    eval_samples: AtLeastOne = 1
+    save_every: AtLeastOne = 5
+
+
 SIDE_BY_SIDE = 64
 CLIP = {"gspo": (3e-4, 4e-4), "rloo": (0.2, 0.2)}  # where a loss has a range of its own
 WIDEST_GSPO = 0.1
@@ -392,6 +415,28 @@ class MeasureTraining(Job, kw_only=True):
     max_new_tokens: AtLeastOne = 64
     rollouts: Rollouts | None = None
     seconds: Positive = 25.0  # beside loading; each kind of work gets a share of it
+
+
+class OnPolicy(Job, kw_only=True):
+    """As Grpo, in one process, with the model that says how likely each token is."""
+
+    out_dir: Text
+    model: Model
+    teacher: Model
+    engine: InProcess
+    environment: Environment
+    tasks: Tasks
+    validation_tasks: list[dict] = []
+    config: OnPolicyConfig
+
+
+class BestOfN(FromRows, kw_only=True):
+    """Samples before it learns; `validation_rows` as of Sft."""
+
+    environment: Environment
+    tasks: Tasks
+    validation_rows: list[SftRow] = []
+    config: BestOfNConfig
 
 
 class StoredSample(Form, kw_only=True):
@@ -644,6 +689,8 @@ SPECS: dict[str, type[Job]] = {
     "dpo": Dpo,
     "kto": Kto,
     "reward_model": RewardModel,
+    "best_of_n": BestOfN,
+    "on_policy": OnPolicy,
     "rescore": Rescore,
     "score_answers": ScoreAnswers,
     "probe": Probe,
@@ -662,6 +709,8 @@ CONFIGS: dict[str, type[Training]] = {
     "dpo": DpoConfig,
     "kto": KtoConfig,
     "reward_model": RewardModelConfig,
+    "best_of_n": BestOfNConfig,
+    "on_policy": OnPolicyConfig,
     "grpo": GrpoConfig,
 }
 

@@ -330,6 +330,8 @@ class Migration(migrations.Migration):
                             ("kto", "KTO"),
                             ("distill", "Distillation"),
                             ("reward_model", "Reward model"),
+                            ("best_of_n", "Rejection sampling in the run"),
+                            ("on_policy", "On-policy distillation"),
                             ("grpo", "GRPO"),
                         ],
                         max_length=20,
