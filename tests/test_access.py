@@ -259,6 +259,7 @@ def world(data_dir: Path) -> dict[str, Any]:
                     "training:cancel",
                     "training:resume",
                     "training:fork",
+                    "training:fork_budget",
                     "training:outputs",
                     "training:outputs_send",
                     "training:config",
