@@ -277,7 +277,7 @@ class Pair:
     def their_step(self, step: int) -> dict[str, float]:
         rows = [
             {"prompt": self.ours.environment.conversation(one)}
-            for one in self.ours.batch_of(step)
+            for one in (self.ours.tasks[place] for place in self.ours.draw.draw(step))
             for _ in range(self.config["generations"])
         ]
         batch, generate, peak = timed(lambda: self.theirs._generate_and_score_completions(rows))

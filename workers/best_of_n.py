@@ -24,12 +24,12 @@ from workers.lib.policies import EnginePolicy, PolicyError
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
 from workers.lib.specs import BestOfN, BestOfNConfig, Sft, SftConfig, SftRow
+from workers.lib.training_cost import SAMPLED_TOGETHER
 from workers.lib.typed import convert
 from workers.ml import checkpoint
 from workers.ml.transformers_engine import TransformersEngine
 
 SAMPLED = "sampled.jsonl"  # a line for each task
-AT_ONCE = 16  # tasks
 
 
 def main(spec: BestOfN, events: Emitter, stop: StopFlag) -> None:
@@ -88,8 +88,8 @@ def sample(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, s
         engine = TransformersEngine.load(spec.engine, spec.model)
     engine.check = stop.check
     sampling = Sampling(config.temperature, config.top_p, config.max_new_tokens)
-    for start in range(0, len(spec.tasks), AT_ONCE):
-        tasks = spec.tasks[start : start + AT_ONCE]
+    for start in range(0, len(spec.tasks), SAMPLED_TOGETHER):
+        tasks = spec.tasks[start : start + SAMPLED_TOGETHER]
         if all(task["id"] in found for task in tasks):
             continue
         waiting: list[dict[int, Finished]] = [{} for _ in tasks]

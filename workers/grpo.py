@@ -180,9 +180,6 @@ class Trainer:
         found = self.play(tasks, self.sampling, n, seed=seed, phase="train", step=step + 1)
         return [Group(task, episodes) for task, episodes in zip(tasks, found, strict=True)]
 
-    def batch_of(self, step: int) -> list[dict]:
-        return [self.tasks[place] for place in self.draw.draw(step)]
-
     def play(
         self, tasks: list[dict], sampling: Sampling, n: int, *, seed: int, phase: str, step: int
     ) -> list[list[Finished]]:
@@ -256,14 +253,21 @@ class Trainer:
                 # On policy the ratio is exactly 1; how far the sampler was from it is measured, not assumed.
                 old, entropy = logprobs, found["train/entropy"]
                 metrics |= sampler_gap(old, batch.rows, same=config.top_p == 1 and not stale)
-            norm = torch.nn.utils.clip_grad_norm_(checkpoint.trained(self.model), config.max_grad_norm)
-            metrics |= {"train/entropy": entropy, "train/grad_norm": float(norm)}
-            if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
-                self.undo(before if at else None)
+            metrics["train/entropy"] = entropy
+            if not self.move(metrics, before if at else None):
                 break
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
         return metrics
+
+    def move(self, metrics: dict[str, float], before: Any = None) -> bool:
+        """The optimizer's step; none where the loss or a gradient is not finite: then as `undo`."""
+        norm = torch.nn.utils.clip_grad_norm_(checkpoint.trained(self.model), self.config.max_grad_norm)
+        metrics["train/grad_norm"] = float(norm)
+        if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
+            self.undo(before)
+            return False
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return True
 
     def batch_from(self, groups: list[tuple[Group, Tensor]]) -> Batch:
         return batch_from(groups, self.config, next(self.model.parameters()).device)

@@ -14,11 +14,9 @@ reward trains; the verifier's scores are shown. A resumed run is the unbroken on
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
-import torch
 from msgspec import structs
 from torch import Tensor
 
@@ -56,13 +54,7 @@ class Distillation(Trainer):
         except Stop:
             self.undo(None)
             raise
-        norm = torch.nn.utils.clip_grad_norm_(checkpoint.trained(self.model), self.config.max_grad_norm)
-        metrics["train/grad_norm"] = float(norm)
-        if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
-            self.undo(None)
-            return metrics
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.move(metrics)
         return metrics
 
 

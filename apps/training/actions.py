@@ -30,6 +30,7 @@ from apps.training.budget.estimate import estimate
 from apps.training.models import SHAPES, Dataset, DatasetRow, Example, Method, Shape, TrainingRun
 from apps.training.refusals import refusal_of
 from apps.training.sources import groups_of, why_not_learned
+from apps.training.teachers import teacher_of
 from workers.lib.gold import gold_answers
 from workers.lib.same_tokenizer import why_not_same
 from workers.lib.specs import CONFIGS
@@ -275,6 +276,7 @@ def freeze_estimate(run: TrainingRun, start: int = 0) -> None:
     asked = asked_of(
         project=run.project, method=run.method, parent=run.parent, environment=run.environment, dataset=run.dataset,
         config=run.spec["config"], rollouts=run.spec.get("rollouts"), start=start,
+        teacher=teacher_of(run) if "teacher" in run.spec else None,
     )  # fmt: skip
     run.spec["estimate"] = estimate(asked).as_json()
 

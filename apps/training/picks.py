@@ -102,7 +102,7 @@ class PickForm(TrainingForm):
         return Asked(
             project=data["eval_set"].project, method=data["method"], parent=data["parent"], environment=data["environment"],
             eval_set=data["eval_set"], config=config, tasks=tasks, examples=examples, rollouts=rollouts,
-            runs=data.get("seeds") or 1,
+            runs=data.get("seeds") or 1, teacher=data.get("teacher"),
         )  # fmt: skip
 
 

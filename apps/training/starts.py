@@ -14,7 +14,7 @@ from apps.core.yaml_text import write_yaml
 from apps.training import actions
 from apps.training.alarms_field import as_inputs
 from apps.training.budget.asked import Asked
-from apps.training.config_yaml import ConfigError, RunConfig, checked, rows_of
+from apps.training.config_yaml import RunConfig, checked, rows_of
 from apps.training.models import SHAPES, Method, TrainingRun
 from apps.training.picks import PickForm
 from apps.training.sources import usual_examples
@@ -60,11 +60,12 @@ def start_from(found: RunConfig, *, project: Project, by: Any, seeds: int = 1) -
 def asked_from(found: RunConfig, *, project: Project, seeds: int = 1) -> Asked:
     """The run that a file describes, to be estimated. Raises ConfigError."""
     rows = rows_of(found, project)
-    if found.head.algorithm in SHAPES:
-        raise ConfigError("Its examples are chosen in the form: import the file there.", "algorithm")
+    samples_of, method = rows.pop("samples_of", None), found.head.algorithm
+    examples = usual_examples(method, rows["eval_set"], samples_of).examples if method in SHAPES else ()
     tasks = list(rows["eval_set"].tasks.trainable())
-    rows = {name: rows[name] for name in ("parent", "environment", "eval_set")}
-    return Asked(project=project, method=found.head.algorithm, config=found.config, tasks=tasks, runs=seeds, **rows)
+    return Asked(
+        project=project, method=method, config=found.config, tasks=tasks, examples=tuple(examples), runs=seeds, **rows
+    )
 
 
 def fields_from(found: RunConfig, project: Project) -> dict[str, Any]:

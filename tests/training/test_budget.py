@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,8 @@ def asked(run: EvalRun, method: str = "grpo", **config: Any) -> Asked:
     usual = {"steps": 4, "learning_rate": 1e-4}
     if method == "grpo":
         usual |= {"prompts_per_step": 2, "generations": 4, "max_new_tokens": 32, "kl_every": 0}
+    elif method == "on_policy":
+        usual |= {"prompts_per_step": 4, "generations": 4, "max_new_tokens": 32}
     else:
         usual |= {"batch_size": 4}
     return Asked(
@@ -159,11 +162,30 @@ def test_twice_the_steps_take_twice_as_long_without_the_loading(run: EvalRun, me
     assert short.measured_on == "here, 2 of 2 cores, 8.0 GB"
 
 
-@pytest.mark.parametrize("method", ["sft", "grpo"])
+@pytest.mark.parametrize("method", ["sft", "grpo", "on_policy", "best_of_n"])
 def test_longer_work_is_dearer(run: EvalRun, measured: Measurement, method: str) -> None:
-    more = {"sft": {"batch_size": 5}, "grpo": {"generations": 16}}[method]
+    more = {"generations": 16} if method in ("grpo", "on_policy") else {"batch_size": 5}
     few, many = estimate(asked(run, method)), estimate(asked(run, method, **more))
     assert few.seconds.likely < many.seconds.likely and few.training_tokens.likely < many.training_tokens.likely
+
+
+def test_rejection_sampling_samples_once_before_its_steps(run: EvalRun, measured: Measurement) -> None:
+    lengths(run, 10)
+    given = {"samples": 8, "max_new_tokens": 32, "batch_size": 4}
+    short, long = (estimate(asked(run, "best_of_n", steps=steps, **given)) for steps in (4, 8))
+    assert short.problem == "" and set(short.parts) == {"loading", "sampling", "updates"}
+    assert short.rollout_tokens.likely == pytest.approx(5 * 8 * 10) == long.rollout_tokens.likely
+    assert long.parts["sampling"] == pytest.approx(short.parts["sampling"])
+    assert long.parts["updates"] == pytest.approx(2 * short.parts["updates"])
+
+
+def test_a_teacher_takes_time_and_memory(run: EvalRun, measured: Measurement) -> None:
+    lengths(run, 10)
+    alone = asked(run, "on_policy", generations=4, max_new_tokens=32)
+    taught = replace(alone, teacher=run.model_version)
+    one, two = estimate(alone), estimate(taught)
+    assert one.problem == "" and one.rollout_tokens.likely == pytest.approx(4 * 4 * 4 * 10)
+    assert two.seconds.likely > one.seconds.likely and two.memory.likely >= one.memory.likely + GB / 2
 
 
 def test_the_machine_has_a_price(run: EvalRun, measured: Measurement, settings: Any) -> None:

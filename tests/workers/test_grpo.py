@@ -407,13 +407,17 @@ def test_the_correction_in_process_is_exactly_one(
     assert cut["train/logp_diff_mean"] > 0.3 and "train/gen_kl_error" not in cut
 
 
+def drawn_tasks(trainer: Trainer, step: int) -> list[dict]:
+    return [trainer.tasks[place] for place in trainer.draw.draw(step)]
+
+
 def test_dynamic_sampling_replaces_groups_without_spread_by_other_tasks(
     make_spec: Callable[..., dict], events: Recorder
 ) -> None:
     spec = make_spec(config=CONFIG | {"dynamic_sampling": 3})
     spec["tasks"] = [spec["tasks"][0] | {"id": f"task-{at}"} for at in range(6)]
     trainer = Trainer(spec, events, StopFlag())
-    first, drawn = {task["id"] for task in trainer.batch_of(0)}, []
+    first, drawn = {task["id"] for task in drawn_tasks(trainer, 0)}, []
 
     def played(tasks: list[dict], step: int, seed: int) -> list[Group]:
         drawn.append(([task["id"] for task in tasks], seed))
@@ -814,9 +818,9 @@ def test_a_full_disk_keeps_the_last_checkpoint(
 
 def test_each_epoch_goes_through_all_tasks(make_spec: Callable[..., dict], events: Recorder) -> None:
     trainer = Trainer(make_spec(config=CONFIG), events, StopFlag())
-    drawn = [task["id"] for step in range(3) for task in trainer.batch_of(step)]
+    drawn = [task["id"] for step in range(3) for task in drawn_tasks(trainer, step)]
     assert sorted(drawn[:3]) == sorted(drawn[3:]) == sorted(task["id"] for task in trainer.tasks)
-    assert [task["id"] for task in trainer.batch_of(1)] == drawn[2:4]
+    assert [task["id"] for task in drawn_tasks(trainer, 1)] == drawn[2:4]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from workers.lib.training_cost import (
     work_of_groups,
     work_of_padded,
     work_of_rows,
+    work_of_samples,
 )
 
 PROMPT = list(range(100))
@@ -75,6 +76,26 @@ def test_micro_batches_keep_less_where_parts_are_large() -> None:
         return work_of_groups(GROUPS | config, [Row(PROMPT)], 10_000, SHORT, informative=1, side_by_side=64).kept
 
     assert kept(micro_batch=1) == 110 < kept(micro_batch=4) == 140 < kept()
+
+
+def test_what_is_sampled_once_is_spread_over_the_steps() -> None:
+    config = {"steps": 10, "batch_size": 4, "samples": 8, "keep": "best"}
+    rows = [Row([*PROMPT, at]) for at in range(4)]
+    one = work_of_samples(config, rows, 256, SHORT, tasks=32, side_by_side=64, passed=1.0)
+    assert 10 * one.written == pytest.approx(32 * 8 * 10) and 10 * one.answers == pytest.approx(32 * 8)
+    assert (one.tokens, one.distinct, one.learnt) == (4 * 111, 100 + 4 * 11, 40)
+    more = work_of_samples(config | {"steps": 20}, rows, 256, SHORT, tasks=32, side_by_side=64, passed=1.0)
+    for name in ("written", "batches", "prompts", "answers"):
+        assert getattr(one, name) == pytest.approx(2 * getattr(more, name)), name
+    assert one.longest == more.longest == 12
+
+
+def test_a_teacher_reads_each_row_as_often_as_it_is_large() -> None:
+    rows = [Row(PROMPT)]
+    small, large = (
+        work_of_groups(GROUPS, rows, 256, SHORT, informative=1, side_by_side=64, teacher=size) for size in (0.5, 2)
+    )
+    assert large.forward == pytest.approx(4 * small.forward) and small.forward > 0
 
 
 def test_sft_and_preferences_count_their_rows() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from workers.lib.prefixes import Part, Tree
 
 DRAWN = 4  # steps of a run whose rows are drawn to count what they share
+SAMPLED_TOGETHER = 16  # tasks of workers.best_of_n
 LARGEST = 200_000  # tokens that are put into a tree for that
 OPTIMIZER_BYTES = 12  # of a trained weight: its gradient and two moments in float32
 
@@ -223,8 +224,9 @@ def work_of_groups(
     informative: float,
     side_by_side: int,
     redrawn_at: float | None = None,
+    teacher: float = 0.0,
 ) -> Work:
-    """GRPO: `generations` answers to each of `prompts_per_step` prompts; groups without reward spread do not train. `redrawn_at`: the
+    """GRPO, and distillation on policy from a `teacher` of that size, the model's being 1: `generations` answers to each of `prompts_per_step` prompts; groups without reward spread do not train. `redrawn_at`: the
     share of informative groups by which others are drawn, where the dear case is to have few of them there and many in the update."""
     groups, each = config["prompts_per_step"], config["generations"]
     count, found = groups * each, []
@@ -247,8 +249,34 @@ def work_of_groups(
             cached=len(tree) + min(count, together * each) * (own * (together > 1) + lengths.after),
             updates=config.get("updates_per_batch", 1),
         )  # fmt: skip
-        found.append(replace(work, forward=every * (work.distinct + work.learnt)))
+        found.append(replace(work, forward=(every + teacher) * (work.distinct + work.learnt)))
     return average(found)
+
+
+def work_of_samples(
+    config: dict[str, Any],
+    rows: Sequence[Row],
+    part: int,
+    lengths: Lengths,
+    tasks: int,
+    side_by_side: int,
+    passed: float,
+) -> Work:
+    """Rejection sampling that samples itself: `samples` answers to each of `tasks` tasks once, then SFT on those that passed; what
+    is sampled is spread over the steps. `passed`: the share of the tasks with an answer to learn from."""
+    together = min(tasks, SAMPLED_TOGETHER)
+    asked = {"prompts_per_step": together, "generations": config["samples"]}
+    sampling = work_of_groups(asked, rows, part, lengths, informative=0, side_by_side=side_by_side)
+    each = tasks / together / config["steps"]
+    kept = max(1, round(passed * len(rows) * (config["samples"] if config["keep"] == "all" else 1)))
+    learnt, length = [], max(1, round(lengths.after))
+    for at in range(kept):
+        answer = range(-1 - at * length, -1 - (at + 1) * length, -1)  # they differ from their first token on
+        learnt.append(Row(rows[at % len(rows)].prompt, [answer], round(lengths.written)))
+    return replace(
+        work_of_rows(config, learnt, part), prompts=sampling.prompts * each, answers=sampling.answers * each, written=sampling.written * each,
+        longest=sampling.longest, batches=sampling.batches * each, cached=sampling.cached,
+    )  # fmt: skip
 
 
 def kept_of_groups(config: dict[str, Any], prompts: Sequence[Ids], part: int, after: int) -> int:

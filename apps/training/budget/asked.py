@@ -37,10 +37,11 @@ class Asked:
     rollouts: dict[str, Any] = field(default_factory=dict)
     start: int = 0
     runs: int = 1
+    teacher: ModelVersion | None = None
 
     @property
     def samples(self) -> bool:
-        return self.method == Method.GRPO
+        return self.method in (Method.GRPO, Method.ON_POLICY, Method.BEST_OF_N)
 
     @property
     def steps(self) -> int:
@@ -69,10 +70,11 @@ def asked_of(
     config: dict[str, Any],
     rollouts: dict[str, Any] | None = None,
     start: int = 0,
+    teacher: ModelVersion | None = None,
 ) -> Asked:
     return Asked(
         project, method, parent, environment, dataset.eval_set, whole(method, config), dataset.tasks(),
-        list(dataset.examples.all()), rollouts or {}, start,
+        list(dataset.examples.all()), rollouts or {}, start, teacher=teacher,
     )  # fmt: skip
 
 

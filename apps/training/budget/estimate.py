@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +23,7 @@ from apps.training.budget.lengths import Known, lengths_of
 from apps.training.budget.numbers import Span
 from apps.training.memory import at_once, in_words
 from apps.training.memory import reductions as smaller_settings
-from apps.training.models import PROGRAMS, Measurement
+from apps.training.models import PROGRAMS, Measurement, Method
 from workers.lib.chat_tokens import Conversation, Tokenized, counted_apart
 from workers.lib.errors import JobError, SpecError
 from workers.lib.memory import gigabytes
@@ -35,6 +37,7 @@ from workers.lib.training_cost import (
     work_of_groups,
     work_of_padded,
     work_of_rows,
+    work_of_samples,
 )
 
 SURE = (0.75, 1.5)  # of a time that is computed from a measurement of seconds
@@ -139,6 +142,7 @@ def estimate(asked: Asked) -> Estimate:
         )
         found.available = result["machine"]["available"]
         add_time(found, asked, works, rates)
+        rates = replace(rates, resting=rates.resting * (1 + scenes.teacher_size))
         found.memory = memory_span(works, rates, bool(asked.rollouts))
         found.reduce = reductions(found, scenes, rates, asked)
         add_money(found, asked, works)
@@ -150,15 +154,23 @@ class Scenes:
 
     def __init__(self, asked: Asked, rows: list[Row], known: Known | None, signal: Span, part: int) -> None:
         self.asked, self.rows, self.known, self.signal, self.part = asked, rows, known, signal, part
+        self.teacher_size = size_beside(asked.teacher, asked.parent) if asked.teacher else 0.0
 
     def works(self, config: dict[str, Any]) -> tuple[Work, Work, Work]:
         program = PROGRAMS.get(self.asked.method, self.asked.method)
+        if self.known is not None and program == Method.BEST_OF_N:
+            low, likely, high = (
+                work_of_samples(config, self.rows, self.part, one, len(self.asked.tasks), SIDE_BY_SIDE, share)
+                for one, share in ((self.known.low, 0.2), (self.known.likely, 1.0), (self.known.high, 1.0))
+            )
+            return low, likely, high
         if self.known is not None:
             side = config.get("sample_batch") or SIDE_BY_SIDE
             least = config["max_new_tokens"] / self.asked.config["max_new_tokens"]
             low, likely, high = (
                 work_of_groups(
-                    config, self.rows, self.part, _cut(one, least), informative=share, side_by_side=side, redrawn_at=redrawn
+                    config, self.rows, self.part, _cut(one, least), informative=share, side_by_side=side, redrawn_at=redrawn,
+                    teacher=self.teacher_size,
                 )
                 for one, share, redrawn in (
                     (self.known.low, self.signal.low, self.signal.high),
@@ -181,9 +193,18 @@ def _cut(one: Lengths, by: float) -> Lengths:
     return Lengths(one.written * by, one.longest * by, one.after * by, one.turns) if by < 1 else one
 
 
+def size_beside(one: ModelVersion, other: ModelVersion) -> float:
+    """How large a model's weights are, the other's being 1."""
+    sizes = [
+        sum(file.stat().st_size for file in Path(version.base_version().base).glob("*.safetensors"))
+        for version in (one, other)
+    ]
+    return sizes[0] / sizes[1] if all(sizes) else 1.0
+
+
 def signal_of(asked: Asked, known: Known | None) -> Span:
     """The share of groups that train: those with a reward spread."""
-    if not asked.samples:
+    if asked.method != Method.GRPO:
         return Span(1, 1, 1)
     found = expected_signal(known.run if known else None, asked.config["generations"])
     return Span(0.3, 0.8, 1.0) if found is None else Span(0.6 * found, max(found, 0.05), 1.0)

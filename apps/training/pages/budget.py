@@ -21,6 +21,7 @@ from apps.training.budget.learning import teaching
 from apps.training.comparison import runs_of
 from apps.training.forking import ForkForm
 from apps.training.picks import PickForm
+from apps.training.teachers import teacher_of
 from workers.lib.typed import FormError
 
 PARTS = {"loading": "Loading", "sampling": "Sampling", "updates": "Updates", "validation": "Validation"}
@@ -47,6 +48,7 @@ def of_fork(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         return asked_of(
             project=project, method=run.method, parent=run.parent, environment=run.environment, dataset=run.dataset,
             config=form.cleaned_data["config"], start=form.cleaned_data["step"],
+            teacher=teacher_of(run) if "teacher" in run.spec else None,
         )  # fmt: skip
 
     address = reverse("training:fork_budget", args=[project.slug, pk])
