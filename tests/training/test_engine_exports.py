@@ -264,6 +264,7 @@ def test_settings_go_where_the_engine_has_them() -> None:
             {"correction": "mis", "correction_level": "sequence"},
             {"rollout correction of whole sequences"},
         ),
+        ("verl", "grpo", {"advantages": "turn"}, {"advantages per turn"}),
         ("openrlhf", "sft", {"final_lr_share": 0.5}, set()),
         ("trl", "sft", {"use_dora": True}, set()),
         ("nemo-rl", "sft", {"use_dora": True}, {"DoRA"}),

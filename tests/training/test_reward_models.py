@@ -25,6 +25,8 @@ from apps.registry.artifacts import ArtifactError, local_path
 from apps.registry.engines import choose
 from apps.registry.models import ModelKind, ModelVersion
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
+from apps.training.engines.exporting import reason_against
+from apps.training.engines.folder import ENGINES
 from apps.training.jobs import child_spec, complete
 from apps.training.judged import kept_aside
 from apps.training.lineage import jobs_behind
@@ -294,6 +296,28 @@ def test_an_unreviewed_one_may_not_train_and_scores_no_page(run: EvalRun, data_d
         )  # fmt: skip
     score = load_for(environment).verifier.score(Rollout.of_text(run.eval_set.tasks.first().as_spec(), "x"))
     assert score.masked and "scores in jobs only" in score.mask_reason
+
+
+def test_a_run_that_it_scores_goes_to_no_engine_elsewhere(run: EvalRun, data_dir: Path) -> None:
+    from apps.environments.actions import save_environment
+
+    model = finished(run, data_dir)
+    spec = {"kind": "trained_reward", "version": str(model)}
+    liked = save_verifier(project=run.project, name="liked", spec=spec, by=None)
+    harness = make_environment(run.project).harness
+    environment = save_environment(
+        project=run.project, slug="liked", builtin="workplace", harness=harness, verifier=liked, by=None
+    )
+    override(environment)
+    made = {
+        method: submit_training(
+            project=run.project, method=method, parent=run.model_version, environment=environment,
+            config=config | {"learning_rate": 1e-4}, dataset=freeze_dataset(eval_set=run.eval_set, by=None), by=admin_of(run.project),
+        )
+        for method, config in ((Method.GRPO, {"steps": 1}), (Method.SFT, {"steps": 1, "batch_size": 2}))
+    }  # fmt: skip
+    assert "liked@1 scores with a reward model" in reason_against(made[Method.GRPO], ENGINES["trl"])
+    assert "reward model" not in reason_against(made[Method.SFT], ENGINES["trl"])
 
 
 def test_the_api_saves_one_by_its_name(client: Client, run: EvalRun, data_dir: Path) -> None:

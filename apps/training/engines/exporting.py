@@ -14,6 +14,7 @@ from django.utils.text import slugify
 
 from apps.core.actions import audit
 from apps.environments.clients import load_for
+from apps.environments.reward_models import used_in
 from apps.evals.exporting import row_of
 from apps.evals.formats import TaskRow, write
 from apps.evals.holdout import leaks
@@ -27,7 +28,7 @@ from apps.reviews.actions import require_unlocked
 from apps.training.actions import TrainingError
 from apps.training.engines.folder import ENGINES, Engine, check, files_of, packed
 from apps.training.engines.plan import Adapter, ExportError, Plan, Row
-from apps.training.models import TrainingRun
+from apps.training.models import Method, TrainingRun
 from apps.training.refusals import refuse_leaks
 from apps.training.results import lineage
 from workers.lib.environments import Environment
@@ -115,6 +116,11 @@ def plan_of(run: TrainingRun, tasks: list[Task], validation: list[Task], facts: 
 def plan_with(
     run: TrainingRun, environment: Environment, config: Any, rows: list[Row], checked: list[Row], facts: dict[str, Any]
 ) -> Plan:
+    if run.method == Method.GRPO and any(used_in(run.environment.verifier.spec)):
+        raise TrainingError(
+            f"{run.environment.verifier} scores with a reward model, which runs only in jobs of this installation: an engine elsewhere "
+            "would get no reward. Train here, or choose another verifier."
+        )
     base, profile = run.parent.base_version(), profile_of_version(run.parent)
     return Plan(
         name=run.name,

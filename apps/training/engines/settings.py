@@ -18,6 +18,7 @@ USED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "mask_truncated": ("leaving truncated completions out of the loss", bool),
     "correction": ("rollout correction as set", lambda value: value not in ("auto", "off")),
     "baseline": ("the leave-one-out baseline", lambda value: value == "leave_one_out"),
+    "advantages": ("advantages per turn", lambda value: value == "turn"),
     "correction_level": ("rollout correction of whole sequences", lambda value: value == "sequence"),
     "final_lr_share": ("the decay of the learning rate", lambda value: value != 1),
     "label_smoothing": ("label smoothing", bool),
