@@ -203,7 +203,7 @@ def _prompt(evidence: Evidence) -> Advice:
     if evidence.pass_at_k - evidence.success >= SOMETIMES_MORE:
         reasons.append(f"pass@{evidence.k} is {evidence.pass_at_k:.0%} where success is {evidence.success:.0%}")
     why = f"{'; '.join(reasons)}: instructions can say that, and a prompt is the lightest fix. {evidence.prompt_cost}"
-    return Advice("prompt", "Change the prompt first", why.strip())
+    return Advice("prompt", "Change the prompt", why.strip())
 
 
 def _needs_format(evidence: Evidence) -> bool:
@@ -226,13 +226,13 @@ def _sft(evidence: Evidence) -> Advice:
     if evidence.demonstrations < DEMONSTRATIONS_ENOUGH:
         return Advice(
             "prompt",
-            "Change the prompt first",
+            "Change the prompt",
             f"{seen}, and {evidence.demonstrations} demonstrations are too few for SFT "
             f"(at least {DEMONSTRATIONS_ENOUGH}). Show the format in the prompt; collect corrections.",
         )
     return Advice(
         "sft",
-        "SFT first",
+        "SFT on demonstrations",
         f"{seen}: the model rarely follows the format or the tool family, and {evidence.demonstrations} "
         "demonstrations show it. RL would find too few good samples to reinforce.",
     )
@@ -242,7 +242,7 @@ def _grpo(evidence: Evidence, *, after_sft: bool) -> Advice:
     if after_sft:
         return Advice(
             "grpo",
-            "Then GRPO",
+            "GRPO",
             "Success can be verified by program; once the format is learnt, the verifier's reward makes it "
             "reliable. Evaluate again before you start it.",
         )
@@ -258,7 +258,7 @@ def _grpo(evidence: Evidence, *, after_sft: bool) -> Advice:
 def _more_signal(evidence: Evidence) -> Advice:
     return Advice(
         "prompt",
-        "Change the prompt or the tools first",
+        "Change the prompt or the tools",
         f"Success is {evidence.success:.0%}, but only {evidence.mixed_share:.0%} of the tasks pass sometimes "
         "and no preference pairs or verifier can say more: there is little for training to learn from.",
     )

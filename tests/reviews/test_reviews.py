@@ -188,6 +188,7 @@ def test_there_is_no_door_past_the_action() -> None:
             "runs",
             "run_estimate",
             "run_export",
+            "run_submit",
             "run_import",
             "run_cancel",
             "run_resume",

@@ -50,10 +50,20 @@ CONSTRAINTS = [
     {"type": "nth_paragraph_first_word", "nth_paragraph": 1, "first_word": "a"},
 ]  # fmt: skip
 JUDGED = '{"score": 1, "better": "tie", "reason": "", "scores": {}, "result": 1, "steps": []}'
+
+
+class Liked:
+    """A reward model that likes everything a little."""
+
+    def scores(self, conversations: list[dict]) -> list[dict]:
+        return [{"raw": 0.0, "calibrated": 0.5} for _ in conversations]
+
+
 CLIENTS = {
     "ask": lambda messages: JUDGED,
     "reward_model": lambda query: {"rewards": [0.5] * len(query["query"])},
     "labels": lambda key: 0.0,
+    "reward_models": {"a" * 64: Liked()},
 }
 SCHEMA = {
     "type": "array", "uniqueItems": True,
@@ -96,6 +106,7 @@ KINDS: dict[str, list[tuple[dict, dict]]] = {
     "expected": [({}, CALLS), ({}, {"answer": "1"}), ({}, {"schema": SCHEMA})],
     "unit_tests": [({"tests": TESTS, "seconds": 0.5, "memory_mb": 128}, {})],
     "python": [({"source": GRADER, "seconds": 0.5}, {"answer": "right", "demonstration": '{"x": "right"}'})],
+    "trained_reward": [({"version": "liked-v1", "digest": "a" * 64}, {"answer": "right"})],
     "openai_grader": [*(({"grader": grader}, {"answer": "right"}) for grader in (SIMILAR, FROM_JSON, ASKS))],
 }  # fmt: skip
 IN_SANDBOX = ("unit_tests", "python")

@@ -70,12 +70,14 @@ def test_it_writes_to_the_descriptor_it_was_given_not_to_standard_output() -> No
 def test_without_a_descriptor_it_writes_to_standard_output() -> None:
     program = "import workers.lib.events as e; e.Emitter().error('gone')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) | {"at": ""} == {
+    assert json.loads(done.stdout) | {"at": "", "peak": {}} == {
         "type": "error",
         "seq": 1,
         "at": "",
         "message": "gone",
         "traceback": "",
+        "cause": "",
+        "peak": {},
     }
 
 

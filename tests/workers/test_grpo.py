@@ -532,7 +532,7 @@ def test_without_beta_the_kl_is_measured_at_intervals_and_holds_nothing(
     adapters = []
     for every in (2, 0):
         out = tmp_path / f"every-{every}"
-        config = CONFIG | {"beta": 0.0, "kl_every": every}
+        config = CONFIG | {"beta": 0.0, "kl_every": every, "sampled_outputs": 0}
         main(run_spec(config=config, validation_tasks=[], out_dir=str(out)), events, StopFlag())
         adapters.append(load_file(out / "adapter" / "adapter_model.safetensors"))
     found = [row["values"].get("train/kl") for row in events.rows("metric")]
@@ -568,10 +568,11 @@ def test_a_run_tells_all_and_leaves_an_adapter(
 
 
 def test_it_learns_what_is_rewarded(run_spec: Callable[..., dict], events: Recorder) -> None:
-    alarms = {"kl": {"action": "warn"}}  # five times the rate of an ordinary run
+    # Five times the rate of an ordinary run; and what is paid here is not what the tasks ask for.
+    alarms = {"kl": {"action": "warn"}, "hacking": {"action": "ignore"}}
     config = CONFIG | {"steps": 20, "generations": 8, "save_every": 100, "learning_rate": 5e-2, "alarms": alarms}
     main(run_spec(config=config, validation_tasks=[]), events, StopFlag())
-    rewards = [row["values"]["train/reward_mean"] for row in events.rows("metric")]
+    rewards = [row["values"]["train/reward_mean"] for row in events.rows("metric") if "train/loss" in row["values"]]
     assert sum(rewards[-5:]) > sum(rewards[:5]) + 5 * 0.25
 
 

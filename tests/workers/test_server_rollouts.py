@@ -40,7 +40,7 @@ RECORDED = {
 }  # fmt: skip
 CONFIG = {
     "steps": 3, "prompts_per_step": 2, "generations": 4, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8,
-    "max_new_tokens": 6, "save_every": 2, "kl_every": 0,
+    "max_new_tokens": 6, "save_every": 2, "kl_every": 0, "sampled_outputs": 0,
 }  # fmt: skip
 
 
@@ -188,6 +188,17 @@ def test_a_run_through_a_server_learns_what_it_learns_in_process(
     assert not vllm.adapters and not list((tmp_path / "adapters").iterdir())
     bodies = [json.loads(body) for method, path, _, body in server.asked if path == "/v1/completions"]
     assert all(body["return_token_ids"] and body["logprobs"] == 0 and not body["add_special_tokens"] for body in bodies)
+
+
+def test_outputs_at_checkpoints_are_sampled_with_their_own_weights(
+    spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder
+) -> None:
+    vllm, server = peer
+    train(spec(server, ahead=1, config={"sampled_outputs": 2}), events)
+    shown = [row["step"] for row in events.rows("sample") if row["phase"] == "checkpoint"]
+    assert shown == sorted(shown) and set(shown) == {0, 2, 3}
+    assert {name[-1] for name in vllm.loads} == {"0", "1", "2", "3"} and vllm.most <= 2 and not vllm.adapters
+    assert [found["rollout/staleness"] for found in metrics(events) if "train/loss" in found] == [0, 1, 1]
 
 
 def test_one_step_off_policy_samples_the_next_batch_with_the_weights_before_the_update(

@@ -315,7 +315,7 @@ def test_a_step_that_would_write_nan_is_not_applied(
 def test_an_absurd_learning_rate_is_stopped_with_finite_weights(
     make_spec: Callable[..., dict], events: Recorder
 ) -> None:
-    with pytest.raises(Alarmed, match="Gradient norm is zero"):
+    with pytest.raises(Alarmed, match=r"Gradient norm is zero|NaN or infinity in the update"):
         main(sft_spec(make_spec, steps=60, save_every=100, learning_rate=1e3), events, StopFlag())
     (saved,) = events.rows("checkpoint")
     assert saved["step"] < 20

@@ -39,7 +39,7 @@ SMOOTHING = (
     ("0.9", "Smoothing 0.9"),
     ("0.97", "Smoothing 0.97"),
 )
-TITLES = {metric: title if len(metrics) == 1 else f"{title}, {label}"
+TITLES = {metric: title if len(metrics) == 1 or label in title.lower().split() else f"{title}, {label}"
           for _, title, metrics in FIGURES for label, metric in metrics.items()}  # fmt: skip
 FIRST = (
     "validation/reward",
