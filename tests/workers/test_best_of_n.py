@@ -44,7 +44,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         made.stops = torch.tensor(made.stop_ids)
         return made
 
-    monkeypatch.setattr(best_of_n, "AT_ONCE", 1)
+    monkeypatch.setattr(best_of_n, "SAMPLED_TOGETHER", 1)
     monkeypatch.setattr(best_of_n.TransformersEngine, "load", ends)
 
 
