@@ -77,7 +77,7 @@ def spec_of(model: Path, out: Path, server: dict[str, Any] | None, size: Size) -
         "tasks": tasks,
         "config": {
             "steps": size.steps, "learning_rate": 1e-4, "prompts_per_step": size.prompts, "generations": size.generations,
-            "max_new_tokens": size.tokens, "kl_every": 0, "temperature": 1.0, "save_every": 100,
+            "max_new_tokens": size.tokens, "kl_every": 0, "temperature": 1.0, "save_every": 100, "sampled_outputs": 0,
         },
     }  # fmt: skip
     if server:
