@@ -276,7 +276,7 @@ def freeze_estimate(run: TrainingRun, start: int = 0) -> None:
     asked = asked_of(
         project=run.project, method=run.method, parent=run.parent, environment=run.environment, dataset=run.dataset,
         config=run.spec["config"], rollouts=run.spec.get("rollouts"), start=start,
-        teacher=teacher_of(run) if "teacher" in run.spec else None,
+        teacher=teacher_of(run),
     )  # fmt: skip
     run.spec["estimate"] = estimate(asked).as_json()
 

@@ -88,7 +88,7 @@ def fork(
         project=run.project, method=Method(run.method), parent=run.parent, dataset=run.dataset, environment=run.environment,
         config=config, seed=run.spec.get("seed", 0) if seed is None else seed, name=name or f"{run.name}, forked"[:200], by=by,
         **sampling_of(run),
-        teacher=teacher_of(run) if "teacher" in run.spec else None,
+        teacher=teacher_of(run),
     )  # fmt: skip
     settings = made.spec["config"]
     if changed := [one for one in FIXED if settings.get(one) != run.spec["config"].get(one)]:

@@ -88,8 +88,8 @@ def child_spec(run: TrainingRun) -> dict:
         held = [row for task in validation if every and (row := sft_row(task, environment))]
         spec |= {"validation_rows": held}
         validation = validation if every else []
-    if run.method == Method.ON_POLICY:
-        spec["teacher"] = model_spec(teacher_of(run))
+    if teacher := teacher_of(run):
+        spec["teacher"] = model_spec(teacher)
     if run.spec.get("rollouts"):
         spec["rollouts"] = rollouts_spec(run.pk, run.spec["rollouts"])
     return spec | {

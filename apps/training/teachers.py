@@ -35,9 +35,11 @@ def best_teacher(run: EvalRun) -> tuple[str, float, bool] | None:
     return str(version), success, same
 
 
-def teacher_of(run: TrainingRun) -> ModelVersion:
-    """Raises ModelError where it was deleted."""
-    found = ModelVersion.objects.filter(project=run.project, pk=run.spec.get("teacher")).first()
+def teacher_of(run: TrainingRun) -> ModelVersion | None:
+    """None where its method has none. Raises ModelError where it was deleted."""
+    if "teacher" not in run.spec:
+        return None
+    found = ModelVersion.objects.filter(project=run.project, pk=run.spec["teacher"]).first()
     if found is None:
-        raise ModelError(f"The teacher {run.spec.get('teacher_name')} was deleted. Start a new run with another one.")
+        raise ModelError(f"The teacher {run.spec['teacher_name']} was deleted. Start a new run with another one.")
     return found
