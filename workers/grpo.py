@@ -324,10 +324,13 @@ class Trainer:
         self.events.checkpoint(self.done, str(folder))
 
 
-def main(spec: Grpo, events: Emitter, stop: StopFlag) -> None:
-    events.progress(0, spec.config.steps, "loading the model")
+def main(
+    spec: Any, events: Emitter, stop: StopFlag, make: type[Trainer] = Trainer, *, label: str = "loading the model"
+) -> None:
+    """A whole run; `make` builds its trainer from the spec: this one, or one that learns from something else as it plays."""
+    events.progress(0, spec.config.steps, label)
     with stop.at_once():
-        trainer = Trainer(spec, events, stop)
+        trainer = make(spec, events, stop)
     adapter = trainer.train()
     events.result(adapter=str(adapter), metrics={"steps": trainer.done})
 

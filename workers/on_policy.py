@@ -20,6 +20,7 @@ from typing import Any
 from msgspec import structs
 from torch import Tensor
 
+from workers import grpo
 from workers.grpo import Trainer
 from workers.lib.alarms import Watchman
 from workers.lib.errors import SpecError
@@ -96,11 +97,7 @@ def as_grpo(spec: OnPolicy) -> Grpo:
 
 
 def main(spec: OnPolicy, events: Emitter, stop: StopFlag) -> None:
-    events.progress(0, spec.config.steps, "loading student and teacher")
-    with stop.at_once():
-        trainer = Distillation(spec, events, stop)
-    adapter = trainer.train()
-    events.result(adapter=str(adapter), metrics={"steps": trainer.done})
+    grpo.main(spec, events, stop, Distillation, label="loading student and teacher")
 
 
 if __name__ == "__main__":

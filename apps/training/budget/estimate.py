@@ -41,10 +41,7 @@ from workers.lib.training_cost import (
 )
 
 SURE = (0.75, 1.5)  # of a time that is computed from a measurement of seconds
-SURE_OF_ONE = (
-    0.3,
-    1.5,
-)  # where there was time for one size only: what every piece of work costs is in each token's part
+SURE_OF_ONE = (0.3, 1.5)  # after one size only, where what every piece of work costs is in each token's part
 SURE_MEMORY = (0.85, 1.25)
 KEPT = 16  # tokenized sets of rows
 TREE, COMPARED = ("sft",), ("dpo", "kto")  # programs that share prompts; the others go row by row, with padding
