@@ -25,6 +25,9 @@ class Topic(models.TextChoices):
     GATE_REPORT = Event.GATE_REPORT_MADE, "The gate has compared two evaluations"
     PROMOTED = Event.PROMOTION_MADE, "A channel was moved to another model version"
     ROLLED_BACK = Event.ROLLBACK_MADE, "A channel was moved back to what it ran before"
+    PROPOSED = Event.PROMOTION_PROPOSED, "A promotion needs a second person's approval"
+    DEPLOYMENT_FAILED = Event.DEPLOYMENT_FAILED, "A deployment failed; the version before still serves"
+    FROZEN = Event.CHANNEL_FROZEN, "A channel was frozen or unfrozen"
     OVERRIDE = Event.OVERRIDE_USED, "An owner overrode the gate or a training lock, or waived a probe"
     JOINED = "invitation.accepted", "Someone accepts your invitation"
     KEY_EXPIRES = "key.expiring", "An API key is about to expire"
@@ -53,6 +56,9 @@ RULES = {
     Topic.GATE_REPORT: Rule("Models", Role.ENGINEER),
     Topic.PROMOTED: Rule("Models"),
     Topic.ROLLED_BACK: Rule("Models", by_mail=True),
+    Topic.PROPOSED: Rule("Models", Role.ENGINEER, by_mail=True),
+    Topic.DEPLOYMENT_FAILED: Rule("Models", Role.ENGINEER, by_mail=True),
+    Topic.FROZEN: Rule("Models", Role.ENGINEER),
     Topic.OVERRIDE: Rule("Administration", Role.OWNER, by_mail=True),
     Topic.JOINED: Rule("Administration", Role.OWNER),
     Topic.KEY_EXPIRES: Rule("Administration", Role.OPERATOR, by_mail=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Self
 
 from django.conf import settings
 from django.db import models
@@ -12,14 +13,24 @@ from django.utils import timezone
 
 from apps.core.models import Project
 from apps.evals.models import EvalRun, LatencyMeasurement
+from apps.promotion.deployment.models import Deployment, Fingerprint, FingerprintJob, Placement, Target
 from apps.registry.models import ModelVersion
+
+__all__ = [
+    "Approval", "Channel", "Deployment", "Fingerprint", "FingerprintJob", "Freeze", "GateReport", "Placement", "Promotion",
+    "PromotionPolicy", "Target", "Verdict",
+]  # fmt: skip
 
 
 class Channel(models.Model):
-    """A name that production asks for ("production"); it points at one model version at a time."""
+    """A name that production asks for ("production"); it points at one model version at a time.
+
+    `segment`: the environment or the users that it serves, such as "eu" or "enterprise"; a label.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="channels")
     name = models.SlugField(max_length=60)
+    segment = models.CharField(max_length=80, blank=True)
     current = models.ForeignKey(ModelVersion, models.PROTECT, null=True, related_name="live_in")
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -31,13 +42,17 @@ class Channel(models.Model):
         return self.name
 
     def forward_moves(self) -> list[Promotion]:
-        """Those that led to what runs now, the newest last: a rollback takes the last one off."""
+        """Those that led to what runs now, the newest last: a rollback takes off what came after the version it goes to."""
         stack: list[Promotion] = []
+        forward: dict[int, Promotion] = {}
         for move in self.promotions.select_related("to_version", "gate_report").order_by("at", "pk"):
-            if move.kind == Promotion.Kind.ROLLBACK:
-                stack.pop()
-            else:
+            if move.kind != Promotion.Kind.ROLLBACK:
+                forward[move.to_version_id] = move
                 stack.append(move)
+                continue
+            under = [index for index, made in enumerate(stack[:-1]) if made.to_version_id == move.to_version_id]
+            # What an earlier rollback has taken off may come back: then it follows what ran before it.
+            stack = stack[: under[-1] + 1] if under else [*stack[:-1], forward[move.to_version_id]]
         return stack
 
 
@@ -99,8 +114,55 @@ class GateReport(models.Model):
         return reverse("promotion:report", args=[self.project.slug, self.pk])
 
 
+class Approval(models.Model):
+    """One person's consent to a report's promotion, where the channel's policy asks for two. Rows are only ever added."""
+
+    gate_report = models.ForeignKey(GateReport, models.CASCADE, related_name="approvals")
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    by_name = models.CharField(max_length=160)
+    reason = models.TextField()
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("at", "pk")
+        constraints = [models.UniqueConstraint(fields=["gate_report", "by"], name="one_approval_per_person")]
+
+    def __str__(self) -> str:
+        return f"{self.by_name} approves {self.gate_report}"
+
+
+class FreezeQuerySet(models.QuerySet["Freeze"]):
+    def active(self) -> Self:
+        return self.filter(Q(until=None) | Q(until__gt=timezone.now()), lifted_at=None)
+
+
+class Freeze(models.Model):
+    """A time in which nobody promotes to a channel; a rollback stays possible. Rows stay, as a part of its history."""
+
+    channel = models.ForeignKey(Channel, models.CASCADE, related_name="freezes")
+    reason = models.TextField()
+    until = models.DateTimeField(null=True, help_text="Null: until somebody lifts it")
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    by_name = models.CharField(max_length=160)
+    at = models.DateTimeField(default=timezone.now)
+    lifted_at = models.DateTimeField(null=True)
+    lifted_by_name = models.CharField(max_length=160, blank=True)
+
+    objects = FreezeQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-at", "-pk")
+
+    def __str__(self) -> str:
+        return f"{self.channel} frozen: {self.reason}"
+
+
 class Promotion(models.Model):
-    """One move of a channel. Rows are only ever added; a rollback is a move back."""
+    """One move of a channel. Rows are only ever added; a rollback is a move back.
+
+    `from_name`, `to_name`, `by_name` are what things were called then: versions are renamed, people leave. `proof` is what was
+    proved on each target before the move (`Deployment.outcomes`).
+    """
 
     class Kind(models.TextChoices):
         INITIAL = "initial"
@@ -115,6 +177,12 @@ class Promotion(models.Model):
     reason = models.TextField(blank=True)
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     at = models.DateTimeField(default=timezone.now)
+    from_name = models.CharField(max_length=120, blank=True)
+    to_name = models.CharField(max_length=120, blank=True)
+    by_name = models.CharField(max_length=160, blank=True)
+    overridden = models.BooleanField(default=False)
+    deployment = models.OneToOneField(Deployment, models.PROTECT, null=True, related_name="promotion")
+    proof = models.JSONField(default=list)
 
     class Meta:
         ordering = ("-at", "-id")

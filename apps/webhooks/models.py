@@ -20,6 +20,14 @@ class Event(models.TextChoices):
     GATE_REPORT_MADE = "gate_report.made", "The gate has compared two evaluations"
     PROMOTION_MADE = "promotion.made", "A channel was moved to another model version"
     ROLLBACK_MADE = "rollback.made", "A channel was moved back to what it ran before"
+    PROMOTION_PROPOSED = "promotion.proposed", "A promotion needs a second person's approval"
+    DEPLOYMENT_REQUESTED = (
+        "deployment.requested",
+        "A channel with this webhook as target deploys a version; 2xx acknowledges it",
+    )
+    DEPLOYMENT_WITHDRAWN = "deployment.withdrawn", "A deployment that this webhook acknowledged was undone"
+    DEPLOYMENT_FAILED = "deployment.failed", "A deployment failed; the version before still serves"
+    CHANNEL_FROZEN = "channel.frozen", "A channel was frozen or unfrozen"
     FLOW_WAITING = "flow.waiting", "A flow waits for a person to decide or to review"
     FLOW_ENDED = "flow.ended", "A run of a flow has ended: it succeeded, failed or was cancelled"
     COMMENT_ADDED = "comment.added", "Someone has commented on something"
