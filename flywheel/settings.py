@@ -45,6 +45,29 @@ def env_ports(name: str) -> list[int]:
     return [int(found[1]), int(found[2])] if found else []
 
 
+def artifact_store(address: str) -> dict[str, Any]:
+    """Where artifacts are kept (docs/artifacts.md): "" for the data folder, or s3://BUCKET/PREFIX. Credentials are boto3's: AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, a profile or the machine's role."""
+    if not address:
+        return {"BACKEND": "apps.registry.stores.DataFolder"}
+    found = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([\w./-]*))?", address)
+    if not found or ".." in address:
+        raise ImproperlyConfigured(f"FLYWHEEL_ARTIFACTS must be s3://BUCKET or s3://BUCKET/PREFIX, not {address!r}.")
+    from botocore.config import Config
+
+    endpoint = os.environ.get("FLYWHEEL_S3_ENDPOINT") or None
+    if endpoint and not re.fullmatch(r"https?://[^/\s@?#]+/?", endpoint):
+        raise ImproperlyConfigured(f"FLYWHEEL_S3_ENDPOINT must be https://HOST, not {endpoint!r}.")
+    patience = {"connect_timeout": 5, "read_timeout": 30, "retries": {"mode": "standard", "total_max_attempts": 3}}
+    style = {"addressing_style": "path"} if endpoint else {}
+    options = {
+        "bucket_name": found[1], "location": (found[2] or "").strip("/"), "endpoint_url": endpoint,
+        "region_name": os.environ.get("FLYWHEEL_S3_REGION") or os.environ.get("AWS_REGION") or "us-east-1",
+        "client_config": Config(signature_version="s3v4", s3=style, **patience), "file_overwrite": True,
+    }  # fmt: skip
+    return {"BACKEND": "apps.registry.buckets.Bucket", "OPTIONS": options}
+
+
 def oidc_apps() -> list[dict[str, Any]]:
     """allauth's settings of the one OpenID Connect provider that the environment names; [] without one."""
     issuer, client, secret = (
@@ -223,6 +246,7 @@ STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = DEBUG
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "artifacts": artifact_store(os.environ.get("FLYWHEEL_ARTIFACTS", "")),
     "staticfiles": {
         "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
         if DEBUG

@@ -33,12 +33,23 @@ class ProjectLock(IntEnum):
     FEEDBACK = 0x666C6662  # shared by those who store runs, exclusive to who says something of a run that is not there
 
 
+@unique
+class NameLock(IntEnum):
+    """The first of two ints; the second is a digest's first four bytes. Two names that share them wait for each other, no more."""
+
+    ARTIFACT = 0x666C6172
+
+
 def acquire(lock: Lock, *, shared: bool = False) -> None:
     _call(f"pg_advisory_xact_lock{'_shared' if shared else ''}", lock)
 
 
 def acquire_in(project_id: int, lock: ProjectLock, *, shared: bool = False) -> None:
     _call(f"pg_advisory_xact_lock{'_shared' if shared else ''}", lock, project_id)
+
+
+def acquire_named(lock: NameLock, digest: str) -> None:
+    _call("pg_advisory_xact_lock", lock, int.from_bytes(bytes.fromhex(digest[:8]), signed=True))
 
 
 def try_acquire_in(project_id: int, lock: ProjectLock) -> bool:

@@ -14,7 +14,7 @@ from apps.core.intervals import wilson
 from apps.core.models import Project
 from apps.environments.models import Verifier
 from apps.registry.actions import base_digest
-from apps.registry.artifacts import ArtifactError, unchanged_path
+from apps.registry.artifacts import ArtifactError, local_path
 from apps.registry.models import ModelKind, ModelVersion
 from workers.lib.calibration import Calibration
 from workers.lib.errors import SpecError
@@ -102,7 +102,7 @@ def folders(project: Project, spec: dict) -> list[dict[str, str]]:
             continue
         base = version.base_version()
         try:
-            adapter = unchanged_path(version.artifact)
+            adapter = local_path(version.artifact)
             changed = base_digest(Path(base.base)) != base.digest
         except ArtifactError as error:
             raise ArtifactError(f"{version} scores nothing. {error}") from error

@@ -13,12 +13,17 @@ class PromotionConfig(AppConfig):
         from apps.promotion.stopping import decided
         from apps.registry.artifacts import free_with
         from apps.registry.models import ModelKind, ModelVersion
+        from apps.training.models import TrainingRun
 
         jobs.DECIDED.append(decided)
 
         def live(version: ModelVersion) -> str:
             names = ", ".join(version.live_in.values_list("name", flat=True))
             return f"It is live in {names}. Promote another version or roll back first." if names else ""
+
+        def keeps(version: ModelVersion) -> str:
+            run = TrainingRun.objects.filter(project=version.project_id, spec__teacher=version.pk).first()
+            return f"It taught the training run {run.name}, whose lineage it is." if run else scores(version)
 
         def scores(version: ModelVersion) -> str:
             names = ", ".join(map(str, verifiers_with(version))) if version.kind == ModelKind.REWARD else ""
@@ -36,7 +41,7 @@ class PromotionConfig(AppConfig):
 
         register(Managed(
             kind="model", noun="the model", plural="Models", model=ModelVersion, name="name", versioned=True,
-            listing="promotion:models", stays=live, keeps=scores, named=taught, before=(free_with,),
+            listing="promotion:models", stays=live, keeps=keeps, named=taught, before=(free_with,),
             warning="Flows and API clients that use the old name must be changed.",
         ))  # fmt: skip
         runs_api.EXTRAS.append(against)

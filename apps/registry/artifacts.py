@@ -1,26 +1,40 @@
 """The artifact store: folders of files, addressed by the SHA-256 of their manifest, never changed.
 
-Model files are safetensors; anything that could be a pickle is refused on registration.
+They are kept in `stores.store()`. What a job reads is a folder of this machine: the store itself where that is the data folder, else a
+copy that is fetched once and verified. Model files are safetensors; anything that could be a pickle is refused.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
 
 from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
+from apps.core.locks import NameLock, acquire_named
 from apps.registry.models import Artifact, ModelVersion
+from apps.registry.stores import StoreError, store
 from workers.lib.folder_digest import entry as entry_of
-from workers.lib.folder_digest import folder_digest, manifest_digest
+from workers.lib.folder_digest import manifest_digest, sha256_of
 
+log = logging.getLogger(__name__)
 SAFE_SUFFIXES = frozenset({".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".jinja"})
 MAX_FILES = 1000
+TRIES = 3  # to read a file of a store whose connection breaks
+SPARE = 64 * 2**20  # bytes that a fetch leaves free on the disk
+
+# What floors above need of artifacts that no model version has: {digests} → those to be kept.
+NEEDED: list[Callable[[set[str]], set[str]]] = []
 
 
 class ArtifactError(Exception):
@@ -49,72 +63,233 @@ def _entry(folder: Path, path: Path) -> dict:
 
 
 def store_folder(folder: Path) -> Artifact:
-    """Copies the folder into the store. The same content twice is one artifact. Raises ArtifactError."""
+    """Copies the folder into the store. The same content twice is one artifact; what of it was lost is replaced. Raises ArtifactError.
+
+    Inside a transaction it cannot be collected before that ends: make its model version there.
+    """
     files = manifest(folder)
     digest = manifest_digest(files)
-    if not _home(digest).is_dir():
-        _copy(folder, files, _home(digest))
-    artifact, _ = Artifact.objects.get_or_create(
-        digest=digest, defaults={"files": files, "size": sum(entry["size"] for entry in files)}
-    )
-    return artifact
+    try:
+        _keep_here(folder, digest, files)
+        _upload(digest, files)  # what takes long comes before the lock
+        with transaction.atomic():
+            acquire_named(NameLock.ARTIFACT, digest)
+            _keep_here(folder, digest, files)
+            _upload(digest, files)
+            size = sum(entry["size"] for entry in files)
+            return Artifact.objects.get_or_create(digest=digest, defaults={"files": files, "size": size})[0]
+    except OSError as error:
+        raise ArtifactError(f"The artifact could not be stored: {_why(error)}.") from error
 
 
 def local_path(artifact: Artifact) -> Path:
-    """The artifact as a folder on this machine. Raises ArtifactError where it is missing or incomplete."""
+    """The artifact as a folder on this machine, fetched where it is not here; every file has its hash. Raises ArtifactError."""
     home = _home(artifact.digest)
-    for entry in artifact.files:
-        path = home / entry["path"]
-        if not path.is_file() or path.stat().st_size != entry["size"]:
-            raise ArtifactError(f"Artifact {artifact} lacks {entry['path']} under {home}. Restore the data folder.")
+    if not (problem := _problem(home, artifact.files)):
+        return home
+    if store().is_here:
+        raise ArtifactError(f"Artifact {artifact} {problem} under {home}. Restore the data folder.")
+    with _alone(home):
+        if _problem(home, artifact.files):
+            _fetch(artifact, home)
     return home
 
 
-def unchanged_path(artifact: Artifact) -> Path:
-    """`local_path`, after all of its files were hashed again. Raises ArtifactError also where one was altered."""
-    home = local_path(artifact)
-    if folder_digest(home) != artifact.digest:
-        raise ArtifactError(f"The files of artifact {artifact} under {home} were altered. Restore the data folder.")
-    return home
+def read_file(artifact: Artifact, name: str) -> bytes:
+    """One file, verified; the others are not fetched. Raises ArtifactError."""
+    return b"".join(chunks_of(artifact, name))
+
+
+def chunks_of(artifact: Artifact, name: str) -> Iterator[bytes]:
+    """A file as it is read from this machine or the store. Raises ArtifactError, at the latest before its last chunk is given where
+    it is not what was stored."""
+    entry = next((entry for entry in artifact.files if entry["path"] == name), None)
+    if entry is None:
+        raise ArtifactError(f"Artifact {artifact} has no file {name}.")
+    try:
+        home, held = _home(artifact.digest), b""
+        path, here = home / name, store().is_here or not _differs(home, entry)
+        for data in _verified(artifact, entry, _read(path) if here else store().chunks(f"{artifact.digest}/{name}")):
+            if held:
+                yield held
+            held = data
+        yield held
+    except OSError as error:
+        raise ArtifactError(f"{name} of artifact {artifact} cannot be read: {_why(error)}.") from error
 
 
 def free_with(versions: QuerySet[ModelVersion]) -> Callable[[], None]:
-    """For model versions that are about to go: frees, once they are gone, the artifacts that no other version has."""
-    digests = [pk for pk in versions.values_list("artifact", flat=True) if pk]
+    """For model versions that are about to go: frees, once they are gone, the artifacts that nothing else needs."""
+    digests = {pk for pk in versions.values_list("artifact", flat=True) if pk}
 
     def free() -> None:
-        gone = list(
-            Artifact.objects.filter(pk__in=digests, model_versions=None)
-            .select_for_update(of=("self",))
-            .values_list("pk", flat=True)
-        )
+        for digest in sorted(digests):
+            acquire_named(NameLock.ARTIFACT, digest)
+        unused = Artifact.objects.filter(pk__in=digests, model_versions=None)
+        gone = dict(unused.select_for_update(of=("self",)).values_list("pk", "files"))
+        for needed in NEEDED:
+            gone = {digest: gone[digest] for digest in gone.keys() - needed(set(gone))}
         Artifact.objects.filter(pk__in=gone).delete()
-        transaction.on_commit(lambda: [shutil.rmtree(_home(digest), ignore_errors=True) for digest in gone])
+        transaction.on_commit(lambda: [_remove(digest, files) for digest, files in gone.items()])
 
     return free
+
+
+def _remove(digest: str, files: list[dict]) -> None:
+    """Unless the same content came back since. What cannot be removed costs space, not the deletion."""
+    with transaction.atomic():
+        acquire_named(NameLock.ARTIFACT, digest)
+        if Artifact.objects.filter(pk=digest).exists():
+            return
+        shutil.rmtree(_home(digest), ignore_errors=True)
+        try:
+            store().remove_folder(digest, [entry["path"] for entry in files])
+        except OSError as error:
+            log.warning("The artifact %s could not be removed from the store: %s", digest[:12], error)
 
 
 def _home(digest: str) -> Path:
     return Path(settings.FLYWHEEL_DATA_DIR) / "artifacts" / digest
 
 
-def _copy(folder: Path, files: list[dict], home: Path) -> None:
+def _problem(home: Path, files: list[dict]) -> str:
+    """What is wrong with a folder, "" where it is whole: an unchanged gigabyte is not hashed again in this process."""
+    for entry in files:
+        if problem := _differs(home, entry):
+            return problem
+    if sum(not path.is_dir() for path in home.rglob("*")) != len(files):
+        return "was altered (it holds other files)"
+    return ""
+
+
+def _differs(home: Path, entry: dict) -> str:
+    path = home / entry["path"]
+    if not path.is_file() or path.is_symlink():
+        return f"lacks {entry['path']}"
+    stat = path.stat()
+    same = stat.st_size == entry["size"]
+    same = same and _hash(str(path), stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) == entry["sha256"]
+    return "" if same else f"was altered ({entry['path']})"
+
+
+@lru_cache(maxsize=4096)
+def _hash(path: str, *changed: int) -> str:
+    """Any write, also one that sets the time of modification back, changes a file's ctime."""
+    return sha256_of(Path(path))
+
+
+def _keep_here(folder: Path, digest: str, files: list[dict]) -> None:
     """Complete or absent: written beside, synced, renamed."""
+    home = _home(digest)
+    if not _problem(home, files):
+        return
+    with _alone(home):
+        if not _problem(home, files):  # somebody else stored it meanwhile
+            return
+        with _beside(home) as beside:
+            for entry in files:
+                target = beside / entry["path"]
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / entry["path"], target)
+                _sync(target)
+
+
+def _upload(digest: str, files: list[dict]) -> None:
+    """What is there already stays: an upload that broke goes on with the file it broke in."""
+    far = store()
+    for entry in () if far.is_here else files:
+        name = f"{digest}/{entry['path']}"
+        if not far.has(name, entry["size"]):
+            far.put(name, _home(digest) / entry["path"])
+
+
+def _fetch(artifact: Artifact, home: Path) -> None:
+    """Raises ArtifactError. Nothing half-fetched is ever under the artifact's name."""
+    try:
+        free = shutil.disk_usage(home.parent).free
+        if free < artifact.size + SPARE:
+            raise OSError(
+                f"{artifact.size / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} MiB are free on the disk"
+            )
+        with _beside(home) as beside:
+            for entry in artifact.files:
+                target = beside.joinpath(*_inside(entry["path"]).parts)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _fetch_file(artifact, entry, target)
+    except OSError as error:
+        raise ArtifactError(f"Artifact {artifact} could not be fetched: {_why(error)}.") from error
+
+
+def _fetch_file(artifact: Artifact, entry: dict, target: Path) -> None:
+    name = f"{artifact.digest}/{entry['path']}"
+    for tried in range(1, TRIES + 1):
+        try:
+            with target.open("wb") as file:
+                for data in _verified(artifact, entry, store().chunks(name)):
+                    file.write(data)
+        except StoreError:
+            if tried == TRIES:
+                raise
+        else:
+            _sync(target)
+            break
+
+
+def _verified(artifact: Artifact, entry: dict, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The chunks. Raises OSError where they are more or other bytes than were stored, before more are taken than there should be."""
+    digest, size = hashlib.sha256(), 0
+    for data in chunks:
+        digest.update(data)
+        size += len(data)
+        if size > entry["size"]:
+            break
+        yield data
+    if (size, digest.hexdigest()) != (entry["size"], entry["sha256"]):
+        raise OSError(f"{entry['path']} is not what was stored: it was altered or cut off. Restore it from a backup")
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while data := file.read(2**20):
+            yield data
+
+
+def _inside(name: str) -> PurePosixPath:
+    """Raises OSError for a name that leads out of its folder."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\\" in name:
+        raise OSError(f"{name!r} leads out of the artifact's folder")
+    return path
+
+
+@contextmanager
+def _beside(home: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `home` at the end, and is gone where that is not reached."""
     home.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix="incoming-", dir=home.parent))
     try:
-        for entry in files:
-            target = beside / entry["path"]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / entry["path"], target)
-            _sync(target)
+        yield beside
+        if home.exists():  # what it replaces is damaged
+            home.rename(beside.with_name(f"{beside.name}-old"))
         beside.rename(home)
-    except OSError as error:
+    finally:
         shutil.rmtree(beside, ignore_errors=True)
-        if not home.is_dir():
-            raise ArtifactError(f"The artifact could not be stored: {error.strerror}.") from error
+        shutil.rmtree(beside.with_name(f"{beside.name}-old"), ignore_errors=True)
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """One thread of one process of this machine at a time."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with home.with_name(f".{home.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _sync(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from apps.core.models import Project
 from apps.registry.actions import ModelError, check_base_folder, checked_address, refuse_reward_model
-from apps.registry.artifacts import ArtifactError, local_path
+from apps.registry.artifacts import ArtifactError, local_path, read_file
 from apps.registry.managed import is_up, served_name
 from apps.registry.models import Dialect, Engine, Health, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
 from apps.registry.prices import known_prices, price_of
@@ -148,8 +148,8 @@ def _does_not_fit(server: Server, adapter: ModelVersion) -> str:
 def rank_of(adapter: ModelVersion) -> int:
     """Its LoRA rank; 0 where its files do not say."""
     try:
-        found = json.loads((local_path(adapter.artifact) / "adapter_config.json").read_text()).get("r")
-    except (ArtifactError, OSError, ValueError, AttributeError):
+        found = json.loads(read_file(adapter.artifact, "adapter_config.json")).get("r")
+    except (ArtifactError, ValueError, AttributeError):
         return 0
     return found if isinstance(found, int) else 0
 

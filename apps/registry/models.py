@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any, Self
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
 
 from apps.core.diffing import changed_parts
 from apps.core.models import ACTIVE_STATES, Archivable, ArchivableQuerySet, Job, Project
@@ -357,3 +359,49 @@ class ModelVersion(Archivable):
     def base_version(self) -> ModelVersion:
         """The base model that it stands on; itself where it has none."""
         return next((node for node in [self, *self.ancestors()] if node.kind == ModelKind.BASE), self)
+
+
+class UsedLink(models.Model):
+    """A download address that was used: it works once. Kept until the address would have expired by itself."""
+
+    nonce = models.UUIDField(primary_key=True)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+")
+    expires_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return str(self.nonce)
+
+
+class AdapterUpload(models.Model):
+    """An adapter that comes in parts (`uploads`). `files` are [{path, size, sha256}] as they were announced."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="adapter_uploads")
+    name = models.SlugField(max_length=80)
+    parent = models.ForeignKey(ModelVersion, models.PROTECT, related_name="+")
+    files = models.JSONField()
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-created_at",)
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name", "parent", "files"], name="one_upload_per_content")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} (upload)"
+
+
+class AdapterPart(models.Model):
+    """A part of a file of an upload that is in the store."""
+
+    upload = models.ForeignKey(AdapterUpload, models.CASCADE, related_name="parts")
+    path = models.CharField(max_length=80)
+    number = models.PositiveIntegerField(help_text="From 0")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["upload", "path", "number"], name="one_row_per_part")]
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.number}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from django.conf import settings
+from django.db import transaction
 from safetensors import SafetensorError, safe_open
 
 from apps.core.models import Project
@@ -77,13 +78,18 @@ def register_trained_adapter(
         finally:
             for source in given.values() if folder else ():
                 source.close()
-        rank = check_adapter(Path(made), parent)
-        try:
-            artifact = store_folder(Path(made))
-        except ArtifactError as error:
-            raise ModelError(str(error)) from error
-    lineage = {"trained": "elsewhere", "rank": rank}
-    return register_adapter(project=project, name=name, parent=parent, artifact=artifact, lineage=lineage, by=by)
+        return register_checked(project=project, name=name, parent=parent, folder=Path(made), by=by)
+
+
+def register_checked(*, project: Project, name: str, parent: ModelVersion, folder: Path, by: Any) -> ModelVersion:
+    """Raises ModelError for what is no adapter of the base of `parent`."""
+    lineage = {"trained": "elsewhere", "rank": check_adapter(folder, parent)}
+    try:
+        with transaction.atomic():
+            given = {"artifact": store_folder(folder), "lineage": lineage, "by": by}
+            return register_adapter(project=project, name=name, parent=parent, **given)
+    except ArtifactError as error:
+        raise ModelError(str(error)) from error
 
 
 def _from_folder(folder: Path) -> dict[str, BinaryIO]:

@@ -12,11 +12,19 @@ class TrainingConfig(AppConfig):
         JUDGED.append(hear)
         from apps.core.managed.objects import Managed, register
         from apps.evals.models import EvalRun, Split
+        from apps.registry import artifacts
         from apps.training.lineage import narrow
         from apps.training.models import TrainingRun
         from apps.trajectories import filters
 
         filters.LINKED["trained"] = narrow
+
+        def returned(digests: set[str]) -> set[str]:
+            """Adapters that a cluster's job has sent, of which no version is made yet."""
+            rows = TrainingRun.objects.active().filter(result__returned__artifact__in=list(digests))
+            return set(rows.values_list("result__returned__artifact", flat=True))
+
+        artifacts.NEEDED.append(returned)
 
         def made(run: TrainingRun) -> str:
             return f"It made {run.model_version}, whose lineage it is." if run.model_version else ""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,24 @@ def test_a_damaged_store_is_said(folder: Path) -> None:
     artifact = store_folder(folder)
     (local_path(artifact) / "adapter_model.safetensors").unlink()
     with pytest.raises(ArtifactError, match="lacks adapter_model"):
+        local_path(artifact)
+
+
+def test_what_was_altered_is_not_read_whatever_its_size_and_time(folder: Path) -> None:
+    artifact = store_folder(folder)
+    path = local_path(artifact) / "adapter_model.safetensors"
+    before = path.stat()
+    path.write_bytes(b"WEIGHTS")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(ArtifactError, match="was altered"):
+        local_path(artifact)
+    assert store_folder(folder) == artifact and local_path(artifact).is_dir(), "stored again, it is whole"
+
+
+def test_a_file_that_was_added_is_said(folder: Path) -> None:
+    artifact = store_folder(folder)
+    (local_path(artifact) / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ArtifactError, match="other files"):
         local_path(artifact)
 
 

@@ -1,0 +1,61 @@
+"""Artifacts in a bucket of S3, or of any server that speaks like it. Imported only where the settings name one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from django.core.files import File
+from storages.backends.s3 import S3Storage
+from urllib3.exceptions import HTTPError
+
+from apps.registry.stores import CHUNK, StoreError
+
+FAILS = (BotoCoreError, ClientError, HTTPClientError, HTTPError)
+
+
+def said(call: Callable) -> Callable:
+    @wraps(call)
+    def wrapper(self: Bucket, name: str, *given: Any) -> Any:
+        try:
+            return call(self, name, *given)
+        except FAILS as error:
+            raise self.failure(error, name) from error
+
+    return wrapper
+
+
+class Bucket(S3Storage):
+    is_here = False
+
+    def failure(self, error: Exception, name: str) -> StoreError:
+        code = error.response.get("Error", {}).get("Code", "") if isinstance(error, ClientError) else ""
+        if code in ("404", "NoSuchKey"):
+            return StoreError(f"the bucket {self.bucket_name} has no {name}")
+        return StoreError(f"the bucket {self.bucket_name} does not answer ({code or type(error).__name__})")
+
+    @said
+    def put(self, name: str, path: Path) -> None:
+        """Large files go in parts; a part that fails is sent again."""
+        with path.open("rb") as file:
+            self.save(name, File(file))
+
+    @said
+    def has(self, name: str, size: int) -> bool:
+        return self.exists(name) and self.size(name) == size
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """As they come: nothing of it is kept in memory or on disk. Raises StoreError."""
+        try:
+            body = self.bucket.Object(self._normalize_name(name)).get()["Body"]
+            yield from body.iter_chunks(CHUNK)
+        except FAILS as error:
+            raise self.failure(error, name) from error
+
+    @said
+    def remove_folder(self, name: str, files: list[str]) -> None:
+        for file in files:
+            self.delete(f"{name}/{file}")

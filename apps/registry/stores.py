@@ -1,0 +1,61 @@
+"""Where artifacts are kept: `STORAGES["artifacts"]`, a folder of this machine (here) or a bucket (`buckets`)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from django.conf import settings
+from django.core.files.storage import FileSystemStorage, storages
+
+CHUNK = 2**20
+
+
+class StoreError(OSError):
+    """A store that is down, slow, full, or lacks a file; the message says which."""
+
+
+class DataFolder(FileSystemStorage):
+    """`artifacts` of the data folder, as the settings name it now."""
+
+    is_here = True
+
+    @property
+    def base_location(self) -> str:  # type: ignore[override]
+        return str(Path(settings.FLYWHEEL_DATA_DIR) / "artifacts")
+
+    @property
+    def location(self) -> str:  # type: ignore[override]
+        return self.base_location
+
+    def put(self, name: str, path: Path) -> None:
+        """Complete or absent."""
+        target = Path(self.path(name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.with_name(f"{target.name}.{uuid4().hex}")
+        try:
+            shutil.copyfile(path, beside)
+            beside.rename(target)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def has(self, name: str, size: int) -> bool:
+        path = Path(self.path(name))
+        return path.is_file() and path.stat().st_size == size
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Raises OSError."""
+        with Path(self.path(name)).open("rb") as file:
+            while data := file.read(CHUNK):
+                yield data
+
+    def remove_folder(self, name: str, files: list[str]) -> None:
+        shutil.rmtree(self.path(name), ignore_errors=True)
+
+
+def store() -> Any:
+    """`DataFolder` or `buckets.Bucket`."""
+    return storages["artifacts"]

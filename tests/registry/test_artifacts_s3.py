@@ -1,0 +1,184 @@
+"""Artifacts in a bucket: an S3 server of this machine (moto's)."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from apps.registry import artifacts, buckets
+from apps.registry.artifacts import ArtifactError, _home, chunks_of, free_with, local_path, read_file, store_folder
+from apps.registry.models import Artifact, ModelVersion
+from tests.factories import make_adapter, make_base, make_project
+from tests.registry.s3 import BUCKET, client_of, s3_server, use_bucket
+
+pytestmark = pytest.mark.django_db
+PREFIX = "team/artifacts"
+WEIGHTS = "adapter_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    with s3_server() as address:
+        client_of(address).create_bucket(Bucket=BUCKET)
+        yield address
+
+
+@pytest.fixture
+def bucket(address: str, settings: Any, monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> Any:
+    use_bucket(settings, monkeypatch, address)
+    client = client_of(address)
+    yield client
+    for row in client.list_objects_v2(Bucket=BUCKET).get("Contents", []):
+        client.delete_object(Bucket=BUCKET, Key=row["Key"])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / WEIGHTS).write_bytes(b"weights" * 1000)
+    (source / "adapter_config.json").write_text("{}")
+    return source
+
+
+def keys(client: Any) -> list[str]:
+    return [row["Key"] for row in client.list_objects_v2(Bucket=BUCKET).get("Contents", [])]
+
+
+def elsewhere(artifact: Artifact) -> Artifact:
+    """As on another machine, which has nothing of it."""
+    shutil.rmtree(_home(artifact.digest))
+    return artifact
+
+
+def test_another_machine_has_it_from_the_bucket(bucket: Any, folder: Path) -> None:
+    made = elsewhere(store_folder(folder))
+    assert sorted(keys(bucket)) == [f"{PREFIX}/{made.digest}/{name}" for name in ("adapter_config.json", WEIGHTS)]
+    home = local_path(made)
+    assert (home / WEIGHTS).read_bytes() == b"weights" * 1000 and home == _home(made.digest)
+    assert not list(home.parent.glob("incoming-*"))
+
+
+def test_one_file_is_read_without_the_others(bucket: Any, folder: Path) -> None:
+    made = elsewhere(store_folder(folder))
+    assert read_file(made, "adapter_config.json") == b"{}" and not _home(made.digest).exists()
+
+
+def test_an_upload_that_broke_goes_on(bucket: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, sent = buckets.Bucket.put, []
+
+    def breaks(self: Any, name: str, path: Path) -> None:
+        if WEIGHTS in name and len(sent) < 2:
+            sent.append(name)
+            raise buckets.StoreError("the bucket does not answer")
+        sent.append(name)
+        put(self, name, path)
+
+    monkeypatch.setattr(buckets.Bucket, "put", breaks)
+    with pytest.raises(ArtifactError, match="does not answer"):
+        store_folder(folder)
+    assert not Artifact.objects.exists(), "what is not whole in the store is no artifact"
+    made = store_folder(folder)
+    assert [name.rpartition("/")[2] for name in sent].count("adapter_config.json") == 1
+    assert local_path(elsewhere(made)).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda s3, key: s3.put_object(Bucket=BUCKET, Key=key, Body=b"WEIGHTS" * 1000), "altered or cut off"),
+        (lambda s3, key: s3.put_object(Bucket=BUCKET, Key=key, Body=b"weights" * 999), "altered or cut off"),
+        (lambda s3, key: s3.put_object(Bucket=BUCKET, Key=key, Body=b"weights" * 900_000), "altered or cut off"),
+        (lambda s3, key: s3.delete_object(Bucket=BUCKET, Key=key), "has no"),
+    ],
+)
+def test_other_bytes_are_never_served(bucket: Any, folder: Path, spoil: Any, says: str) -> None:
+    made = elsewhere(store_folder(folder))
+    spoil(bucket, f"{PREFIX}/{made.digest}/{WEIGHTS}")
+    with pytest.raises(ArtifactError, match=says):
+        local_path(made)
+    assert not _home(made.digest).exists() and not list(_home(made.digest).parent.glob("incoming-*"))
+    with pytest.raises(ArtifactError, match=says):
+        b"".join(chunks_of(made, WEIGHTS))
+
+
+def test_a_copy_that_was_altered_here_is_fetched_again(bucket: Any, folder: Path) -> None:
+    made = store_folder(folder)
+    (_home(made.digest) / WEIGHTS).write_bytes(b"WEIGHTS" * 1000)
+    assert (local_path(made) / WEIGHTS).read_bytes() == b"weights" * 1000
+    (_home(made.digest) / "pytorch_model.bin").write_bytes(b"pickle")
+    assert not (local_path(made) / "pytorch_model.bin").exists()
+
+
+def test_a_store_that_is_down_says_so(bucket: Any, folder: Path, settings: Any, monkeypatch: Any) -> None:
+    made = elsewhere(store_folder(folder))
+    use_bucket(settings, monkeypatch, "http://127.0.0.1:9")
+    with pytest.raises(ArtifactError, match="does not answer"):
+        local_path(made)
+
+
+def test_a_full_disk_says_so_and_leaves_nothing(bucket: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = elsewhere(store_folder(folder))
+    usage = shutil.disk_usage(folder)
+    monkeypatch.setattr(artifacts.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(ArtifactError, match="MiB are free on the disk"):
+        local_path(made)
+    assert not list(_home(made.digest).parent.glob("incoming-*"))
+
+
+@pytest.mark.parametrize("name", ["../../etc/cron.txt", "/etc/passwd", "a/../../b", "..\\b"])
+def test_a_name_that_climbs_out_is_refused(bucket: Any, folder: Path, name: str) -> None:
+    made = elsewhere(store_folder(folder))
+    made.files = [made.files[0] | {"path": name}]
+    with pytest.raises(ArtifactError, match="leads out"):
+        local_path(made)
+
+
+def test_many_callers_fetch_it_once(bucket: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = elsewhere(store_folder(folder))
+    chunks, asked, found = buckets.Bucket.chunks, [], []
+    monkeypatch.setattr(buckets.Bucket, "chunks", lambda self, name: asked.append(name) or chunks(self, name))
+
+    def fetch() -> None:
+        found.append(local_path(made))
+        connection.close()
+
+    threads = [threading.Thread(target=fetch) for _ in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert len(found) == 6 and len(set(found)) == 1 and len(asked) == 2
+
+
+def test_what_nothing_needs_any_more_leaves_the_bucket(
+    bucket: Any, data_dir: Path, django_capture_on_commit_callbacks: Any
+) -> None:
+    project = make_project()
+    base = make_base(project, data_dir)
+    gone, kept = make_adapter(project, base, data_dir), make_adapter(project, base, data_dir)
+    with django_capture_on_commit_callbacks(execute=True):
+        free = free_with(ModelVersion.objects.filter(pk=gone.pk))
+        ModelVersion.objects.filter(pk=gone.pk)._raw_delete("default")
+        free()
+    assert {key.split("/")[2] for key in keys(bucket)} == {kept.artifact_id}
+
+
+def test_what_came_back_meanwhile_stays(bucket: Any, data_dir: Path, django_capture_on_commit_callbacks: Any) -> None:
+    project = make_project()
+    base = make_base(project, data_dir)
+    version = make_adapter(project, base, data_dir)
+    folder = next(data_dir.glob("adapter-*"))
+    with django_capture_on_commit_callbacks() as callbacks:
+        free = free_with(ModelVersion.objects.filter(pk=version.pk))
+        ModelVersion.objects.filter(pk=version.pk)._raw_delete("default")
+        free()
+    again = store_folder(folder)
+    [callback() for callback in callbacks]
+    assert local_path(elsewhere(again)).is_dir()
