@@ -271,7 +271,7 @@ def test_a_job_is_told_where_the_weights_are_and_altered_ones_are_refused(run: E
     job = run.environment.job_spec(verifier=spec)
     assert job["verifier"] == spec and job["clients"]["reward_models"] == [folder]
     (local_path(model.artifact) / "adapter_model.safetensors").write_bytes(b"wEights")
-    with pytest.raises(ArtifactError, match=r"base-reward-v1 scores nothing\. The files of artifact .* were altered"):
+    with pytest.raises(ArtifactError, match=r"base-reward-v1 scores nothing\. Artifact .* was altered"):
         client_specs(run.environment, spec)
 
 
