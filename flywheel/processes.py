@@ -19,8 +19,10 @@ INGEST = min(4, max(2, os.cpu_count() or 1))
 SERVE = int(os.environ.get("FLYWHEEL_SERVE_AT_ONCE") or 1)
 WORKERS = {"default": 2, "ingest": INGEST, "eval": 1, "train": 1, "serve": SERVE}  # queue: tasks at once
 OPTIONAL = {"serve"}  # only where vLLM is installed; nothing else waits for it
-NAMES = ("web", *WORKERS, "beat")
+NAMES = ("web", "endpoint", *WORKERS, "beat")
+ENDPOINT_PORT = 8001
 WEB_PROCESSES = 2
+ENDPOINT_STOPS_S = 30  # for which open streams may go on
 # Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its checkpoint.
 STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT, "serve": signal.SIGQUIT}
 CELERY = ("celery", "-q", "-A", "flywheel")
@@ -30,6 +32,8 @@ def command(name: str, *, host: str = "0.0.0.0", port: int = 8000) -> list[str]:
     """The arguments after `python -m`."""
     if name == "web":
         return _web(host, port)
+    if name == "endpoint":
+        return _endpoint(host, port)
     if name == "beat":
         return [*CELERY, "beat", "--pidfile=", "--loglevel", "WARNING"]
     given = {"-Q": name, "-n": f"{name}@%h", "--concurrency": str(WORKERS[name]), "--loglevel": "WARNING"}
@@ -59,12 +63,31 @@ def _web(host: str, port: int) -> list[str]:
     ]  # fmt: skip
 
 
+def _endpoint(host: str, port: int) -> list[str]:
+    """One process: limits by key are counted there. Streams that are open when it is stopped may end."""
+    given = {
+        "interface": "asgi",
+        "host": host,
+        "port": port,
+        "loop": "uvloop",
+        "backlog": 2048,
+        "backpressure": 2000,
+        "workers-kill-timeout": ENDPOINT_STOPS_S,
+        "respawn-interval": 1,
+        "log-level": "warning",
+        "log-config": Path(__file__).with_name("granian_logging.json"),
+    }
+    options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
+    return ["granian", *options, "--factory", "--no-ws", "--respawn-failed-workers", "flywheel.endpoint:application"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m flywheel.processes", description=__doc__)
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--host", default="0.0.0.0")
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
+    given.port = given.port or (ENDPOINT_PORT if given.name == "endpoint" else 8000)
     os.execv(sys.executable, [sys.executable, "-m", *command(given.name, host=given.host, port=given.port)])
 
 

@@ -36,6 +36,11 @@ def env_keys(name: str, default: str) -> list[str]:
     return items
 
 
+def endpoint_url(url: str) -> str:
+    """Of the endpoint beside the pages: the port that its process listens on."""
+    return re.sub(r"(:\d+)?$", f":{processes.ENDPOINT_PORT}", url)
+
+
 def env_ports(name: str) -> list[int]:
     """[first, last]; [] where nothing is given."""
     value = os.environ.get(name, "")
@@ -124,6 +129,7 @@ INSTALLED_APPS = [
     "apps.reviews",
     "apps.training",
     "apps.promotion",
+    "apps.serving",
     "apps.automation",
     "apps.dashboard",
     "apps.demo",
@@ -394,6 +400,19 @@ FLYWHEEL_VLLM = os.environ.get("FLYWHEEL_VLLM", str(BASE_DIR / ".venv-vllm" / "b
 # strangers reach, and the first and last of the ports that may be taken (empty: any).
 FLYWHEEL_SERVE_HOST = os.environ.get("FLYWHEEL_SERVE_HOST") or "127.0.0.1"
 FLYWHEEL_SERVE_PORTS = env_ports("FLYWHEEL_SERVE_PORTS")
+
+# The endpoint (docs/endpoint.md): where people reach it, where it keeps answers until the database has them, and its bounds: bytes
+# of a request and an answer, seconds until a connection, a stream's first byte, a whole answer, and between two pieces of a stream.
+FLYWHEEL_ENDPOINT_URL = (os.environ.get("FLYWHEEL_ENDPOINT_URL") or endpoint_url(FLYWHEEL_URL)).rstrip("/")
+FLYWHEEL_ENDPOINT_SPOOL = os.environ.get("FLYWHEEL_ENDPOINT_SPOOL") or str(FLYWHEEL_DATA_DIR / "endpoint")
+FLYWHEEL_ENDPOINT = {
+    "body": int(os.environ.get("FLYWHEEL_ENDPOINT_BODY_MB") or 32) * 2**20,
+    "answer": int(os.environ.get("FLYWHEEL_ENDPOINT_ANSWER_MB") or 64) * 2**20,
+    "connect_s": float(os.environ.get("FLYWHEEL_ENDPOINT_CONNECT_S") or 5),
+    "first_s": float(os.environ.get("FLYWHEEL_ENDPOINT_FIRST_BYTE_S") or 120),
+    "whole_s": float(os.environ.get("FLYWHEEL_ENDPOINT_WHOLE_S") or 600),
+    "idle_s": float(os.environ.get("FLYWHEEL_ENDPOINT_IDLE_S") or 60),
+}
 
 LOGGING = {
     "version": 1,

@@ -21,7 +21,16 @@ from flywheel import embedded
 from flywheel.orphans import end_with_parent
 from flywheel.processes import NAMES, STOP_SIGNAL, command
 
-COLOURS = {"web": "36", "default": "32", "ingest": "37", "eval": "34", "train": "35", "serve": "31", "beat": "33"}
+COLOURS = {
+    "web": "36",
+    "endpoint": "96",
+    "default": "32",
+    "ingest": "37",
+    "eval": "34",
+    "train": "35",
+    "serve": "31",
+    "beat": "33",
+}
 UNSHOWN_LINES = 5_000  # wait for the terminal; more are only in the log
 STOP_PATIENCE_S = 40.0
 QUIET = "ignore:You're running the worker"  # as root, three times at each start
@@ -57,6 +66,16 @@ def require_free_port(host: str, port: int) -> None:
             ) from error
 
 
+def free_port_after(host: str, port: int) -> int:
+    """Of the endpoint: usually the next one. Raises StackError where none of some is free."""
+    last = min(port + 20, 65_535)
+    for found in range(port + 1, last + 1):
+        with contextlib.suppress(StackError):
+            require_free_port(host, found)
+            return found
+    raise StackError(f"No port from {port + 1} to {last} is free for the endpoint. Choose another with --port.")
+
+
 def names_here() -> list[str]:
     """The processes of this machine: `serve` only where vLLM is installed."""
     return [name for name in NAMES if name != "serve" or Path(settings.FLYWHEEL_VLLM).exists()]
@@ -67,6 +86,7 @@ class Stack:
 
     def __init__(self, host: str, port: int, *, quiet: bool = False) -> None:
         self.host, self.port, self.quiet = host, port, quiet
+        self.endpoint_port = free_port_after(host, port)
         self.programs = [
             Program(name, self._command(name), STOP_SIGNAL.get(name, signal.SIGTERM)) for name in names_here()
         ]
@@ -82,8 +102,13 @@ class Stack:
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
         return f"http://{host}:{self.port}"
 
+    @property
+    def endpoint_url(self) -> str:
+        return f"{self.url.rpartition(':')[0]}:{self.endpoint_port}"
+
     def _command(self, name: str) -> list[str]:
-        return [sys.executable, "-m", *command(name, host=self.host, port=self.port)]
+        port = self.endpoint_port if name == "endpoint" else self.port
+        return [sys.executable, "-m", *command(name, host=self.host, port=port)]
 
     def heed_signals(self) -> None:
         """Ctrl-C and SIGTERM raise KeyboardInterrupt in the main thread. One that comes while it forks is raised after that:
@@ -123,7 +148,7 @@ class Stack:
             start_new_session=True,
             # Beat's handler asks the database: a second signal meanwhile waits for ever for the first one's connection.
             preexec_fn=end_with_parent(signal.SIGKILL if program.name == "beat" else program.stop_signal),
-            env={"MALLOC_ARENA_MAX": "2", "FLYWHEEL_URL": self.url}
+            env={"MALLOC_ARENA_MAX": "2", "FLYWHEEL_URL": self.url, "FLYWHEEL_ENDPOINT_URL": self.endpoint_url}
             | os.environ
             | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
         )

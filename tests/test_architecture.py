@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
     "core", "webhooks", "notifications", "teamwork", "registry", "trajectories", "failures", "environments", "evals", "prompts", "reviews", "training", "promotion",
-    "automation", "dashboard", "demo",
+    "serving", "automation", "dashboard", "demo",
 )  # fmt: skip
 LIGHT = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

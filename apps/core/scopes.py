@@ -46,6 +46,10 @@ ABOUT_ROLES = {
 
 class Scope(models.TextChoices):
     INGEST = "ingest", "Send trajectories, feedback, and OpenTelemetry data"
+    GENERATE = (
+        "generate",
+        "Ask the models of the project's channels at the endpoint (/v1/chat/completions, /v1/responses)",
+    )
     READ = "read", "Read everything in the project: trajectories, eval sets, evaluations, models, gate reports"
     EVALUATE = (
         "evaluate",
@@ -61,8 +65,8 @@ class Scope(models.TextChoices):
         return str(self.label)
 
 
-INGEST, READ, EVALUATE, MANAGE = Scope
-# What whoever made a key must still be in its project. Sending is the project's own: production goes on when a person leaves.
+INGEST, GENERATE, READ, EVALUATE, MANAGE = Scope
+# What whoever made a key must still be in its project. Sending and asking are the project's own: production goes on when a person leaves.
 ROLE_FOR = {Scope.READ: Role.VIEWER, Scope.EVALUATE: Role.ENGINEER, Scope.MANAGE: Role.ENGINEER}
 
 

@@ -241,14 +241,18 @@ class Posts:
             try:
                 async with asyncio.timeout(self._connect_s):
                     _, connection = await loop.create_connection(
-                        lambda: _Connection(self.bounds), address, self.port, ssl=self.tls, server_hostname=name
+                        self.protocol, address, self.port, ssl=self.tls, server_hostname=name
                     )
-                return connection
+                return cast(_Connection, connection)
             except TimeoutError:
                 problem = f"no connection within {self._connect_s:g} s"
             except (OSError, ssl.SSLError) as error:
                 problem = f"no connection: {_in_words(error)}"
         raise NoAnswer(problem)
+
+    def protocol(self) -> asyncio.Protocol:
+        """What speaks over a new connection."""
+        return _Connection(self.bounds)
 
     async def _addresses(self) -> list[str]:
         """Checked. Raises RefusedAddress, NoAnswer."""

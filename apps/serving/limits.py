@@ -1,0 +1,81 @@
+"""How much one key may ask for: requests and tokens per minute, answers at a time. Pure; of one process."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """0 is no limit."""
+
+    requests: int = 0
+    tokens: int = 0
+    at_once: int = 0
+
+
+class Exceeded(Exception):
+    """Which limit, as a sentence, and the seconds after which asking again has a chance."""
+
+    def __init__(self, sentence: str, wait_s: float) -> None:
+        super().__init__(sentence)
+        self.wait_s = max(1, math.ceil(wait_s))
+
+
+class _Bucket:
+    """Holds a minute's worth and is refilled all the time. It may be overdrawn: what an answer costs is known at its end."""
+
+    def __init__(self, most: int, now: float) -> None:
+        self.most, self.level, self.at = most, float(most), now
+
+    def refill(self, most: int, now: float) -> None:
+        if most != self.most:
+            self.level += most - self.most
+            self.most = most
+        self.level = min(self.most, self.level + (now - self.at) * self.most / MINUTE_S)
+        self.at = now
+
+    def wait_for(self, amount: float) -> float:
+        """Seconds until there is so much; 0 where there is."""
+        return max(0.0, (amount - self.level) * MINUTE_S / self.most)
+
+
+class Meter:
+    """What one key has used lately. `begin` before an answer, `end` after it, always both."""
+
+    def __init__(self, now: float) -> None:
+        self.open = 0
+        self.requests, self.tokens = _Bucket(0, now), _Bucket(0, now)
+
+    def begin(self, limits: Limits, now: float) -> None:
+        """Raises Exceeded, and counts nothing then."""
+        self.requests.refill(limits.requests, now)
+        self.tokens.refill(limits.tokens, now)
+        if limits.at_once and self.open >= limits.at_once:
+            raise Exceeded(f"This API key has {self.open} answers open at a time, which is its limit.", 1)
+        if limits.requests and (wait := self.requests.wait_for(1)):
+            raise Exceeded(f"This API key may send {limits.requests} requests per minute.", wait)
+        if limits.tokens and (wait := self.tokens.wait_for(1)):
+            raise Exceeded(f"This API key may use {limits.tokens} tokens per minute.", wait)
+        self.requests.level -= 1
+        self.open += 1
+
+    def end(self, tokens: int) -> None:
+        self.open -= 1
+        self.tokens.level -= tokens
+
+    def headers(self, limits: Limits) -> list[tuple[bytes, bytes]]:
+        """As OpenAI's API says what is left."""
+        found = []
+        for name, most, bucket in (
+            ("requests", limits.requests, self.requests),
+            ("tokens", limits.tokens, self.tokens),
+        ):
+            if most:
+                found.append((f"x-ratelimit-limit-{name}".encode(), str(most).encode()))
+                left = max(0, math.floor(bucket.level))
+                found.append((f"x-ratelimit-remaining-{name}".encode(), str(left).encode()))
+        return found

@@ -1,0 +1,170 @@
+"""What was answered, as the span that OpenTelemetry's conventions would make of it: the way into trajectories that exists. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from apps.serving.spool import Record
+from apps.trajectories.decoding import clean
+from apps.trajectories.otlp.spans import Scope, Span
+from workers.lib.messages import Message, content_text, error_text, from_items
+from workers.lib.streamed import END, ChatPieces, Events, ResponsePieces
+
+SCOPE = Scope("flywheel.endpoint", "1")
+INCOMPLETE = {
+    "left": "The client went away before the answer was complete.",
+    "broken": "The server ended the answer in the middle.",
+    "late": "The server sent nothing for too long.",
+    "unreached": "No server answered.",
+}
+CLIENT, ERROR = 3, 2  # of OTLP's span kinds and status codes
+
+
+def span_of(record: Record) -> Span:
+    """One call of a model. Its trace is the caller's own where the request named one, so that both are one run."""
+    asked, answer = _json(record.request), _answer(record)
+    attributes: dict[str, Any] = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": record.channel,
+        "gen_ai.response.model": record.version,
+        "gen_ai.agent.name": record.channel,
+        "gen_ai.agent.version": record.version,
+        "session.id": record.session,
+        "user.id": record.user,
+        "gen_ai.input.messages": _dumped(_asked_messages(record, asked)),
+        "gen_ai.output.messages": _dumped(_said(record, answer)),
+        "gen_ai.tool.definitions": _dumped(asked.get("tools")),
+        "flywheel.channel": record.channel,
+        "flywheel.model_version": record.version_id,
+        "flywheel.server": record.server,
+        "flywheel.served_as": record.served_as,
+        "flywheel.api_key": record.key,
+        "flywheel.protocol": record.protocol,
+        "flywheel.stream": record.stream,
+        "flywheel.ended": record.ended,
+        "flywheel.http_status": record.status,
+        "flywheel.time_to_first_token_ms": _ms(record.first_ns - record.started_ns) if record.first_ns else None,
+        "flywheel.servers_tried": record.servers_tried if record.servers_tried > 1 else None,
+        "flywheel.metadata": record.metadata or None,
+        "gen_ai.response.id": answer.get("id"),
+        "langfuse.trace.tags": ["client-left"] if record.ended == "left" else None,
+        **_usage(record, answer),
+    }
+    problem = _problem(record, answer)
+    return Span(
+        record.trace_id,
+        record.span_id,
+        record.parent_id,
+        f"chat {record.channel}",
+        CLIENT,
+        record.started_ns,
+        record.ended_ns,
+        ERROR if problem else 0,
+        problem,
+        clean({name: value for name, value in attributes.items() if value not in (None, "")}),
+        resource={"service.name": f"{record.channel}@{record.version}"},
+        scope=SCOPE,
+    )
+
+
+def _ms(ns: int) -> float:
+    return round(ns / 1e6, 1)
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    """{} for what is no JSON object."""
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _dumped(value: Any) -> str | None:
+    return json.dumps(value, ensure_ascii=False) if value else None
+
+
+def _asked_messages(record: Record, asked: dict[str, Any]) -> Any:
+    """What the model saw: with the prompt version's parts, where one stands in front."""
+    if record.protocol == "chat":
+        return asked.get("messages")
+    instructions = asked.get("instructions")
+    system = [{"role": "system", "content": instructions}] if isinstance(instructions, str) and instructions else []
+    try:
+        return [*system, *from_items(asked.get("input") or [])]
+    except ValueError:
+        return [*system, {"role": "user", "content": json.dumps(asked.get("input"), ensure_ascii=False)}]
+
+
+def _answer(record: Record) -> dict[str, Any]:
+    """The answer whole, as far as it came."""
+    if not record.stream or record.status != 200:
+        return _json(record.answer)
+    pieces: ChatPieces | ResponsePieces = ResponsePieces() if record.protocol == "responses" else ChatPieces()
+    for data in Events().feed(record.answer):
+        try:
+            if data == END or pieces.add(json.loads(data)):
+                break
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue
+    whole = pieces.whole(ended=True)
+    if whole is not None:
+        return whole
+    written = pieces.written
+    calls = [{"id": f"call_{n}", "type": "function", "function": call} for n, call in enumerate(written.calls)]
+    message: Message = {"role": "assistant", "content": written.text or None} | ({"tool_calls": calls} if calls else {})
+    return {"choices": [{"message": message}]} if written.text or calls else {}
+
+
+def _said(record: Record, answer: dict[str, Any]) -> list[Message]:
+    """The model's message; of several choices the first."""
+    if record.status != 200:
+        return []
+    if record.protocol == "responses" and isinstance(answer.get("output"), list):
+        try:
+            return [message for message in from_items(answer["output"]) if message["role"] == "assistant"]
+        except ValueError:
+            return []
+    choices = answer.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(message, dict):
+        return []
+    kept = {
+        name: message[name] for name in ("content", "tool_calls", "reasoning_content", "refusal") if message.get(name)
+    }
+    return [{"role": "assistant"} | kept] if kept else []
+
+
+def _usage(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
+    used = answer.get("usage")
+    if not isinstance(used, dict):
+        return {}
+    counts = [
+        next((value for name in names if isinstance(value := used.get(name), int) and value >= 0), None)
+        for names in (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"))
+    ]
+    found = {"gen_ai.usage.input_tokens": counts[0], "gen_ai.usage.output_tokens": counts[1]}
+    if record.price and None not in counts:
+        asked, answered = counts
+        found["gen_ai.usage.cost"] = (asked * record.price[0] + answered * record.price[1]) / 1e6  # type: ignore
+    return found
+
+
+def _problem(record: Record, answer: dict[str, Any]) -> str:
+    """Why a call failed, in a line; "" where it did not. That a client leaves is not the model's failure."""
+    if record.ended in ("whole", "left"):
+        error = answer.get("error")
+        if record.status == 200 and not error:
+            return ""
+        if record.ended == "left" and not record.status:
+            return ""
+        said = error_text(error) if error else content_text(answer.get("message") or answer.get("detail"), "")
+        return f"HTTP {record.status}: {said}"[:500].rstrip(": ")
+    return (record.problem or INCOMPLETE.get(record.ended, record.ended))[:500]

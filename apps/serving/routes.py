@@ -1,0 +1,151 @@
+"""Who may ask for what, and where it is answered: a snapshot of the database, frozen, and replaced as a whole.
+
+No request waits for the database: it reads one `Table` from its first to its last byte, so that a promotion mixes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+from httpx2 import URL
+
+from apps.core.models import ApiKey
+from apps.core.outgoing_keys import key_of
+from apps.core.scopes import Scope
+from apps.promotion.models import Channel
+from apps.registry import engines
+from apps.registry.actions import ModelError
+from apps.registry.artifacts import ArtifactError
+from apps.registry.engines import LOADING
+from apps.registry.models import Dialect, ModelKind, ModelVersion, Protocol
+from apps.registry.servers import may_be_private
+from apps.serving.limits import Limits
+from apps.serving.models import KeyLimits
+from workers.lib.keys import RefusedKey
+from workers.lib.outgoing import RefusedAddress, check_url
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One place that answers for a lane. `secret` is the server's key. `streams_usage`: it counts a stream's tokens when asked;
+    `speaks_both`: chat completions and the Responses API."""
+
+    server: str
+    url: URL
+    served_as: str
+    secret: str = field(default="", repr=False)
+    allow_private: bool = False
+    dialect: str = Dialect.NATIVE
+    streams_usage: bool = False
+    speaks_both: bool = False
+    price: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A version and the share of a channel's sessions that it answers. `problem`: why nobody answers for it, as a sentence."""
+
+    version: str
+    version_id: int
+    backends: tuple[Backend, ...] = ()
+    prompt: dict[str, Any] | None = None
+    share: float = 1.0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Route:
+    """A channel. One lane today; a canary and a shadow add others."""
+
+    channel: str
+    lanes: tuple[Lane, ...]
+    created: int = 0
+
+
+@dataclass(frozen=True)
+class Key:
+    """An API key that may use the endpoint. `refusal`: why its project takes nothing now."""
+
+    pk: int
+    project: int
+    prefix: str
+    project_name: str = ""
+    limits: Limits = field(default_factory=Limits)
+    expires: float = 0.0
+    refusal: str = ""
+
+    @property
+    def is_expired(self) -> bool:
+        return 0 < self.expires <= time.time()
+
+
+@dataclass(frozen=True)
+class Table:
+    """`keys` by their digests: all that are live, None for those that lack the scope."""
+
+    keys: dict[str, Key | None] = field(default_factory=dict)
+    routes: dict[int, dict[str, Route]] = field(default_factory=dict)
+    at: float = 0.0  # of time.monotonic
+
+
+def read_table() -> Table:
+    """From the database, in a thread that may wait for it."""
+    at = time.monotonic()
+    limits = {row.key_id: row.as_limits for row in KeyLimits.objects.all()}
+    keys = ApiKey.objects.live().select_related("project")
+    routes: dict[int, dict[str, Route]] = {}
+    channels = Channel.objects.filter(project__stage="active").select_related("project", "current")
+    for channel in channels.exclude(current=None):
+        routes.setdefault(channel.project_id, {})[channel.name] = route_of(channel)
+    return Table({key.digest: _key(key, limits.get(key.pk, Limits())) for key in keys}, routes, at)
+
+
+def _key(key: ApiKey, limits: Limits) -> Key | None:
+    if Scope.GENERATE not in key.scopes:
+        return None
+    expires = key.expires_at.timestamp() if key.expires_at else 0.0
+    closed = "" if key.project.stage == "active" else f"The project {key.project} is {key.project.stage}."
+    return Key(key.pk, key.project_id, key.prefix, key.project.slug, limits, expires, closed)
+
+
+def route_of(channel: Channel) -> Route:
+    assert channel.current is not None
+    return Route(channel.name, (lane_of(channel.current),), int(channel.updated_at.timestamp()))
+
+
+def lane_of(version: ModelVersion) -> Lane:
+    """Where a version is answered now; with a problem where nowhere."""
+    prompt = version.prompt if version.kind == ModelKind.PROMPT else None
+    try:
+        return Lane(str(version), version.pk, (_backend(version),), prompt)
+    except (ModelError, ArtifactError, RefusedAddress, RefusedKey) as error:
+        return Lane(str(version), version.pk, (), prompt, problem=str(error))
+
+
+def _backend(version: ModelVersion) -> Backend:
+    """Raises what `lane_of` says."""
+    engine = engines.choose(version)
+    if engine["kind"] == "transformers":
+        raise ModelError(
+            f"No server serves {version}. Add one under Servers, or start a managed one with its base model."
+        )
+    if engine["kind"] == "agent":
+        return _agent(version.model)
+    server = engines.server_of(engine)
+    url = check_url(server.base_url, allow_private=may_be_private(server))
+    return Backend(
+        server.name, url, engine["model"], key_of(server.key_variable, url.host), may_be_private(server),
+        engine["dialect"], server.kind in LOADING, server.kind in LOADING, engine["price"],
+    )  # fmt: skip
+
+
+def _agent(version: ModelVersion) -> Backend:
+    if version.protocol == Protocol.GYM:
+        raise ModelError(f"{version} is called as NeMo Gym's /run is, which the endpoint does not speak.")
+    url = check_url(version.base_url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
+    dialect = Dialect.RESPONSES if version.protocol == Protocol.RESPONSES else Dialect.NATIVE
+    secret = key_of(version.key_variable, url.host)
+    return Backend(str(version), url, version.name, secret, settings.FLYWHEEL_ALLOW_PRIVATE_URLS, dialect)

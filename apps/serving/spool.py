@@ -1,0 +1,157 @@
+"""What was answered, on disk until the database has it: an answer is noted here before its last byte leaves, and nobody waits.
+
+Each process of the endpoint appends to a segment of its own and hands it over about every second by renaming it; one reader in all
+stores the segments that were handed over, and those of processes that are gone. A record is its length, its checksum, and msgpack;
+one that was cut off by a kill is the last of its segment and ends it. Reading a segment twice is harmless: its spans are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import struct
+import uuid
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import DecodeError, Struct, msgpack
+
+log = logging.getLogger(__name__)
+HEAD = struct.Struct("<II")  # length, CRC-32
+OPEN, READY = ".open", ".ready"
+LARGEST = 256 * 2**20  # of a record: more is no length
+
+
+class Record(Struct, kw_only=True, omit_defaults=True):
+    """One answer. `request` is what the server was sent, `answer` all that it sent; times in ns since 1970.
+
+    `ended`: whole; left (the client went away); broken (the server ended it within the answer); late (it sent nothing for too
+    long); unreached (no server answered).
+    """
+
+    trace_id: str
+    span_id: str
+    parent_id: str = ""
+    project: int
+    key: str
+    channel: str
+    version: str
+    version_id: int
+    server: str = ""
+    served_as: str = ""
+    protocol: str = "chat"
+    stream: bool = False
+    session: str = ""
+    user: str = ""
+    metadata: dict[str, str] = {}
+    request: bytes = b""
+    answer: bytes = b""
+    status: int = 0
+    ended: str = "whole"
+    problem: str = ""
+    servers_tried: int = 1
+    started_ns: int
+    first_ns: int = 0
+    ended_ns: int = 0
+    price: tuple[float, float] | None = None
+
+
+_encode = msgpack.Encoder().encode
+_decode = msgpack.Decoder(Record).decode
+
+
+class Writer:
+    """Of one process. `put` writes and returns at once; `hand_over` gives the reader what was put."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.file, self.path, self.unwritten = -1, folder, list[bytes]()
+
+    def put(self, record: Record) -> None:
+        """Where the disk is full the record is kept in memory, and written with the next."""
+        data = _encode(record)
+        self.unwritten.append(HEAD.pack(len(data), zlib.crc32(data)) + data)
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            if self.file < 0:
+                self._open()
+            while self.unwritten:
+                self._append(self.unwritten[0])
+                self.unwritten.pop(0)
+        except OSError as error:
+            log.error(
+                "%d answers cannot be written to %s and stay in memory: %s", len(self.unwritten), self.folder, error
+            )
+
+    def _open(self) -> None:
+        new = self.folder / f"{uuid.uuid4().hex}.new"  # nobody takes it for a dead process's before it is locked
+        self.file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+        self.path = new.rename(new.with_suffix(OPEN))
+
+    def _append(self, data: bytes) -> None:
+        """Whole or not at all. Raises OSError."""
+        before = os.fstat(self.file).st_size
+        done = 0
+        try:
+            while done < len(data):
+                done += os.write(self.file, data[done:])
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.file, before)
+            raise
+
+    def hand_over(self) -> int:
+        """The file to be synced and closed (`settle`), -1 where nothing was put."""
+        if self.unwritten:
+            self.flush()
+        if self.file < 0:
+            return -1
+        file, self.file = self.file, -1
+        self.path.rename(self.path.with_suffix(READY))
+        return file
+
+
+def settle(file: int) -> None:
+    """Has the disk keep a segment; may take long."""
+    with contextlib.suppress(OSError):
+        os.fdatasync(file)
+    os.close(file)
+
+
+def segments(folder: Path) -> list[Path]:
+    """Those to be read, the oldest first; what a process that is gone left open is handed over for it."""
+    for path in folder.glob(f"*{OPEN}"):
+        with contextlib.suppress(OSError):
+            file = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.rename(path.with_suffix(READY))
+            finally:
+                os.close(file)
+    found = []
+    for path in folder.glob(f"*{READY}"):
+        with contextlib.suppress(OSError):
+            found.append((path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(found)]
+
+
+def read(path: Path) -> Iterator[Record]:
+    """The records of a segment, up to where it is cut or broken."""
+    with path.open("rb") as file:
+        while len(head := file.read(HEAD.size)) == HEAD.size:
+            size, checksum = HEAD.unpack(head)
+            data = file.read(size) if size <= LARGEST else b""
+            if len(data) != size or zlib.crc32(data) != checksum:
+                log.warning("%s ends within a record", path.name)
+                return
+            try:
+                yield _decode(data)
+            except DecodeError as error:
+                log.error("A record of %s cannot be read: %s", path.name, error)

@@ -1,0 +1,85 @@
+"""Stores what the endpoint has spooled as trajectories: `manage.py store_answers`, a process of its own, so that nobody who is
+answered waits for it.
+
+A segment is deleted when the database has all of it; what the database refuses is set aside in `refused/`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from django.db import connection
+from msgspec import msgpack
+
+from apps.core.models import Project, Stage
+from apps.serving.recording import span_of
+from apps.serving.spool import Record, read, segments
+from apps.trajectories import traces
+from apps.trajectories.redaction import RuleError
+from flywheel.outages import is_transient
+
+log = logging.getLogger(__name__)
+IDLE_S, AWAY_S = 0.3, 2.0
+AT_ONCE = 200
+
+
+def store_segment(path: Path) -> int:
+    """The number of answers. Raises what the database raises, and keeps the segment then."""
+    stored, some = 0, list[Record]()
+    for record in read(path):
+        some.append(record)
+        if len(some) == AT_ONCE:
+            _store(some, path)
+            stored, some = stored + len(some), []
+    _store(some, path)
+    path.unlink(missing_ok=True)
+    return stored + len(some)
+
+
+def _store(records: list[Record], path: Path) -> None:
+    """Together, or where one is refused each alone. Those of a project that is gone are dropped."""
+    by_project: defaultdict[int, list[Record]] = defaultdict(list)
+    for record in records:
+        by_project[record.project].append(record)
+    for project in Project.objects.filter(pk__in=by_project).exclude(stage__in=[Stage.DELETING, Stage.DELETED]):
+        some = by_project[project.pk]
+        try:
+            traces.keep(project=project, spans=[span_of(record) for record in some])
+        except Exception as error:
+            if is_transient(error) or isinstance(error, RuleError):
+                raise
+            if len(some) > 1:
+                for record in some:
+                    _store([record], path)
+                continue
+            log.exception("An answer of %s is set aside in refused/", some[0].channel)
+            _set_aside(some[0], path.parent / "refused")
+
+
+def _set_aside(record: Record, folder: Path) -> None:
+    folder.mkdir(exist_ok=True, mode=0o700)
+    (folder / f"{record.span_id}.msgpack").write_bytes(msgpack.encode(record))
+
+
+def run(folder: Path, keep_on: Callable[[], bool]) -> None:
+    """While `keep_on()`, and then until nothing is left that can be stored."""
+    going = True
+    while going:
+        going = keep_on()
+        found = segments(folder)
+        for path in found:
+            try:
+                store_segment(path)
+            except Exception as error:
+                said = " ".join(str(error).split())[:300]
+                log.warning("%d segments of answers wait in %s: %s", len(found), folder, said)
+                connection.close()
+                if going:
+                    time.sleep(AWAY_S)
+                break
+        if not found and going:
+            time.sleep(IDLE_S)

@@ -1,0 +1,68 @@
+"""What granian serves as the process `endpoint`: apps.serving, in workers that die with their master."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from flywheel.orphans import end_with_parent
+
+HAND_OVER_S = 0.5
+
+
+def application() -> Any:
+    """Called once in each worker."""
+    end_with_parent(signal.SIGKILL)()
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
+    import django
+
+    django.setup()
+    from django.conf import settings
+
+    from apps.serving.endpoint import Bounds, Endpoint
+    from apps.serving.refresh import Tables
+    from apps.serving.spool import Writer, settle
+
+    given = settings.FLYWHEEL_ENDPOINT
+    tables, writer = Tables(), Writer(Path(settings.FLYWHEEL_ENDPOINT_SPOOL))
+    endpoint = Endpoint(tables, writer, Bounds(**given))
+    program = [sys.executable, str(settings.BASE_DIR / "manage.py"), "store_answers"]
+
+    async def hand_over() -> None:
+        if (file := writer.hand_over()) >= 0:
+            await asyncio.to_thread(settle, file)
+
+    async def keep() -> None:
+        """Hands spooled answers over, and keeps the process up that stores them."""
+        storing: subprocess.Popen[bytes] | None = None
+        while True:
+            if storing is None or storing.poll() is not None:
+                storing = subprocess.Popen(program, stdin=subprocess.DEVNULL, start_new_session=True)
+            for _ in range(10):
+                await asyncio.sleep(HAND_OVER_S)
+                await hand_over()
+
+    async def lifespan(receive: Any, send: Any) -> None:
+        await receive()
+        tables.start()
+        keeper = asyncio.ensure_future(keep())
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        keeper.cancel()
+        tables.stop()
+        await endpoint.aclose()
+        await hand_over()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def serve(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await lifespan(receive, send)
+        else:
+            await endpoint(scope, receive, send)
+
+    return serve

@@ -1,0 +1,240 @@
+"""HTTP/1.1 requests whose answers are handed on while they come, over kept connections: what the endpoint speaks to servers with.
+
+The guards are those of `outgoing`, and the way to an address is that of `posts`: the address that was checked is the one that is
+connected to, no redirect is followed, no proxy is used. Nobody reads a server faster than the answer is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import cast
+
+import httpx2
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from workers.lib.outgoing import Bounds
+from workers.lib.posts import KEPT_S, MAX_HEAD, NoAnswer, Posts, TooLate
+
+HIGH_WATER = 256 * 1024  # bytes of an answer that wait to be taken
+
+
+class Stale(NoAnswer):
+    """A kept connection that the server had closed: the request was not read, so it may be sent again."""
+
+
+class Relayed(asyncio.Protocol):
+    """One connection, and the answer that comes over it. After `open` it has `status` and `headers` (names in lower case, those
+    sent twice twice); then `part` gives the body piece by piece. To be closed."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.transport: asyncio.Transport | None = None
+        self.pool: list[Relayed] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.waker: asyncio.Future[None] | None = None
+        self.idle_since, self.used = 0.0, 0
+        self._begin(0.0)
+
+    def _begin(self, idle_s: float) -> None:
+        self.parser = HttpResponseParser(self)
+        self.status, self.headers = 0, list[tuple[bytes, bytes]]()
+        self.parts, self.waiting = deque[bytes](), 0
+        self.received, self.idle_s, self.allowed_s, self.last = 0, idle_s, 0.0, 0.0
+        self.error: NoAnswer | None = None
+        self.has_head = self.ended = self.keeps = self.paused = False
+
+    # What the endpoint calls
+
+    async def ask(self, data: bytes, first_s: float, idle_s: float) -> None:
+        """Returns once the head is there, within `first_s`. Raises NoAnswer."""
+        assert self.transport is not None
+        self._begin(idle_s)
+        self.used += 1
+        self.allowed_s, self.last = first_s, self.loop.time()
+        self._check_time()
+        self.transport.write(data)
+        while not self.has_head:
+            await self._wait()
+
+    async def part(self) -> bytes:
+        """The next piece; b"" at the end. Raises NoAnswer where the answer breaks off, or nothing comes for `idle_s`."""
+        while not self.parts:
+            if self.ended:
+                return b""
+            await self._wait()
+        found = self.parts.popleft() if len(self.parts) == 1 else b"".join(self.parts)
+        self.parts.clear()
+        self.waiting = 0
+        if self.paused and self.transport is not None:
+            self.paused, self.last = False, self.loop.time()
+            self.transport.resume_reading()
+        return found
+
+    def close(self) -> None:
+        """Back to its pool after a whole answer; else the server hears that nobody listens any more."""
+        self._stop_timer()
+        if self.ended and self.keeps and self.pool is not None and self.usable:
+            self.pool.append(self)
+        elif self.transport is not None:
+            self.transport.abort()
+
+    @property
+    def usable(self) -> bool:
+        assert self.transport is not None
+        return self.loop.time() - self.idle_since < KEPT_S and not self.transport.is_closing()
+
+    async def _wait(self) -> None:
+        if self.error is not None:
+            raise self.error
+        self.waker = self.loop.create_future()
+        try:
+            await self.waker
+        finally:
+            self.waker = None
+        if self.error is not None and not self.parts:
+            raise self.error
+
+    def _wake(self) -> None:
+        if self.waker is not None and not self.waker.done():
+            self.waker.set_result(None)
+
+    def _fail(self, error: NoAnswer) -> None:
+        self._stop_timer()
+        if not self.ended and self.error is None:
+            self.error = error
+            self._wake()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _check_time(self) -> None:
+        """One timer for an answer, not one for each piece of it."""
+        left = self.last + self.allowed_s - self.loop.time()
+        if left <= 0 and not self.paused:
+            what = "nothing more came" if self.has_head else "no answer began"
+            self._fail(TooLate(f"{what} within {self.allowed_s:g} s"))
+        elif self.allowed_s:
+            self.timer = self.loop.call_later(max(left, 0.05), self._check_time)
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.last = self.loop.time()
+        if not self.has_head:
+            self.received += len(data)
+        try:
+            self.parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade):
+            self._fail(NoAnswer("it sent what is not HTTP"))
+        if self.received > MAX_HEAD and not self.has_head:
+            self._fail(NoAnswer("it sent headers without an end"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_timer()
+        if self.ended:
+            return
+        framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+        if self.has_head and not framed and error is None:
+            self._end()  # the end of the connection is that of the answer
+        elif self.used > 1 and not self.received:
+            self._fail(Stale("it had closed the connection"))
+        else:
+            self._fail(NoAnswer(f"it ended the connection {'within its' if self.has_head else 'without an'} answer"))
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        if self.ended or not self.used:  # nobody has asked for this
+            self.keeps = False
+            self._fail(NoAnswer("it answered what nobody asked"))
+        elif not self.has_head:
+            self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.status, self.keeps = self.parser.get_status_code(), self.parser.should_keep_alive()
+        if self.status >= 200:
+            self.has_head, self.allowed_s = True, self.idle_s
+            self._stop_timer()
+            self._check_time()
+            self._wake()
+
+    def on_body(self, part: bytes) -> None:
+        self.parts.append(part)
+        self.waiting += len(part)
+        if self.waiting > HIGH_WATER and not self.paused and self.transport is not None:
+            self.paused = True
+            self.transport.pause_reading()
+        self._wake()
+
+    def on_message_complete(self) -> None:
+        if self.has_head:  # else it only says that it goes on
+            self._end()
+
+    def _end(self) -> None:
+        self.ended, self.idle_since = True, self.loop.time()
+        self._stop_timer()
+        self._wake()
+
+
+class Relay(Posts):
+    """To one server, from one event loop. `url` comes from `check_url` and is the server's /v1; `headers` go with each request."""
+
+    def __init__(self, url: httpx2.URL, *, allow_private: bool, connect_s: float, headers: dict[str, str]) -> None:
+        super().__init__(url, allow_private=allow_private, bounds=Bounds(0, connect_s), headers=headers)
+        self.url, self.lines = url, self.head.partition("\r\n")[2]
+        self.idle: list[Relayed] = []
+        self.targets: dict[str, str] = {}
+
+    def _target(self, path: str) -> str:
+        """Its address's path with ours at the end; what it asks (`?api-version=…`) stays behind that."""
+        if path not in self.targets:
+            own, mark, query = self.url.raw_path.partition(b"?")
+            self.targets[path] = (own.rstrip(b"/") + path.encode() + mark + query).decode()
+        return self.targets[path]
+
+    async def open(
+        self, path: str, body: bytes, headers: list[tuple[str, str]], *, first_s: float, idle_s: float
+    ) -> Relayed:
+        """The answer, once its head is there. Raises RefusedAddress, NoAnswer."""
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        head = f"POST {self._target(path)} HTTP/1.1\r\n{self.lines}{lines}Content-Length: {len(body)}\r\n\r\n"
+        while True:
+            answer = self._idle() or cast(Relayed, await self._connect())
+            answer.pool = self.idle
+            try:
+                await answer.ask(head.encode("latin-1") + body, first_s, idle_s)
+            except Stale:
+                continue
+            except BaseException:
+                answer.close()
+                raise
+            return answer
+
+    def protocol(self) -> asyncio.Protocol:
+        return Relayed()
+
+    def _idle(self) -> Relayed | None:
+        """The one used last that is still there."""
+        while self.idle:
+            if (found := self.idle.pop()).usable:
+                return found
+            found.close()
+        return None
+
+    async def aclose(self) -> None:
+        for connection in self.idle:
+            connection.keeps = False
+            connection.close()
+        self.idle.clear()
+        await super().aclose()
