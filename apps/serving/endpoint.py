@@ -80,10 +80,23 @@ class Endpoint:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        begun = False
+
+        async def noting(message: dict[str, Any]) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
         try:
-            await self._answer(scope, receive, send)
+            await self._answer(scope, receive, noting)
         except Refusal as refusal:
             await _send_whole(send, refusal.status, [JSON, *refusal.headers], refusal.body)
+        except Exception:
+            log.exception("A request to %s failed", scope["path"][:200])
+            if begun:  # the server cuts it off
+                raise
+            failed = Refusal(500, "The endpoint failed. Its log says why.")
+            await _send_whole(send, failed.status, [JSON], failed.body)
 
     async def aclose(self) -> None:
         for relay in self.relays.values():
@@ -287,7 +300,7 @@ class Endpoint:
     async def _ask(self, turn: Turn, backend: Backend) -> Relayed:
         sent = [(name, value) for name in SENT_ON if (value := turn.headers.get(name))]
         first_s = self.bounds.first_s if turn.asked.stream else self.bounds.whole_s
-        return await self._relay(backend).open(
+        return await self._relay(backend).begin(
             turn.asked.path, turn.record.request, sent, first_s=first_s, idle_s=self.bounds.idle_s
         )
 

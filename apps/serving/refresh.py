@@ -62,6 +62,7 @@ class Tables:
                     log.warning("The table stays as it is: %s", " ".join(str(error).split()))
                 connection.close()
                 self._stop.wait(AGAIN_S)
+        connection.close()
 
     def _listen(self) -> None:
         """Until the database goes away. It listens before it reads, so that no change falls in between."""

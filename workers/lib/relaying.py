@@ -24,7 +24,7 @@ class Stale(NoAnswer):
 
 
 class Relayed(asyncio.Protocol):
-    """One connection, and the answer that comes over it. After `open` it has `status` and `headers` (names in lower case, those
+    """One connection, and the answer that comes over it. After `Relay.begin` it has `status` and `headers` (names in lower case, those
     sent twice twice); then `part` gives the body piece by piece. To be closed."""
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class Relay(Posts):
             self.targets[path] = (own.rstrip(b"/") + path.encode() + mark + query).decode()
         return self.targets[path]
 
-    async def open(
+    async def begin(
         self, path: str, body: bytes, headers: list[tuple[str, str]], *, first_s: float, idle_s: float
     ) -> Relayed:
         """The answer, once its head is there. Raises RefusedAddress, NoAnswer."""

@@ -276,7 +276,8 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("scopes__len__gte", 1), ("scopes__contained_by", ["ingest", "generate", "read", "evaluate", "manage"])
+                            ("scopes__len__gte", 1),
+                            ("scopes__contained_by", ["ingest", "generate", "read", "evaluate", "manage"]),
                         ),
                         name="api_key_has_known_scopes",
                     )

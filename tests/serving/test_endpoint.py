@@ -1,0 +1,353 @@
+"""The endpoint as OpenAI's client sees it, before servers that answer as vLLM does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from apps.serving.endpoint import Bounds, Pieces
+from apps.serving.recording import span_of
+from tests.flywheel.machine import eventually
+from tests.serving.conftest import SECRET, Running
+from tests.serving.scripted import Scripted
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+
+
+def ask(text: str) -> dict[str, Any]:
+    return {"model": "production", "messages": [{"role": "user", "content": text}]}
+
+
+Make = Callable[[str], Scripted]
+
+
+def test_a_channel_answers_with_its_version(running: Running, server: Make) -> None:
+    running.serve(alpha := server("alpha"))
+    answer = running.client().chat.completions.create(**ask("Hi"))
+    assert answer.choices[0].message.content == "alpha" and answer.usage.total_tokens == 14
+    assert alpha.asked == [ask("Hi") | {"model": "alpha-adapter"}]
+    (noted,) = running.records(1)
+    assert (noted.version, noted.status, noted.ended, noted.channel) == ("v1", 200, "whole", "production")
+
+
+def test_a_stream_comes_piece_by_piece_and_is_noted_whole(running: Running, server: Make) -> None:
+    running.serve(server("alpha"))
+    chunks = list(running.client().chat.completions.create(**ask("stream 7"), stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "alpha " * 7
+    assert all(chunk.choices for chunk in chunks)  # the count of tokens was ours to ask for, so it stays with us
+    attributes = span_of(running.records(1)[0]).attributes
+    assert json.loads(attributes["gen_ai.output.messages"]) == [{"role": "assistant", "content": "alpha " * 7}]
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (11, 7)
+    assert attributes["flywheel.time_to_first_token_ms"] > 0
+
+
+def test_a_client_that_wants_tokens_counted_gets_them(running: Running, server: Make) -> None:
+    running.serve(server("alpha"))
+    wanted = {"stream": True, "stream_options": {"include_usage": True}}
+    chunks = list(running.client().chat.completions.create(**ask("stream 3"), **wanted))
+    assert chunks[-1].usage and chunks[-1].usage.completion_tokens == 3 and not chunks[-1].choices
+
+
+def test_tools_travel_both_ways(running: Running, server: Make) -> None:
+    running.serve(alpha := server("alpha"))
+    answer = running.client().chat.completions.create(**ask("tool"), tools=[TOOL])
+    call = answer.choices[0].message.tool_calls[0]
+    assert (call.function.name, call.function.arguments) == ("weather", '{"city": "Oslo"}')
+    with running.client().chat.completions.stream(**ask("tool"), tools=[TOOL]) as stream:
+        stream.until_done()
+        made = stream.get_final_completion().choices[0].message.tool_calls[0]
+    assert (made.function.name, made.function.arguments) == ("weather", '{"city": "Oslo"}')
+    assert all(asked["tools"] == [TOOL] for asked in alpha.asked)
+    for noted in running.records(2):
+        attributes = span_of(noted).attributes
+        said = json.loads(attributes["gen_ai.output.messages"])[0]["tool_calls"][0]["function"]
+        assert said == {"name": "weather", "arguments": '{"city": "Oslo"}'}
+        assert json.loads(attributes["gen_ai.tool.definitions"]) == [TOOL]
+
+
+def test_the_responses_api(running: Running, server: Make) -> None:
+    running.serve(server("alpha"))
+    client = running.client()
+    answer = client.responses.create(
+        model="production", input="stream 3", instructions="Be short.", metadata={"session_id": "s9"}
+    )
+    assert answer.output_text == "alpha " * 3
+    events = list(client.responses.create(model="production", input="stream 4", stream=True))
+    assert events[-1].type == "response.completed" and events[-1].response.output_text == "alpha " * 4
+    first, second = sorted(running.records(2), key=lambda noted: noted.started_ns)
+    attributes = span_of(first).attributes
+    assert attributes["session.id"] == "s9" and attributes["gen_ai.usage.output_tokens"] == 3
+    assert json.loads(attributes["gen_ai.input.messages"])[0] == {"role": "system", "content": "Be short."}
+    assert json.loads(span_of(second).attributes["gen_ai.output.messages"])[0]["content"] == "alpha " * 4
+
+
+def test_the_async_client(running: Running, server: Make) -> None:
+    running.serve(server("alpha"))
+
+    async def both() -> tuple[str, str]:
+        async with AsyncOpenAI(base_url=f"{running.url}/v1", api_key=SECRET, max_retries=0) as client:
+            whole = await client.chat.completions.create(**ask("Hi"))
+            stream = await client.chat.completions.create(**ask("stream 3"), stream=True)
+            text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+            return whole.choices[0].message.content or "", text
+
+    assert asyncio.run(both()) == ("alpha", "alpha " * 3)
+
+
+def test_models_are_the_channels_of_the_project(running: Running, server: Make) -> None:
+    running.serve(server("alpha"))
+    running.serve(server("beta"), channel="staging")
+    client = running.client()
+    assert [model.id for model in client.models.list()] == ["production", "staging"]
+    assert client.models.retrieve("staging").object == "model"
+    with pytest.raises(openai.NotFoundError, match="The channels of this project are: production, staging"):
+        client.models.retrieve("gpt-4o")
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(**ask("Hi") | {"model": "gpt-4o"})
+    assert caught.value.code == "model_not_found" and caught.value.param == "model"
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 429, 500, 503])
+def test_an_error_of_the_server_passes_through_unchanged(running: Running, server: Make, status: int) -> None:
+    running.serve(server("alpha"))
+    for stream in (False, True):
+        answer = running.post(ask(f"status {status}") | {"stream": stream})
+        assert answer.status_code == status
+        assert answer.json() == {
+            "error": {"message": "alpha refuses", "type": "BadRequestError", "param": None, "code": status}
+        }
+        assert answer.headers["x-request-id"] == "from-the-server"
+        assert answer.headers.get("retry-after") == ("7" if status in (429, 503) else None)
+    assert [span_of(noted).status_message for noted in running.records(2)] == [f"HTTP {status}: alpha refuses"] * 2
+
+
+def test_only_what_concerns_the_server_is_sent_on(running: Running, server: Make) -> None:
+    running.serve(alpha := server("alpha"), secret="sk-ours")
+    sent = {"Cookie": "session=1", "X-Request-Id": "mine", "X-Forwarded-For": "10.0.0.1"}
+    answer = running.post(ask("Hi"), headers=sent)
+    (got,) = alpha.headers
+    assert got["authorization"] == "Bearer sk-ours" and got["x-request-id"] == "mine"
+    assert not {"cookie", "x-forwarded-for"} & got.keys()
+    assert not {"keep-alive", "set-cookie"} & answer.headers.keys()
+    assert answer.headers["x-flywheel-version"] == "v1"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "not a JSON object"),
+        (b"[]", "not a JSON object"),
+        (b'{"messages": []}', "which channel"),
+        (b'{"model": 7, "messages": []}', "“model” has the wrong type"),
+        (b'{"model": "production"}', "“messages” is missing"),
+        (b'{"model": "production", "messages": [], "stream": "yes"}', "“stream” has the wrong type"),
+        (b'{"model": "production", "messages": ' + b"[" * 100_000, "not a JSON object"),
+        (b"\xff\xfe", "not a JSON object"),
+        (b"", "not a JSON object"),
+    ],
+)
+def test_a_bad_body_is_answered_as_openai_does(running: Running, server: Make, body: bytes, said: str) -> None:
+    running.serve(alpha := server("alpha"))
+    answer = running.post(body)
+    assert answer.status_code == 400 and said in answer.json()["error"]["message"]
+    assert answer.json()["error"]["type"] == "invalid_request_error" and not alpha.asked
+
+
+@pytest.mark.parametrize("bounds", [Bounds(body=10_000)])
+def test_a_large_body_is_refused(running: Running, server: Make) -> None:
+    running.serve(server("alpha"))
+    assert running.post(ask("x" * 20_000)).status_code == 413
+
+    def parts() -> Any:
+        yield b'{"model": "production", "messages": ['
+        yield from [b" " * 5_000] * 4
+
+    assert running.post(parts()).status_code == 413
+
+
+def test_keys(running: Running, server: Make) -> None:
+    running.serve(server("alpha"))
+    for headers in ({}, {"Authorization": "Bearer fw_other"}, {"Authorization": "Basic abc"}):
+        answer = running.post(ask("Hi"), headers={"Authorization": ""} | headers)
+        assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_api_key"
+    running.keys(None)
+    assert running.post(ask("Hi")).status_code == 403
+
+
+def test_limits_answer_429_with_retry_after(running: Running, server: Make) -> None:
+    running.serve(server("alpha"))
+    running.limit(requests=2)
+    assert [running.post(ask("Hi")).status_code for _ in range(3)] == [200, 200, 429]
+    refused = running.post(ask("Hi"))
+    assert 1 <= int(refused.headers["retry-after"]) <= 30 and refused.headers["x-ratelimit-limit-requests"] == "2"
+    with pytest.raises(openai.RateLimitError):
+        running.client().chat.completions.create(**ask("Hi"))
+
+
+def test_tokens_are_counted_when_they_are_known(running: Running, server: Make) -> None:
+    running.serve(server("alpha"))
+    running.limit(tokens=20)
+    assert [running.post(ask("Hi")).status_code for _ in range(3)] == [200, 200, 429]  # 14 tokens each
+
+
+def test_answers_at_a_time(running: Running, server: Make) -> None:
+    running.serve(alpha := server("alpha"))
+    running.limit(at_once=1)
+    alpha.gap_s = 0.05
+    stream = running.client().chat.completions.create(**ask("stream 20"), stream=True)
+    assert running.post(ask("Hi")).status_code == 429
+    assert len(list(stream)) > 20
+    eventually(lambda: running.post(ask("Hi")).status_code == 200, 10)
+
+
+def test_a_client_that_leaves_stops_the_server(running: Running, server: Make) -> None:
+    running.serve(alpha := server("alpha"))
+    alpha.gap_s = 0.02
+    stream = running.client().chat.completions.create(**ask("stream 5000"), stream=True)
+    for _ in range(3):
+        next(stream)
+    stream.close()
+    eventually(lambda: alpha.left == 1 and not alpha.open, 10)
+    (noted,) = running.records(1)
+    span = span_of(noted)
+    assert noted.ended == "left" and span.status_code == 0 and "alpha" in span.attributes["gen_ai.output.messages"]
+    eventually(lambda: running.post(ask("Hi")).status_code == 200, 10)
+
+
+def test_a_session_stays_with_one_server(running: Running, server: Make) -> None:
+    running.serve(server("alpha"), server("beta"), server("gamma"))
+
+    def who(session: str) -> str:
+        return running.post(ask("Hi"), headers={"X-Session-Id": session}).json()["choices"][0]["message"]["content"]
+
+    found = {session: {who(session) for _ in range(3)} for session in map(str, range(12))}
+    assert all(len(names) == 1 for names in found.values())
+    assert len(set.union(*found.values())) > 1
+
+
+def test_another_server_answers_where_one_is_gone(running: Running, server: Make) -> None:
+    alpha, beta = server("alpha"), server("beta")
+    running.serve(alpha, beta)
+    alpha.kill()
+    for stream in (False, True):
+        answers = [running.post(ask("stream 2") | {"stream": stream}) for _ in range(4)]
+        assert all(answer.status_code == 200 and "beta" in answer.text for answer in answers)
+    beta.kill()
+    answer = running.post(ask("Hi"))
+    assert answer.status_code == 502 and answer.json()["error"]["code"] == "upstream_unreachable"
+    assert span_of(running.records(9)[-1]).status_code == 2
+
+
+def test_nothing_is_asked_twice_once_the_client_has_heard_something(running: Running, server: Make) -> None:
+    alpha, beta = server("alpha"), server("beta")
+    running.serve(alpha, beta)
+    with pytest.raises(openai.APIError, match="broke its answer off"):
+        list(running.client().chat.completions.create(**ask("die after 3"), stream=True))
+    assert len(alpha.asked) + len(beta.asked) == 1
+    (noted,) = running.records(1)
+    span = span_of(noted)
+    assert (
+        noted.ended == "broken" and span.status_code == 2 and span.attributes["gen_ai.output.messages"].count("a ") == 3
+    )
+
+
+@pytest.mark.parametrize("bounds", [Bounds(first_s=0.3, whole_s=0.3, idle_s=0.3)])
+def test_a_server_that_hangs_is_given_up(running: Running, server: Make) -> None:
+    running.serve(alpha := server("alpha"))
+    assert running.post(ask("hang")).status_code == 504
+    assert running.post(ask("hang") | {"stream": True}).status_code == 504
+    with pytest.raises(openai.APIError, match="nothing more came"):
+        list(running.client().chat.completions.create(**ask("hang after 2"), stream=True))
+    assert [noted.ended for noted in running.records(3)] == ["late"] * 3
+    eventually(lambda: alpha.left == 3, 10)
+
+
+def test_an_error_in_the_stream_passes_through_and_is_a_failure(running: Running, server: Make) -> None:
+    running.serve(server("alpha"))
+    with pytest.raises(openai.APIError, match="out of memory"):
+        list(running.client().chat.completions.create(**ask("error 2"), stream=True))
+    assert "out of memory" in span_of(running.records(1)[0]).status_message
+
+
+def test_a_prompt_version_stands_in_front(running: Running, server: Make) -> None:
+    shown = {"type": "function", "function": {"name": "weather", "description": "Better words", "parameters": {}}}
+    examples = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
+    prompt = {"system_prompt": "New.", "examples": examples, "tools": [shown], "temperature": 0.1, "max_new_tokens": 9}
+    running.serve(alpha := server("alpha"), prompt=prompt)
+    body = ask("Hi") | {"tools": [TOOL], "temperature": 1}
+    body["messages"].insert(0, {"role": "system", "content": "Old."})
+    running.post(body)
+    (asked,) = alpha.asked
+    assert asked["messages"] == [{"role": "system", "content": "New."}, *examples, {"role": "user", "content": "Hi"}]
+    assert asked["tools"] == [shown] and asked["temperature"] == 0.1 and asked["max_tokens"] == 9
+    running.post({"model": "production", "input": "Hi", "instructions": "Old."}, "/v1/responses")
+    assert alpha.asked[1]["instructions"] == "New." and alpha.asked[1]["max_output_tokens"] == 9
+    assert [item["content"] for item in alpha.asked[1]["input"]] == ["1", "2", "Hi"]
+
+
+def test_a_channel_that_nothing_serves_says_why(running: Running, server: Make) -> None:
+    running.serve(version="v3")
+    answer = running.post(ask("Hi"))
+    assert (
+        answer.status_code == 503 and answer.headers["retry-after"] and answer.json()["error"]["code"] == "not_served"
+    )
+
+
+def test_streams_under_promotions_and_rollbacks_lose_and_mix_nothing(running: Running, server: Make) -> None:
+    """100 streams at a time while the channel moves to and fro: each answers with one name, that of the version that it is
+    noted with, and all of it."""
+    servers = {"v1": server("alpha"), "v2": server("beta")}
+    running.serve(servers["v1"], version="v1")
+    stop = threading.Event()
+
+    def move() -> None:
+        moves = 0
+        while not stop.wait(0.01):
+            moves += 1
+            version = ("v1", "v2")[moves % 2]
+            running.serve(servers[version], version=version)
+
+    async def one(client: AsyncOpenAI, number: int) -> str:
+        stream = await client.chat.completions.create(**ask(f"stream {20 + number % 5}"), stream=True)
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    async def all_of_them() -> list[str]:
+        async with AsyncOpenAI(base_url=f"{running.url}/v1", api_key=SECRET, max_retries=0, timeout=120) as client:
+            return [text for _ in range(3) for text in await asyncio.gather(*(one(client, n) for n in range(100)))]
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        texts = asyncio.run(all_of_them())
+    finally:
+        stop.set()
+        mover.join()
+    assert all(
+        text in {f"{name} " * (20 + number % 100 % 5) for name in ("alpha", "beta")}
+        for number, text in enumerate(texts)
+    )
+    assert {text.split()[0] for text in texts} == {"alpha", "beta"}
+    for noted in running.records(300):
+        said = json.loads(span_of(noted).attributes["gen_ai.output.messages"])[0]["content"]
+        assert (
+            set(said.split()) == {servers[noted.version].name}
+            and noted.served_as == f"{servers[noted.version].name}-adapter"
+        )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_events_come_out_whole_wherever_they_were_cut(size: int) -> None:
+    events = [b'data: {"choices":[{"a":1}]}\n\n', b'data: {"choices":[],"usage":{"x":1}}\n\n', b"data: [DONE]\n\n"]
+    text = b"".join(events)
+    for strips, wanted in ((False, text), (True, events[0] + events[2])):
+        pieces = Pieces(strips)
+        out = [pieces.feed(text[at : at + size]) for at in range(0, len(text), size)]
+        assert b"".join(out) == wanted and pieces.rest == b"" and pieces.ended
+        assert all(piece.endswith(b"\n\n") for piece in out if piece)
