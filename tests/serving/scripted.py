@@ -25,7 +25,7 @@ class Scripted:
         self.gap_s = 0.002
         self.fixed: dict[int, str] = {}  # HTTP status: body, once for each answer
         self.loop = asyncio.new_event_loop()
-        self.writers: set[asyncio.StreamWriter] = set()
+        self.readers: dict[asyncio.StreamWriter, asyncio.StreamReader] = {}
 
     @property
     def url(self) -> str:
@@ -37,7 +37,7 @@ class Scripted:
 
     async def _kill(self) -> None:
         self.server.close()
-        for writer in list(self.writers):
+        for writer in list(self.readers):
             writer.transport.abort()
 
     async def start(self) -> None:
@@ -46,7 +46,7 @@ class Scripted:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self.writers.add(writer)
+        self.readers[writer] = reader
         try:
             while True:
                 lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -64,7 +64,7 @@ class Scripted:
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             self.left += 1
         finally:
-            self.writers.discard(writer)
+            del self.readers[writer]
             writer.close()
 
     async def _answer(self, path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
@@ -82,7 +82,7 @@ class Scripted:
         if verb == "die" and len(words) == 1:
             raise ConnectionError
         if verb == "hang" and len(words) == 1:
-            await _until_left(writer)
+            await _until_left(self.readers[writer])
         if path.endswith("/responses"):
             await self._responses(body, writer, number)
         elif body.get("stream"):
@@ -141,7 +141,7 @@ class Scripted:
             writer.transport.abort()
             raise ConnectionError
         if verb == "hang":
-            await _until_left(writer)
+            await _until_left(self.readers[writer])
         if verb == "error":
             _event(writer, {"error": {"message": "out of memory", "type": "InternalServerError", "code": 500}})
         else:
@@ -182,9 +182,8 @@ class Scripted:
         await writer.drain()
 
 
-async def _until_left(writer: asyncio.StreamWriter) -> None:
-    while not writer.transport.is_closing():
-        await asyncio.sleep(0.01)
+async def _until_left(reader: asyncio.StreamReader) -> None:
+    await reader.read(1)
     raise ConnectionError
 
 
