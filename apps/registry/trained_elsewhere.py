@@ -147,6 +147,19 @@ def check_target_modules(names: list[str], version: ModelVersion) -> None:
         )
 
 
+def check_answer_length(tokens: int, version: ModelVersion) -> None:
+    """Raises ModelError where answers of so many tokens leave no room for a prompt."""
+    base = version.base_version()
+    try:
+        context = json.loads((Path(base.base) / "config.json").read_bytes()).get("max_position_embeddings")
+    except (OSError, ValueError, AttributeError):  # whoever loads it says what is wrong
+        return
+    if isinstance(context, int) and tokens >= context:
+        raise ModelError(
+            f"{base} reads at most {context:,} tokens, prompt and answer together: max_new_tokens must be less, and is {tokens:,}."
+        )
+
+
 def rank_of(path: Path) -> int:
     try:
         config = json.loads(path.read_bytes())

@@ -22,7 +22,7 @@ from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.registry.actions import ModelError
 from apps.registry.models import Engine, ModelKind, ModelVersion
 from apps.registry.rollout_servers import choose_servers
-from apps.registry.trained_elsewhere import check_target_modules
+from apps.registry.trained_elsewhere import check_answer_length, check_target_modules
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints, judged
 from apps.training.budget.asked import asked_of
@@ -201,11 +201,13 @@ def prepared_run(
         raise TrainingError(why)
     if why := no_turn_rewards(config, environment):
         raise TrainingError(why)
-    if settings.target_modules != "all-linear":
-        try:
+    try:
+        if settings.target_modules != "all-linear":
             check_target_modules(settings.target_modules, parent)
-        except ModelError as error:
-            raise TrainingError(str(error)) from error
+        if most := getattr(settings, "max_new_tokens", 0):
+            check_answer_length(most, parent)
+    except ModelError as error:
+        raise TrainingError(str(error)) from error
     if method == Method.SFT and not _shows_how(dataset, environment):
         raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
     if dataset.shape != SHAPES.get(method, Shape.TASKS):

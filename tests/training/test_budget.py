@@ -118,6 +118,14 @@ def lengths(run: EvalRun, *written: int) -> None:
 # The numbers
 
 
+def test_a_step_draws_each_task_once(run: EvalRun) -> None:
+    """Five tasks are five prompts, however many a step may have."""
+    assert (
+        estimate(asked(run, prompts_per_step=1024)).rollout_tokens
+        == estimate(asked(run, prompts_per_step=5)).rollout_tokens
+    )
+
+
 def test_tokens_are_counted_on_the_real_prompts(run: EvalRun) -> None:
     lengths(run, 10)
     found = estimate(asked(run))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.test import Client
 from django.urls import reverse
 
@@ -13,10 +14,13 @@ from apps.environments.models import Environment
 from apps.evals.models import EvalRun
 from apps.registry.actions import register_base
 from apps.registry.models import ModelVersion
-from apps.training.models import TrainingRun
+from apps.training.forms import TrainingForm
+from apps.training.models import Method, TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, make_adapter, make_base_folder, make_endpoint, make_server, override
 from tests.training.test_picks import PASSED, sent
+from workers.lib.specs import CONFIGS
+from workers.lib.typed import FormError, convert
 
 
 @pytest.fixture
@@ -157,3 +161,32 @@ def becomes(run: EvalRun, **changes: str) -> None:
     Environment.objects.filter(pk=run.environment_id).update(**changes)
     run.environment.refresh_from_db()
     override(run.environment)
+
+
+@pytest.mark.parametrize("method", Method.values)
+def test_each_method_hides_the_fields_of_the_others(method: str) -> None:
+    """Three methods once showed all fields of all: two learning rates, a teacher, generations."""
+    style = (settings.BASE_DIR / "static/app.css").read_text()
+    assert (
+        f'#id_method option[value="{method}"]:checked) .field:has([data-methods]:not([data-methods~="{method}"]))'
+        in style
+    )
+
+
+def test_the_form_and_a_file_allow_the_same_sizes(run: EvalRun) -> None:
+    form = TrainingForm(run.project)
+    given = {"steps": 3, "learning_rate": 1e-4, "batch_size": 4}
+    for name, kind in (("steps", "sft"), ("batch_size", "sft"), ("prompts_per_step", "grpo"), ("generations", "grpo"),
+                       ("dynamic_sampling", "grpo"), ("updates_per_batch", "grpo"), ("samples", "best_of_n")):  # fmt: skip
+        most, rest = form.fields[name].max_value, given if kind != "grpo" else given | {"batch_size": None}
+        values = {key: value for key, value in rest.items() if value is not None}
+        convert(values | {name: most}, CONFIGS[kind])
+        with pytest.raises(FormError):
+            convert(values | {name: most + 1}, CONFIGS[kind])
+
+
+def test_answers_have_to_leave_room_for_a_prompt(client: Client, run: EvalRun) -> None:
+    (Path(run.model_version.base) / "config.json").write_text('{"max_position_embeddings": 512}')
+    refused = post(client, run, method="grpo", more="max_new_tokens: 512")
+    assert "reads at most 512 tokens, prompt and answer together" in refused.content.decode()
+    assert post(client, run, method="grpo", more="max_new_tokens: 511").status_code == 302

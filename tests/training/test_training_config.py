@@ -42,7 +42,7 @@ SETTINGS = st.fixed_dictionaries(
     optional={
         "loss_type": st.sampled_from(["dapo", "grpo", "dr_grpo", "rloo"]), "baseline": st.sampled_from(["mean", "leave_one_out"]),
         "clip_low": SHARES, "clip_high": st.floats(0, 1e9), "beta": st.floats(0, 1e12), "temperature": st.floats(1e-9, 1e6),
-        "generations": st.integers(2, 1000), "eval_every": COUNTS, "dynamic_sampling": COUNTS, "curriculum": st.booleans(),
+        "generations": st.integers(2, 128), "eval_every": COUNTS, "dynamic_sampling": st.integers(0, 100), "curriculum": st.booleans(),
         "correction": st.sampled_from(["auto", "off", "tis", "mis", "icepop"]), "use_dora": st.booleans(),
         "replay_share": SHARES, "lora_alpha": st.none() | st.integers(1, 99),
         "target_modules": st.just("all-linear") | st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=3),
@@ -306,3 +306,20 @@ def test_the_command_exports_checks_and_starts(client: Client, run: EvalRun, tmp
         with pytest.raises(CommandError) as error:
             call_command("training_config", *arguments)
         assert error.value.returncode == 2 and str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "most"),
+    [
+        ("grpo", "steps", 100_000), ("grpo", "prompts_per_step", 1024), ("grpo", "generations", 128), ("grpo", "eval_samples", 128),
+        ("grpo", "dynamic_sampling", 100), ("grpo", "updates_per_batch", 100), ("grpo", "max_new_tokens", 2**20),
+        ("sft", "batch_size", 1024), ("kto", "batch_size", 1024), ("reward_model", "max_length", 2**20), ("best_of_n", "samples", 128),
+        ("on_policy", "prompts_per_step", 1024), ("on_policy", "generations", 128),
+    ],
+)  # fmt: skip
+def test_a_step_has_a_size_that_an_estimate_can_hold(algorithm: str, name: str, most: int) -> None:
+    """`prompts_per_step: 1000000000` once took all memory of the machine while a page estimated the run."""
+    needed = {"steps": 3, "learning_rate": 1e-4} | ({} if algorithm in ("grpo", "on_policy") else {"batch_size": 4})
+    assert checked(needed | {name: most}, algorithm)[name] == most
+    with pytest.raises(ConfigError, match=f"must be at most {most}"):
+        checked(needed | {name: most + 1}, algorithm)

@@ -67,6 +67,14 @@ class Environment(Struct, kw_only=True):
 
 Tasks = Annotated[list[dict], Meta(min_length=1)]
 
+# What the form of a new run allows, too: an estimate, and a step, hold lists of that many.
+Steps = Annotated[int, Meta(ge=1, le=100_000)]
+AtOnce = Annotated[int, Meta(ge=1, le=1024)]  # rows or prompts of a step
+Drawn = Annotated[int, Meta(ge=1, le=128)]  # answers to one task
+Compared = Annotated[int, Meta(ge=2, le=128)]  # answers of a group
+AnswerTokens = Annotated[int, Meta(ge=1, le=2**20)]
+Rounds = Annotated[int, Meta(ge=0, le=100)]
+
 
 class Job(Form, kw_only=True):
     """What the runner adds to every spec, and what all of them share."""
@@ -140,7 +148,7 @@ class Lora(Form, kw_only=True):
 class Training(Lora, kw_only=True):
     """Learning rate: linear warm-up over `warmup_steps`, then linear decay to `final_lr_share` of it."""
 
-    steps: AtLeastOne
+    steps: Steps
     learning_rate: Positive
     warmup_steps: Count = 0
     final_lr_share: Share = 0.1
@@ -155,10 +163,10 @@ class RowsConfig(Training, kw_only=True):
     """What learns from rows. Every `eval_every` steps (0: never) the loss on what was kept aside and, with `eval_samples` of each,
     the success on validation tasks are measured; `validation_share` of the examples are kept aside, whole groups of them."""
 
-    batch_size: AtLeastOne
-    max_length: AtLeastOne = 2048  # tokens of a row, of a pair those of the longer answer with its prompt
+    batch_size: AtOnce
+    max_length: AnswerTokens = 2048  # tokens of a row, of a pair those of the longer answer with its prompt
     eval_every: Count = 0
-    eval_samples: AtLeastOne = 1
+    eval_samples: Drawn = 1
     validation_share: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
 
 
@@ -198,7 +206,7 @@ class DpoConfig(PreferenceConfig, kw_only=True):
 class KtoConfig(PreferenceConfig, kw_only=True):
     """Weights of the good and of the bad answers' losses; without them those that make both sides weigh the same."""
 
-    batch_size: Annotated[int, Meta(ge=2)]  # the KL is estimated from mismatched answers of a batch
+    batch_size: Annotated[int, Meta(ge=2, le=1024)]  # the KL is estimated from mismatched answers of a batch
     desirable_weight: Positive | None = None
     undesirable_weight: Positive | None = None
 
@@ -206,23 +214,23 @@ class KtoConfig(PreferenceConfig, kw_only=True):
 class BestOfNConfig(SftConfig, kw_only=True):
     """`samples` of each task by the model at the start; of those that pass the best one is learned from, or all different ones."""
 
-    samples: AtLeastOne = 8
+    samples: Drawn = 8
     keep: Literal["best", "all"] = "best"
     temperature: Positive = 1.0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    max_new_tokens: AtLeastOne = 64
+    max_new_tokens: AnswerTokens = 64
 
 
 class OnPolicyConfig(Training, kw_only=True):
     """The student's samples are drawn at temperature 1, and each is learned from once."""
 
-    prompts_per_step: AtLeastOne = 4
-    generations: AtLeastOne = 4  # completions per prompt
-    max_new_tokens: AtLeastOne = 64
+    prompts_per_step: AtOnce = 4
+    generations: Drawn = 4  # completions per prompt
+    max_new_tokens: AnswerTokens = 64
     micro_batch: Count = 0  # completions whose gradients are computed together; 0: all
     gradient_checkpointing: bool = False
     eval_every: Count = 0
-    eval_samples: AtLeastOne = 1
+    eval_samples: Drawn = 1
     save_every: AtLeastOne = 5
 
 
@@ -238,8 +246,8 @@ class GrpoConfig(Training, kw_only=True):
     What is None is filled in: the clip range of the loss, the bounds of the correction.
     """
 
-    prompts_per_step: AtLeastOne = 4
-    generations: Annotated[int, Meta(ge=2)] = 8  # completions per prompt
+    prompts_per_step: AtOnce = 4
+    generations: Compared = 8  # completions per prompt
     loss_type: Literal["dapo", "grpo", "dr_grpo", "gspo", "rloo"] = "dapo"
     baseline: Literal["mean", "leave_one_out"] = "mean"  # what a reward is compared with: its group, or the rest of it
     scale_rewards: Literal["group", "none"] = "group"
@@ -252,14 +260,14 @@ class GrpoConfig(Training, kw_only=True):
     kl_every: Count = 5  # steps from one measurement of the KL to the next where it is not in the loss; 0: never
     temperature: Positive = 1.0  # greedy answers to one prompt are all the same
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    max_new_tokens: AtLeastOne = 64
+    max_new_tokens: AnswerTokens = 64
     overlong_buffer: Count = 0  # last tokens before max_new_tokens over which the reward falls; 0: it does not
     overlong_penalty: NotNegative = 1.0  # what a completion of max_new_tokens loses
     mask_truncated: bool = False  # whether completions that were cut off are left out of the loss
-    dynamic_sampling: Count = 0  # rounds in which a step draws other tasks in place of groups without reward spread
+    dynamic_sampling: Rounds = 0  # rounds in which a step draws other tasks in place of groups without reward spread
     curriculum: bool = False  # whether tasks whose success rate lies in between are drawn more often
     replay_share: Share = 0.0  # of a step's prompts: tasks that failed in one of the last steps
-    updates_per_batch: AtLeastOne = 1
+    updates_per_batch: Annotated[int, Meta(ge=1, le=100)] = 1
     correction: Literal["auto", "off", "tis", "mis", "icepop"] = "auto"  # auto: tis wherever sampler and trainer differ
     correction_level: Literal["token", "sequence"] = "token"
     correction_min: NotNegative | None = None
@@ -267,7 +275,7 @@ class GrpoConfig(Training, kw_only=True):
     micro_batch: Count = 0  # completions whose gradients are computed together; 0: all
     sample_batch: Count = 0  # answers that are sampled side by side in process; 0: SIDE_BY_SIDE
     eval_every: Count = 0
-    eval_samples: AtLeastOne = 1
+    eval_samples: Drawn = 1
     sampled_outputs: Count = (
         8  # training tasks, and as many validation tasks, answered at each checkpoint for people to read
     )
@@ -412,7 +420,7 @@ class MeasureTraining(Job, kw_only=True):
     environment: Environment
     tasks: Tasks
     lora: Lora
-    max_new_tokens: AtLeastOne = 64
+    max_new_tokens: AnswerTokens = 64
     rollouts: Rollouts | None = None
     seconds: Positive = 25.0  # beside loading; each kind of work gets a share of it
 

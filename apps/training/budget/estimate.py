@@ -163,6 +163,7 @@ class Scenes:
             return low, likely, high
         if self.known is not None:
             side = config.get("sample_batch") or SIDE_BY_SIDE
+            config = config | {"prompts_per_step": min(config["prompts_per_step"], len(self.asked.tasks))}
             least = config["max_new_tokens"] / self.asked.config["max_new_tokens"]
             low, likely, high = (
                 work_of_groups(
