@@ -16,9 +16,9 @@ from flywheel import logs
 # Those that assemble and digest take different traces and projects, and wait for the disk in between.
 INGEST = min(4, max(2, os.cpu_count() or 1))
 # A server is a task for as long as it runs.
-SERVE = int(os.environ.get("FLYWHEEL_SERVE_AT_ONCE") or 1)
+SERVE = int(os.environ.get("FLYWHEEL_SERVE_AT_ONCE") or 2)
 WORKERS = {"default": 2, "ingest": INGEST, "eval": 1, "train": 1, "serve": SERVE}  # queue: tasks at once
-OPTIONAL = {"serve"}  # only where vLLM is installed; nothing else waits for it
+OPTIONAL = {"serve"}  # where installations have no machine that serves; nothing else waits for it
 NAMES = ("web", "endpoint", *WORKERS, "beat")
 ENDPOINT_PORT = 8001
 WEB_PROCESSES = 2

@@ -394,7 +394,7 @@ FLYWHEEL_DESIGNER_PYTHON = os.environ.get(
 # The Python with GEPA (`make gepa`), which searches prompts.
 FLYWHEEL_GEPA_PYTHON = os.environ.get("FLYWHEEL_GEPA_PYTHON", str(BASE_DIR / ".venv-gepa" / "bin" / "python"))
 
-# The vLLM that serves models (`make vllm`); where it is absent, `up` starts no worker of the queue `serve`.
+# The vLLM that serves models (`make vllm`); where it is absent, managed servers run with transformers.
 FLYWHEEL_VLLM = os.environ.get("FLYWHEEL_VLLM", str(BASE_DIR / ".venv-vllm" / "bin" / "vllm"))
 # Where the servers that a worker starts listen: an address of its machine that the other workers reach, never one that
 # strangers reach, and the first and last of the ports that may be taken (empty: any).

@@ -76,20 +76,13 @@ def free_port_after(host: str, port: int) -> int:
     raise StackError(f"No port from {port + 1} to {last} is free for the endpoint. Choose another with --port.")
 
 
-def names_here() -> list[str]:
-    """The processes of this machine: `serve` only where vLLM is installed."""
-    return [name for name in NAMES if name != "serve" or Path(settings.FLYWHEEL_VLLM).exists()]
-
-
 class Stack:
     """Starts the processes, keeps them running, shows their output line by line, and stops all of them."""
 
     def __init__(self, host: str, port: int, *, quiet: bool = False) -> None:
         self.host, self.port, self.quiet = host, port, quiet
         self.endpoint_port = free_port_after(host, port)
-        self.programs = [
-            Program(name, self._command(name), STOP_SIGNAL.get(name, signal.SIGTERM)) for name in names_here()
-        ]
+        self.programs = [Program(name, self._command(name), STOP_SIGNAL.get(name, signal.SIGTERM)) for name in NAMES]
         self.logs = Path(settings.FLYWHEEL_DATA_DIR) / "logs"
         self.stopping = threading.Event()
         self.interrupted = self.forking = False

@@ -1,6 +1,6 @@
-"""Serves a model with vLLM, and keeps it up. `python -m workers.serve spec.json` (docs/servers.md).
+"""Serves a model with vLLM or with transformers, and keeps it up. `python -m workers.serve spec.json` (docs/servers.md).
 
-Ends on SIGTERM, or with an error where vLLM ends several times in a row without having come up.
+Ends on SIGTERM, or with an error where the server ends several times in a row without having come up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.serving import Address, list_models
 from workers.lib.specs import Serve
 from workers.lib.tailed import Tailed, new_lines
-from workers.lib.vllm import command, reason
+from workers.lib.vllm import command, own_command, reason
 
 STEP_S, ASK_EVERY_S, TAIL_EVERY_S = 0.2, 5.0, 2.0
 STOP_GRACE_S = 15.0  # less than the runner's own
@@ -28,6 +28,11 @@ OWN = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
 }  # fmt: skip
+ROOT = str(Path(__file__).resolve().parent.parent)
+OWN_OF_TRANSFORMERS = {
+    "PYTHONPATH": ROOT,
+    "OMP_WAIT_POLICY": "PASSIVE",
+}  # threads that wait leave the processor to others
 
 
 class Keeper:
@@ -35,6 +40,7 @@ class Keeper:
 
     def __init__(self, spec: Serve, events: Emitter, stop: StopFlag) -> None:
         self.spec, self.events, self.stop = spec, events, stop
+        self.engine = "vLLM" if spec.command else "The server"
         self.lines: deque[str] = new_lines()
         self.restarts, self.sent, self.sent_at = 0, [""], 0.0
 
@@ -44,9 +50,9 @@ class Keeper:
             failures = 0 if self.serve() else failures + 1
             why = reason(self.lines) or "It wrote nothing."
             if failures >= GIVE_UP_AFTER:
-                raise JobError(f"vLLM does not start (tried {failures} times). {why}")
+                raise JobError(f"{self.engine} does not start (tried {failures} times). {why}")
             wait = min(LONGEST_WAIT_S, 2.0 ** (1 + failures))
-            self.say("waiting", f"vLLM ended; it is started again in {wait:.0f} s. {why}")
+            self.say("waiting", f"{self.engine} ended; it is started again in {wait:.0f} s. {why}")
             self.restarts += 1
             until = time.monotonic() + wait
             while time.monotonic() < until:
@@ -59,9 +65,12 @@ class Keeper:
         self.lines.append(f"— started at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC, port {port} —")
         self.say("starting", "")
         env = {name: os.environ[name] for name in PASSED if name in os.environ} | self.spec.environment | OWN
-        if not Path(self.spec.command).is_file():
+        if not self.spec.command:
+            words, env = own_command(self.spec.model, self.spec.host, port), env | OWN_OF_TRANSFORMERS
+        elif Path(self.spec.command).is_file():
+            words = command(self.spec.command, self.spec.model, self.spec.host, port)
+        else:
             raise JobError(f"There is no {self.spec.command}. Run “make vllm” on that machine, or set FLYWHEEL_VLLM.")
-        words = command(self.spec.command, self.spec.model, self.spec.host, port)
         child = Tailed(words, env, self.lines, STOP_GRACE_S)
         try:
             answered, ask_at = time.monotonic(), 0.0

@@ -45,7 +45,7 @@ def find_server(request: Request, name: str) -> Server:
     responses=described({201: schema.SERVER}, 400, 403, 409),
     examples=[
         OpenApiExample("vLLM in the cluster", schema.EXAMPLE_SERVER, request_only=True),
-        OpenApiExample("vLLM that a worker starts", schema.EXAMPLE_MANAGED, request_only=True),
+        OpenApiExample("A server that a worker starts", schema.EXAMPLE_MANAGED, request_only=True),
     ],
     description="Adds a server and probes it in the background: poll it until `probed_at` is set. A key variable must be bound "
     "to the server's host by FLYWHEEL_OUTGOING_KEYS. With `managed`, a worker of this installation starts it: poll it until "

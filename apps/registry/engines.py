@@ -33,7 +33,7 @@ AGENT_TIMEOUT_S, LONGEST_AGENT_S = 300, 3600  # for one sample
 AGENTS_AT_ONCE, MOST_AT_ONCE = 8, 256
 LIMITS = ("most_tokens", "most_usd", "tokens_per_call", "usd_per_call")  # of a whole job
 HOW_ASKED = {Dialect.TEXT: ", tools as text", Dialect.RESPONSES: ", by the Responses API"}
-LOADING = (ServerKind.VLLM, ServerKind.SGLANG)  # kinds that can load an adapter at run time
+LOADING = (ServerKind.VLLM, ServerKind.SGLANG, ServerKind.TRANSFORMERS)  # kinds that can load an adapter at run time
 
 
 def choices(project: Project) -> list[tuple[str, str]]:
@@ -47,7 +47,8 @@ def choose(version: ModelVersion, wanted: str = AUTO) -> dict[str, Any]:
     base_url, model, dialect, adapter, price}. `wanted` is "auto", "transformers" or a server's name.
 
     Automatic: a served model on its server; an adapter where a server is known to have its base and can load it; a base on a
-    managed server of it that is up; all else in process. A prompt version is generated like the model that it stands on. Raises
+    managed server of it that is up; all else in process. A managed server with transformers is chosen by its name only: the job
+    itself computes the same, and leaves that server to those whom it serves. A prompt version is generated like the model that it stands on. Raises
     ModelError where this version cannot be generated with what is wanted.
     """
     version = version.model
@@ -62,7 +63,9 @@ def choose(version: ModelVersion, wanted: str = AUTO) -> dict[str, Any]:
         return _on(Holder(version.server, version.served_as, version.dialect), version.served_as, wanted)
     if wanted == IN_PROCESS:
         return _in_process(wanted)
-    known = holders(version, wanted)
+    known = [
+        holder for holder in holders(version, wanted) if wanted != AUTO or holder.server.kind != ServerKind.TRANSFORMERS
+    ]
     if version.kind == ModelKind.ADAPTER:
         reasons = []
         for holder in known:
@@ -210,6 +213,7 @@ def _on(holder: Holder, model: str, asked: str, adapter: ModelVersion | None = N
         "asked": asked,
         "server": server.pk,
         "server_name": server.name,
+        "server_kind": server.kind,
         "base_url": server.base_url,
         "model": model,
         "dialect": holder.dialect,
@@ -247,7 +251,8 @@ def in_words(engine: dict[str, Any], version: ModelVersion) -> str:
     how += HOW_ASKED.get(engine.get("dialect", ""), "")
     how += _limits_in_words(engine)
     if engine.get("managed"):  # its address is another one after each start
-        return f"managed server {engine['server_name']} (vLLM), model {engine['model']}{how}"
+        kind = "transformers" if engine.get("server_kind") == ServerKind.TRANSFORMERS else "vLLM"
+        return f"managed server {engine['server_name']} ({kind}), model {engine['model']}{how}"
     return f"server {engine['server_name']} ({engine['base_url']}), model {engine['model']}{how}"
 
 

@@ -7,7 +7,7 @@ from django import forms
 from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts
-from apps.registry.managed import LARGEST_CONTEXT, MOST_SLOTS
+from apps.registry.managed import LARGEST_CONTEXT, MOST_SLOTS, OPTIONS_OF, vllm_is_here
 from apps.registry.models import Dialect, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
 from apps.registry.prices import read_prices
 from workers.lib.vllm import DTYPES, RANKS, read_options
@@ -15,7 +15,10 @@ from workers.lib.vllm import DTYPES, RANKS, read_options
 
 class ServerForm(PlainForm):
     name = forms.SlugField(max_length=80, help_text="Letters, digits, - and _")
-    kind = forms.ChoiceField(choices=ServerKind, initial=ServerKind.VLLM)
+    kind = forms.ChoiceField(
+        choices=[choice for choice in ServerKind.choices if choice[0] != ServerKind.TRANSFORMERS],
+        initial=ServerKind.VLLM,
+    )
     base_url = forms.CharField(
         max_length=500, label="Address", help_text="Base URL of the API, usually ending in /v1",
         widget=forms.URLInput(attrs={"placeholder": "http://gpu-1:8000/v1"}),
@@ -60,9 +63,14 @@ class ManagedForm(PlainForm):
         label="Base model",
         help_text="Adapters trained on it are loaded as jobs need them",
     )
+    kind = forms.ChoiceField(
+        choices=[(kind, kind.label) for kind in OPTIONS_OF], label="Engine",
+        help_text="vLLM is for GPUs and wants “make vllm” on its machine; transformers needs nothing more",
+    )  # fmt: skip
     dialect = forms.ChoiceField(
-        choices=Dialect, label="API and tool calls", initial=Dialect.TEXT,
-        help_text="Native needs a tool parser for the model: enable-auto-tool-choice and tool-call-parser below",
+        choices=[choice for choice in Dialect.choices if choice[0] != Dialect.RESPONSES], label="API and tool calls",
+        initial=Dialect.TEXT,
+        help_text="Native: transformers reads any model's calls; vLLM needs enable-auto-tool-choice and tool-call-parser below",
     )  # fmt: skip
     dtype = forms.ChoiceField(choices=[(name, name) for name in DTYPES], initial="auto", label="Precision")
     context = forms.IntegerField(
@@ -80,7 +88,7 @@ class ManagedForm(PlainForm):
         choices=[(rank, rank) for rank in RANKS], initial=16, coerce=int, label="Largest LoRA rank"
     )
     options = forms.CharField(
-        required=False, max_length=2000, label="More vLLM options",
+        required=False, max_length=2000, label="More options",
         widget=forms.Textarea(attrs={"rows": 3, "class": "mono", "spellcheck": "false", "placeholder": "max-num-seqs 64"}),
         help_text="Optional, one per line; the page lists those that can be set",
     )  # fmt: skip
@@ -88,6 +96,7 @@ class ManagedForm(PlainForm):
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["base"].queryset = ModelVersion.objects.current().filter(project=project, kind=ModelKind.BASE)
+        self.fields["kind"].initial = ServerKind.VLLM if vllm_is_here() else ServerKind.TRANSFORMERS
 
     def clean_context(self) -> int:
         return self.cleaned_data["context"] or 0

@@ -23,23 +23,25 @@ from apps.registry.servers import RESET, ServerError, insert, save, submit_probe
 from flywheel import alive
 from workers.lib.specs import ServedModel
 from workers.lib.typed import plain
-from workers.lib.vllm import DTYPES, RANKS, checked_options
+from workers.lib.vllm import DTYPES, OPTIONS, OWN_OPTIONS, RANKS, checked_options
 
 QUEUE = "serve"
 ATTEMPTS = 1_000_000  # a worker that is restarted takes it up again, however often
 LARGEST_CONTEXT, MOST_SLOTS = 10_000_000, 64
 NO_WORKER = (
-    "No worker of the queue “serve” is running. On the machine that is to serve it, run “make vllm” once, and then “make up” again "
-    "(or “python -m flywheel.processes serve”)."
+    "No worker of the queue “serve” is running. On the machine that is to serve it, run “make up” again, or “python -m "
+    "flywheel.processes serve”; for vLLM, “make vllm” once before."
 )
-COLUMNS = ("name", "dialect", "prices")
+COLUMNS = ("name", "kind", "dialect", "prices")
+OPTIONS_OF = {ServerKind.VLLM: OPTIONS, ServerKind.TRANSFORMERS: OWN_OPTIONS}  # the kinds that can be started
 CHANGED_WHILE_RUNNING = "{} is running; stop it first, then change what it serves."
 
 
-def checked_serving(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked_serving(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """`serving` of a server: dtype, context, lora_slots, max_lora_rank, options. Raises ServerError with the field."""
     found = {"dtype": "auto", "context": 0, "lora_slots": 4, "max_lora_rank": 16, "options": {}} | dict(given)
     for field, right, wanted in (
+        ("kind", kind in OPTIONS_OF, f"one of {', '.join(OPTIONS_OF)}"),
         ("dtype", found["dtype"] in DTYPES, f"one of {', '.join(DTYPES)}"),
         ("context", 0 <= found["context"] <= LARGEST_CONTEXT, f"from 0 (as the model has) to {LARGEST_CONTEXT:,}"),
         ("lora_slots", 0 <= found["lora_slots"] <= MOST_SLOTS, f"from 0 (no adapters) to {MOST_SLOTS}"),
@@ -48,7 +50,7 @@ def checked_serving(given: Mapping[str, Any]) -> dict[str, Any]:
         if not right:
             raise ServerError(f"It must be {wanted}.", field)
     try:
-        return found | {"options": checked_options(found["options"])}
+        return found | {"options": checked_options(found["options"], OPTIONS_OF[ServerKind(kind)])}
     except ValueError as error:
         raise ServerError(str(error), "options") from error
 
@@ -66,12 +68,12 @@ def _checked_base(base: Any) -> None:
 
 @transaction.atomic
 def add_managed(*, project: Project, fields: Mapping[str, Any], by: Any) -> Server:
-    """`fields`: name, base, dialect, dtype, context, lora_slots, max_lora_rank, options. Starts it. Raises ServerError."""
+    """`fields`: name, base, kind (vLLM unless given), dialect, dtype, context, lora_slots, max_lora_rank, options. Starts it. Raises ServerError."""
     columns, serving = _split(fields)
+    columns = {"kind": ServerKind.VLLM} | columns
     _checked_base(columns.get("base"))
-    server = insert(
-        Server(project=project, created_by=by, kind=ServerKind.VLLM, serving=checked_serving(serving), **columns)
-    )
+    serving = checked_serving(columns["kind"], serving)
+    server = insert(Server(project=project, created_by=by, serving=serving, **columns))
     audit("server.added", project=project, by=by, target=server, name=server.name, serves=str(server.base))
     start(server=server, by=by)
     return server
@@ -82,12 +84,12 @@ def edit_managed(*, server: Server, fields: Mapping[str, Any], by: Any) -> Serve
     """What it serves changes only while it is stopped. Raises ServerError."""
     row = Server.objects.select_for_update().get(pk=server.pk)
     columns, serving = _split(fields)
-    before = (row.base_id, row.serving)
+    before = (row.base_id, row.kind, row.serving)
     for name, value in columns.items():
         setattr(row, name, value)
     _checked_base(row.base)
-    row.serving = checked_serving(row.serving | serving)
-    if (row.base_id, row.serving) != before and row.runs.active().exists():
+    row.serving = checked_serving(row.kind, row.serving | serving)
+    if (row.base_id, row.kind, row.serving) != before and row.runs.active().exists():
         raise ServerError(CHANGED_WHILE_RUNNING.format(row))
     save(row)
     audit("server.edited", project=row.project, by=by, target=row, name=row.name, changed=sorted(fields))
@@ -120,9 +122,12 @@ def child_spec(run: ServerRun) -> dict[str, Any]:
     server = Server.objects.select_related("base").get(pk=run.server_id)
     check_base_folder(Path(server.base.base))
     model = ServedModel(base=server.base.base, name=served_name(server), **server.serving)
+    ours = server.kind == ServerKind.TRANSFORMERS
+    if ours and model.dtype == "auto":  # as jobs in process
+        model.dtype = settings.FLYWHEEL_DTYPE
     return {
         "kind": "serve",
-        "command": settings.FLYWHEEL_VLLM,
+        "command": "" if ours else settings.FLYWHEEL_VLLM,
         "model": plain(model),
         "host": settings.FLYWHEEL_SERVE_HOST,
         "ports": settings.FLYWHEEL_SERVE_PORTS,
@@ -207,7 +212,12 @@ def state_of(run: ServerRun | None) -> State:
         return State("up", "Up", "good", "")
     if run.phase == Phase.WAITING:
         return State("restarting", "Restarting", "warn", run.detail)
-    return State("starting", "Starting", "", "vLLM loads the model. That takes a minute or more.")
+    return State("starting", "Starting", "", "The model is being loaded. That can take a minute or more.")
+
+
+def vllm_is_here() -> bool:
+    """On this machine, which may be another one than that which serves."""
+    return Path(settings.FLYWHEEL_VLLM).is_file()
 
 
 def has_worker() -> bool:

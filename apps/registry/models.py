@@ -64,9 +64,12 @@ class Protocol(models.TextChoices):
 
 
 class ServerKind(models.TextChoices):
+    """TRANSFORMERS is our own (`workers.model_server`), which speaks as vLLM does and is always managed."""
+
     VLLM = "vllm", "vLLM"
     SGLANG = "sglang", "SGLang"
     OPENAI = "openai", "Other OpenAI-compatible server"
+    TRANSFORMERS = "transformers", "transformers, in this installation"
 
 
 class Dialect(models.TextChoices):
@@ -96,7 +99,7 @@ class Server(models.Model):
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="servers")
     name = models.SlugField(max_length=80)
-    kind = models.CharField(max_length=10, choices=ServerKind, default=ServerKind.OPENAI)
+    kind = models.CharField(max_length=20, choices=ServerKind, default=ServerKind.OPENAI)
     base_url = models.CharField(max_length=500, blank=True)
     base = models.ForeignKey("ModelVersion", models.PROTECT, null=True, related_name="managed_servers")
     serving = models.JSONField(default=dict)
@@ -123,6 +126,10 @@ class Server(models.Model):
             ),
             models.CheckConstraint(
                 name="only_managed_servers_have_no_address", condition=Q(base__isnull=False) | ~Q(base_url="")
+            ),
+            models.CheckConstraint(
+                name="servers_of_our_own_are_managed",
+                condition=Q(base__isnull=False) | ~Q(kind=ServerKind.TRANSFORMERS),
             ),
         ]
 

@@ -14,17 +14,19 @@ from apps.registry.adapters import slots_of
 from apps.registry.engines import AUTO, Holder, asked_at, holders, server_of, why_not_up
 from apps.registry.models import Health, ModelVersion, Server, ServerKind
 
+EXACT = (ServerKind.VLLM, ServerKind.TRANSFORMERS)  # kinds that take and return token ids
+
 
 def offered(project: Project) -> list[Server]:
     """Servers of a project that could serve the adapters of some run."""
-    rows = Server.objects.filter(project=project, kind=ServerKind.VLLM).select_related("base")
+    rows = Server.objects.filter(project=project, kind__in=EXACT).select_related("base")
     return [server for server in rows if not why_not(server)]
 
 
 def why_not(server: Server, rank: int = 0, steps_ahead: int = 0) -> str:
     """Why a run with adapters of this rank cannot sample there; "" where it can."""
     slots, needed = slots_of(server), 1 + steps_ahead
-    if server.kind != ServerKind.VLLM:
+    if server.kind not in EXACT:
         return f"{server} is not a vLLM server; rollouts need exact tokens, which vLLM returns."
     if server.is_managed:
         most = server.serving["max_lora_rank"]

@@ -29,6 +29,7 @@ Prices = Annotated[
 ]
 Variable = Annotated[str, Meta(max_length=80, pattern=LINE)]
 Kind = Literal["vllm", "sglang", "openai"]
+Started = Literal["vllm", "transformers"]  # the kinds of managed servers
 Style = Literal["native", "text", "responses"]
 
 
@@ -36,9 +37,10 @@ Value = bool | int | float | Annotated[str, Meta(max_length=40)]
 
 
 class Managed(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a managed server serves. `base`: the id of a base model. `context` 0: as the model has; `lora_slots` 0: no adapters."""
+    """What a managed server serves. `base`: the id of a base model. `engine`: vLLM, or transformers, which needs no GPU. `context` 0: as the model has; `lora_slots` 0: no adapters."""
 
     base: int
+    engine: Started = "vllm"
     dtype: Literal[DTYPES] = "auto"  # type: ignore[valid-type]
     context: int = 0
     lora_slots: int = 4
@@ -48,6 +50,7 @@ class Managed(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class ManagedChanges(Struct, forbid_unknown_fields=True, kw_only=True):
     base: int | UnsetType = UNSET
+    engine: Started | UnsetType = UNSET
     dtype: Literal[DTYPES] | UnsetType = UNSET  # type: ignore[valid-type]
     context: int | UnsetType = UNSET
     lora_slots: int | UnsetType = UNSET
@@ -168,6 +171,8 @@ def managed_fields(data: Any, given: dict[str, Any], project: Project) -> dict[s
             raise FormError(name, OF_MANAGED)
     serving = given.pop("managed", None) or {}
     fields = {name: value for name, value in given.items() if name not in ONLY_OTHERS} | serving
+    if "engine" in serving:
+        fields["kind"] = fields.pop("engine")
     if "base" in serving:
         fields["base"] = _base(project, serving["base"], "managed.base")
     return fields
@@ -187,7 +192,7 @@ def managed_json(server: Server, *, log: bool) -> dict[str, Any] | None:
     run = server.runs.first()
     state = state_of(run)
     return (
-        {"base": server.base_id, **server.serving}
+        {"base": server.base_id, "engine": server.kind, **server.serving}
         | {
             "state": state.name,
             "detail": state.sentence,
@@ -343,7 +348,11 @@ VERSION = {
 NEW_SERVER, SERVER_CHANGES, PROBE = json_schema(NewServer), json_schema(ServerChanges), json_schema(ProbeWith)
 NEW_VERSION = {"oneOf": [json_schema(form) for form in FORMS]}
 PROBED = {"type": "object", "required": ["id", "state"], "properties": {"id": STRING, "state": STRING}}
-EXAMPLE_MANAGED = {"name": "local", "dialect": "text", "managed": {"base": 12, "lora_slots": 4, "max_lora_rank": 16}}
+EXAMPLE_MANAGED = {
+    "name": "local",
+    "dialect": "text",
+    "managed": {"base": 12, "engine": "transformers", "lora_slots": 4, "max_lora_rank": 16},
+}
 EXAMPLE_SERVER = {"name": "gpu-1", "kind": "vllm", "base_url": "http://gpu-1:8000/v1"}
 EXAMPLE_VERSIONS = {
     "A served model": {"kind": "endpoint", "name": "qwen3-8b", "server": "gpu-1", "served_as": "Qwen/Qwen3-8B"},

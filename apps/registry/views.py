@@ -22,7 +22,7 @@ from apps.registry.models import ModelKind, Server
 from apps.registry.prices import write_prices
 from apps.registry.profiles import profiles
 from apps.registry.servers import ServerError
-from workers.lib.vllm import OPTIONS, write_options
+from workers.lib.vllm import write_options
 
 CAPABILITIES = {
     "tools": "Native tool calls",
@@ -113,14 +113,20 @@ def new_managed(request: HttpRequest, project: Project) -> HttpResponse:
 def _managed_context(form: ManagedForm) -> dict[str, Any]:
     return {
         "form": form,
-        "options": sorted(OPTIONS),
+        "options": {kind.label: sorted(options) for kind, options in managed.OPTIONS_OF.items()},
         "has_worker": managed.has_worker(),
         "no_worker": managed.NO_WORKER,
     }
 
 
 def _edit_managed(request: HttpRequest, project: Project, server: Server) -> HttpResponse:
-    given = {"name": server.name, "base": server.base_id, "dialect": server.dialect, **server.serving}
+    given = {
+        "name": server.name,
+        "base": server.base_id,
+        "kind": server.kind,
+        "dialect": server.dialect,
+        **server.serving,
+    }
     given |= {"options": write_options(server.serving["options"]), "context": server.serving["context"] or None}
     form = ManagedForm(project, request.POST or None, initial=given)
     if request.method == "POST" and form.is_valid():

@@ -15,7 +15,6 @@ import httpx2
 import pytest
 
 from flywheel.processes import NAMES
-from flywheel.supervisor import names_here
 from tests.factories import row
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
 
@@ -81,7 +80,7 @@ def it_logs_what_was_asked(machine: Machine, port: int) -> None:
         wrong = [line for line in text.splitlines() if not LINE.match(line)]
         assert not wrong, (name, wrong[:5])
         assert secret not in text and "fw_test-key" not in text and "/healthz" not in text
-    assert set(logs) == set(names_here())
+    assert set(logs) == set(NAMES)
 
 
 def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machine: Machine) -> None:

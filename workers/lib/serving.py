@@ -21,7 +21,7 @@ from workers.lib.keys import RefusedKey, bearer, checked_key, hidden, key_in
 from workers.lib.messages import calls_in, native_calls
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url
 
-Kind = Literal["vllm", "sglang", "openai"]
+Kind = Literal["vllm", "sglang", "openai", "transformers"]  # the last is ours, which speaks as vLLM does
 Dialect = Literal["native", "text", "responses"]
 Health = Literal["healthy", "unlisted", "down"]
 TIMEOUT_S, ANSWER_S = 10.0, 30.0  # of a request for facts, and of one that a model answers
@@ -292,7 +292,7 @@ async def _lora(server: Server, kind: Kind, listing: Listing) -> dict[str, dict]
 
 
 async def _slots(server: Server, kind: Kind, listing: Listing) -> dict:
-    if kind != "vllm":
+    if kind == "sglang":
         return found(None, "SGLang does not say.")
     answer = await server.ask("GET", f"{server.root}/metrics")
     named = LORA_SLOTS.search(answer.data.decode(errors="replace")) if answer.status == 200 else None
@@ -306,7 +306,7 @@ async def _slots(server: Server, kind: Kind, listing: Listing) -> dict:
 def lora_url(base: str, kind: Kind, what: Literal["load", "unload"]) -> str:
     """vLLM serves it below /v1, SGLang at the root."""
     base = base.rstrip("/")
-    return f"{base if kind == 'vllm' else base.removesuffix('/v1')}/{what}_lora_adapter"
+    return f"{base.removesuffix('/v1') if kind == 'sglang' else base}/{what}_lora_adapter"
 
 
 async def _with_server(address: Address, asked: Callable[[Server], Awaitable[Any]]) -> Any:

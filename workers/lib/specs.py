@@ -614,7 +614,7 @@ class CheckServer(Job, kw_only=True):
     """`model`: whose capabilities are looked for; the first one listed where it is empty. `dialect`: how it is asked."""
 
     server: ServerAddress
-    server_kind: Literal["vllm", "sglang", "openai"]
+    server_kind: Literal["vllm", "sglang", "openai", "transformers"]
     model: str = ""
     dialect: Literal["native", "text", "responses"] = "native"
 
@@ -634,7 +634,7 @@ class RayJob(Job, kw_only=True):
 
 
 class ServedModel(Form, kw_only=True):
-    """A folder, and how vLLM serves it: `workers.lib.vllm`. `context` 0: as the model has; `lora_slots` 0: no adapters."""
+    """A folder, and how it is served: `workers.lib.vllm`. `context` 0: as the model has; `lora_slots` 0: no adapters."""
 
     base: Text
     name: Text
@@ -646,9 +646,10 @@ class ServedModel(Form, kw_only=True):
 
 
 class Serve(Job, kw_only=True):
-    """`command`: the vllm executable. `ports` [first, last], of which the first free one is taken; empty: any."""
+    """`command`: the vllm executable; "" for the engine of this installation, transformers. `ports` [first, last], of which the
+    first free one is taken; empty: any."""
 
-    command: Text
+    command: str
     model: ServedModel
     host: Text = "127.0.0.1"
     ports: list[Count] = []

@@ -1,8 +1,10 @@
-"""vLLM's command for a model, the options that may be set, and why it ended. Pure; light: no torch, no vllm."""
+"""vLLM's command for a model, the options that may be set, and why it ended; the same of our own server, which has fewer. Pure;
+light: no torch, no vllm."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +37,7 @@ OPTIONS = {
     "tensor-parallel-size": Option("whole", 1, 64), "pipeline-parallel-size": Option("whole", 1, 64),
     "data-parallel-size": Option("whole", 1, 64),
 }  # fmt: skip
+OWN_OPTIONS = {"max-num-seqs": Option("whole", 1, 1024)}  # of the server that is ours
 
 # What vLLM's log says → what to do about it.
 ADVICE = (
@@ -54,17 +57,17 @@ SERIOUS = re.compile(r"(?:^|\W)(?:\w*Error|ERROR|error|CRITICAL)\b")
 PREFIX = re.compile(r"^(?:\([^)]*\)\s*)*(?:(?:ERROR|WARNING|CRITICAL|INFO) [\d-]+ [\d:]+ \[[^\]]*\]\s*)?")
 
 
-def checked_options(given: dict[str, Any]) -> dict[str, Any]:
+def checked_options(given: dict[str, Any], known: dict[str, Option] = OPTIONS) -> dict[str, Any]:
     """{name: True, a number or a word}, as they are kept. Raises ValueError with a sentence."""
     if len(given) > MOST_OPTIONS:
         raise ValueError(f"At most {MOST_OPTIONS} options.")
-    return {name: _checked(name, value) for name, value in sorted(given.items())}
+    return {name: _checked(name, value, known) for name, value in sorted(given.items())}
 
 
-def _checked(name: str, value: Any) -> Any:
-    option = OPTIONS.get(name)
+def _checked(name: str, value: Any, known: dict[str, Option]) -> Any:
+    option = known.get(name)
     if option is None:
-        raise ValueError(f"The option “{name[:60]}” cannot be set here. These can: {', '.join(sorted(OPTIONS))}.")
+        raise ValueError(f"The option “{name[:60]}” cannot be set here. These can: {', '.join(sorted(known))}.")
     if option.form == "flag":
         if value is not True:
             raise ValueError(f"{name} takes no value.")
@@ -82,12 +85,12 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def read_options(text: str) -> dict[str, Any]:
-    """Of a form: one option per line, with or without dashes and “=”. Raises ValueError with a sentence."""
+    """Of a form: one option per line, with or without dashes and “=”, not checked."""
     given: dict[str, Any] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, _, value = line.lstrip("-").replace("=", " ", 1).partition(" ")
         given[name] = _value(value.strip())
-    return checked_options(given)
+    return given
 
 
 def _value(text: str) -> Any:
@@ -122,13 +125,23 @@ def command(executable: str, model: ServedModel, host: str, port: int) -> list[s
     if model.lora_slots:
         given |= {"enable-lora": True, "max-lora-rank": model.max_lora_rank}
         given |= {"max-loras": model.lora_slots, "max-cpu-loras": model.lora_slots}
-    given |= checked_options(model.options)
-    words = [
+    return [executable, "serve", model.base, *_words(given | checked_options(model.options))]
+
+
+def own_command(model: ServedModel, host: str, port: int) -> list[str]:
+    """Of `workers.model_server`."""
+    given: dict[str, Any] = {"host": host, "port": port, "served-model-name": model.name, "dtype": model.dtype}
+    given |= {"max-model-len": model.context, "max-loras": model.lora_slots, "max-lora-rank": model.max_lora_rank}
+    options = checked_options(model.options, OWN_OPTIONS)
+    return [sys.executable, "-m", "workers.model_server", model.base, *_words(given | options)]
+
+
+def _words(given: dict[str, Any]) -> list[str]:
+    return [
         word
         for name, value in given.items()
         for word in ([f"--{name}"] if value is True else [f"--{name}", f"{value}"])
     ]
-    return [executable, "serve", model.base, *words]
 
 
 def reason(lines: Iterable[str]) -> str:

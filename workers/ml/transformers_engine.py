@@ -12,6 +12,7 @@ from weakref import WeakSet
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from workers.lib.engines import Output, Prompt, Sampling, Show, SoFar
 from workers.lib.specs import InProcess, Model
@@ -50,6 +51,17 @@ class Decoding:
         """What some rows have after their prompts."""
         keys, values = ([x[:, which, self.width : self.at] for x in some] for some in (self.keys, self.values))
         return Written(self.rows[which].tolist(), self.at - self.width, keys, values)
+
+    def make_room(self, most: int) -> None:
+        """For one more token, where the buffers are full: room for as many again, `most` at most."""
+        width = self.real.shape[1]
+        if self.at < width:
+            return
+        more = max(1, min(width, most))
+        self.keys, self.values = (
+            [functional.pad(x, (0, 0, 0, more)) for x in some] for some in (self.keys, self.values)
+        )
+        self.real = functional.pad(self.real, (0, more), value=True)
 
     def keep(self, which: Tensor) -> None:
         """Drops finished rows, so that they cost nothing more."""
@@ -128,11 +140,13 @@ class TransformersEngine:
     ) -> list[list[Output]]:
         started = time.perf_counter()
         prompted = prefill(self.decoder, prompts, cached)
-        noise = _noise([seed for row in seeds for seed in row], sampling.max_new_tokens).to(prompted.last_hidden.device)
+        noise = noise_of([seed for row in seeds for seed in row], sampling.max_new_tokens).to(
+            prompted.last_hidden.device
+        )
         stops = self.stops.to(noise.device)
         owner = [index for index, row in enumerate(seeds) for _ in row]  # which prompt a row answers
         owners = torch.tensor(owner).to(noise.device)
-        state = self._begin(prompted, owners, sampling.max_new_tokens)
+        state = self.begin(prompted, owners, sampling.max_new_tokens)
         tokens, logprobs = torch.zeros_like(noise, dtype=torch.long), torch.zeros_like(noise)
         lengths = torch.zeros_like(state.rows)
         ended_ms: list[float] = []  # when each token was there
@@ -155,7 +169,7 @@ class TransformersEngine:
             if len(going) < len(chosen):
                 state.keep(going)
                 chosen = chosen[going]
-            hidden = self._step(state, chosen, prompted.prefix)
+            hidden = self.step(state, chosen, prompted.prefix)
             if show is not None and time.perf_counter() - shown_at >= SHOWN_EVERY_S:
                 shown_at = time.perf_counter()
                 self._show(show, seeds, tokens, lengths)
@@ -198,7 +212,7 @@ class TransformersEngine:
             text = self.tokenizer.decode(row[:length], skip_special_tokens=True)
             show(index, place, text.removesuffix("\ufffd"))
 
-    def _begin(self, prompted: Prefilled, owners: Tensor, new: int) -> Decoding:
+    def begin(self, prompted: Prefilled, owners: Tensor, new: int) -> Decoding:
         """Each row gets its prompt's own tokens (few) in a buffer of its own; the prefix (long) stays shared."""
         own, width = prompted.own[owners], prompted.own.shape[1]
 
@@ -220,7 +234,7 @@ class TransformersEngine:
             width=width,
         )
 
-    def _step(self, state: Decoding, tokens: Tensor, above: list[Segment]) -> Tensor:
+    def step(self, state: Decoding, tokens: Tensor, above: list[Segment]) -> Tensor:
         """Hidden state [rows, hidden] after one more token each."""
         at = state.at
 
@@ -262,7 +276,7 @@ def computed_of(so_far: SoFar | None, ids: list[int]) -> Cached | None:
     return so_far.computed
 
 
-def _noise(seeds: list[int], steps: int) -> Tensor:
+def noise_of(seeds: list[int], steps: int) -> Tensor:
     """Uniform numbers [rows, steps]; a row is the same for a seed, whatever stands beside it."""
     rows = [torch.rand(steps, generator=torch.Generator().manual_seed(seed % 2**63)) for seed in seeds]
     return torch.stack(rows)

@@ -228,9 +228,14 @@ class Migration(migrations.Migration):
                 (
                     "kind",
                     models.CharField(
-                        choices=[("vllm", "vLLM"), ("sglang", "SGLang"), ("openai", "Other OpenAI-compatible server")],
+                        choices=[
+                            ("vllm", "vLLM"),
+                            ("sglang", "SGLang"),
+                            ("openai", "Other OpenAI-compatible server"),
+                            ("transformers", "transformers, in this installation"),
+                        ],
                         default="openai",
-                        max_length=10,
+                        max_length=20,
                     ),
                 ),
                 ("base_url", models.CharField(blank=True, max_length=500)),
@@ -312,6 +317,12 @@ class Migration(migrations.Migration):
                             ("base__isnull", False), models.Q(("base_url", ""), _negated=True), _connector="OR"
                         ),
                         name="only_managed_servers_have_no_address",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("base__isnull", False), models.Q(("kind", "transformers"), _negated=True), _connector="OR"
+                        ),
+                        name="servers_of_our_own_are_managed",
                     ),
                 ],
             },

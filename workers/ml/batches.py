@@ -1,0 +1,329 @@
+"""Answers to many who ask at different times, in one thread: what waits is put together, and up to `GROUPS` batches are written
+in turns, a token each, so that a short question does not wait for the end of a long answer. Heavy: imports torch."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workers.lib.engines import Sampling
+from workers.lib.memory import is_out_of_memory, memory_limit
+from workers.lib.token_rows import TokenRow
+from workers.ml.attention import Segment
+from workers.ml.hot_adapters import HotAdapters, Loaded
+from workers.ml.transformers_engine import Decoding, TransformersEngine, noise_of, nucleus, sample
+from workers.ml.tree import Cached, Prefilled, Store, logprobs_of, prefill
+
+GROUPS = 4
+MOST_WAITING = 512  # answers; whoever asks for more is asked to come back
+FIRST_ROOM = 64  # tokens that an answer's buffers have room for at first
+KEPT = 24  # prompts whose keys and values are kept for those that begin alike
+MEMORY_SHARE = 0.3  # of what is free at the start, for keys and values
+
+
+class Busy(Exception):
+    """Too much waits already."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """`end`: why the answer ends with it, "stop" or "length"; "" where it goes on. `likeliest`: [(id, log-probability)]."""
+
+    id: int
+    logprob: float
+    end: str = ""
+    likeliest: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Ask:
+    """One answer that is asked for. `sink` gets its tokens, or the error that ended it; with `cancelled` it is dropped."""
+
+    ids: list[int]
+    adapter: Loaded | None
+    sampling: Sampling
+    seed: int
+    stop_ids: frozenset[int]
+    sink: Callable[[Token | Exception], None]
+    likeliest: int = 0
+    cancelled: bool = False
+
+    def __post_init__(self) -> None:
+        self.noise = noise_of([self.seed], self.sampling.max_new_tokens)[0]
+
+    @property
+    def size(self) -> int:
+        """Tokens that it will probably need at a time."""
+        return len(self.ids) + min(self.sampling.max_new_tokens, 4 * FIRST_ROOM)
+
+
+@dataclass(eq=False)
+class Group:
+    """Answers of one adapter that began together, in the order of the rows of `state`."""
+
+    adapter: Loaded | None
+    asks: list[Ask]
+    state: Decoding
+    prefix: list[Segment]
+    hidden: Tensor
+    written: int = 0
+
+
+class Batches:
+    """`deliver` is called in the engine's thread with all that a step has written, [(ask, token or error)]."""
+
+    def __init__(
+        self,
+        engine: TransformersEngine,
+        adapters: HotAdapters,
+        deliver: Callable[[list[tuple[Ask, Token | Exception]]], None],
+    ) -> None:
+        self.engine, self.adapters, self.deliver = engine, adapters, deliver
+        self.waiting: deque[Ask] = deque()
+        self.calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self.groups: list[Group] = []
+        self.retired: list[Loaded] = []
+        self.most_tokens = _room(engine)
+        self.prefixes = Prefixes(self.most_tokens // 4)
+        self.changed = threading.Condition()
+        self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.thread.start()
+
+    # From other threads
+
+    def submit(self, asks: Sequence[Ask]) -> None:
+        """Raises Busy."""
+        with self.changed:
+            if self.waiting and len(self.waiting) + len(asks) > MOST_WAITING:
+                raise Busy
+            self.waiting.extend(asks)
+            self.changed.notify()
+
+    def call(self, work: Callable[[], Any]) -> Future[Any]:
+        """Has something done with the model between two steps."""
+        future: Future[Any] = Future()
+        with self.changed:
+            self.calls.append((future, work))
+            self.changed.notify()
+        return future
+
+    def retire(self, adapter: Loaded) -> None:
+        """Has an adapter removed once nobody's answer needs it."""
+        with self.changed:
+            self.retired.append(adapter)
+            self.changed.notify()
+
+    def scores(self, adapter: Loaded | None, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The log-probabilities of each text's tokens but its first. To be called by `call`."""
+        self.adapters.use(adapter)
+        rows = list[TokenRow]()
+        for ids in texts:
+            row = TokenRow()
+            row.given(list(ids[:1]))
+            row.sampled(list(ids[1:]), [0.0] * (len(ids) - 1))
+            rows.append(row)
+        if all(len(ids) < 2 for ids in texts):
+            return [[] for _ in texts]
+        found = logprobs_of(self.adapters.model, rows)
+        return [row[: len(ids) - 1].tolist() for row, ids in zip(found, texts, strict=True)]
+
+    @property
+    def running(self) -> int:
+        return sum(len(group.asks) for group in self.groups)
+
+    # In the engine's thread
+
+    def _run(self) -> None:
+        while True:
+            with self.changed:
+                while not (self.waiting or self.calls or self.groups or self.retired):
+                    self.changed.wait()
+            while self.calls:
+                _answer(*self.calls.popleft())
+            self._admit()
+            for group in list(self.groups):
+                self._guarded(group.asks, lambda group=group: self._step(group))
+                if not group.asks:
+                    self.groups.remove(group)
+            self._remove_retired()
+
+    def _remove_retired(self) -> None:
+        with self.changed:
+            if self.calls:  # one may need what is retired
+                return
+            needed = {id(one.adapter) for one in (*self.waiting, *self.groups)}
+            unused = [one for one in self.retired if id(one) not in needed]
+            self.retired = [one for one in self.retired if id(one) in needed]
+        for adapter in unused:
+            self.adapters.remove(adapter)
+            self.prefixes.drop(adapter)
+
+    def _guarded(self, asks: list[Ask], work: Callable[[], None]) -> None:
+        """An error ends these answers, not the server."""
+        try:
+            work()
+        except Exception as error:
+            if is_out_of_memory(error):
+                self.prefixes.clear()
+            failed, asks[:] = list(asks), []
+            self.deliver([(ask, error) for ask in failed])
+
+    def _admit(self) -> None:
+        while len(self.groups) < GROUPS:
+            with self.changed:
+                asks = self._next()
+            if not asks:
+                return
+            self._guarded(asks, lambda asks=asks: self.groups.append(self._begin(asks)))
+
+    def _next(self) -> list[Ask]:
+        """Those of one adapter, in the order in which they came, as many as there is room for."""
+        waiting = [ask for ask in self.waiting if not ask.cancelled]
+        room = self.engine.batch_size - self.running
+        tokens = self.most_tokens - sum(ask.size for group in self.groups for ask in group.asks)
+        chosen: list[Ask] = []
+        for ask in waiting:
+            if ask.adapter is not waiting[0].adapter:
+                continue
+            tokens -= ask.size
+            if len(chosen) >= room or (tokens < 0 and (chosen or self.groups)):
+                break
+            chosen.append(ask)
+        taken = set(map(id, chosen))
+        self.waiting = deque(ask for ask in waiting if id(ask) not in taken)
+        return chosen
+
+    @torch.inference_mode()
+    def _begin(self, asks: list[Ask]) -> Group:
+        adapter = asks[0].adapter
+        self.adapters.use(adapter)
+        prompts = list({tuple(ask.ids): ask.ids for ask in asks}.values())
+        places = {tuple(ids): place for place, ids in enumerate(prompts)}
+        cached = [self.prefixes.find(adapter, ids) for ids in prompts]
+        prompted = prefill(self.engine.decoder, prompts, cached)
+        self.prefixes.keep(adapter, prompts, prompted)
+        owners = torch.tensor([places[tuple(ask.ids)] for ask in asks]).to(prompted.last_hidden.device)
+        first = min(FIRST_ROOM, max(ask.sampling.max_new_tokens for ask in asks))
+        state = self.engine.begin(prompted, owners, first)
+        return Group(adapter, asks, state, prompted.prefix, prompted.last_hidden[owners])
+
+    @torch.inference_mode()
+    def _step(self, group: Group) -> None:
+        """One more token for each, and the rows of those that go on."""
+        asks, at = group.asks, group.written
+        self.adapters.use(group.adapter)
+        logits = self.engine.head(group.hidden)
+        noise = torch.stack([ask.noise[at] for ask in asks]).to(logits.device)
+        chosen = torch.zeros(len(asks), dtype=torch.long, device=logits.device)
+        logprobs = torch.zeros(len(asks), device=logits.device)
+        for sampling, some in _by_sampling(asks):
+            rows = torch.tensor(some, device=logits.device)
+            chosen[rows], logprobs[rows] = sample(logits[rows], sampling, noise[rows])
+        found, going, group.written = [], list[int](), at + 1
+        for row, (ask, token, logprob) in enumerate(zip(asks, chosen.tolist(), logprobs.tolist(), strict=True)):
+            last = group.written == ask.sampling.max_new_tokens
+            end = "stop" if token in ask.stop_ids else "length" if last else ""
+            found.append((ask, Token(token, logprob, end, _likeliest(logits[row], ask))))
+            if not end and not ask.cancelled:
+                going.append(row)
+        self.deliver(found)
+        if len(going) < len(asks):
+            kept = torch.tensor(going, dtype=torch.long, device=logits.device)
+            group.state.keep(kept)
+            chosen, group.asks[:] = chosen[kept], [asks[row] for row in going]
+        if group.asks:
+            group.state.make_room(max(ask.sampling.max_new_tokens for ask in group.asks) - group.written)
+            group.hidden = self.engine.step(group.state, chosen, group.prefix)
+
+
+class Prefixes:
+    """Keys and values of the prompts that were computed last, `most_tokens` in all: what begins alike is not computed again."""
+
+    def __init__(self, most_tokens: int) -> None:
+        self.most_tokens = most_tokens
+        self.entries: deque[tuple[Loaded | None, np.ndarray, Cached]] = deque()
+
+    def clear(self) -> None:
+        self.entries.clear()
+
+    def drop(self, adapter: Loaded) -> None:
+        self.entries = deque(entry for entry in self.entries if entry[0] is not adapter)
+
+    def keep(self, adapter: Loaded | None, prompts: list[list[int]], prompted: Prefilled) -> None:
+        """One of a batch, the longest: the others share their beginning with it, if with any."""
+        place = max(range(len(prompts)), key=lambda place: len(prompts[place]))
+        known = self.find(adapter, prompts[place])
+        if len(prompts[place]) > self.most_tokens or (known and len(known.path) == len(prompts[place])):
+            return
+        path = torch.from_numpy(prompted.paths[place]).to(prompted.last_hidden.device)
+        keys, values = ([one[:, :, path] for one in some] for some in (prompted.keys, prompted.values))
+        ids = np.array(prompts[place])
+        self.entries.append((adapter, ids, Cached(Store(keys, values), np.arange(len(ids)))))
+        while len(self.entries) > KEPT or sum(len(ids) for _, ids, _ in self.entries) > self.most_tokens:
+            self.entries.popleft()
+
+    def find(self, adapter: Loaded | None, ids: list[int]) -> Cached | None:
+        """The longest beginning that is there."""
+        wanted, best, most = np.array(ids), None, 0
+        for of, known, cached in self.entries:
+            if of is adapter and (same := _shared(wanted, known)) > most:
+                best, most = cached, same
+        return None if best is None else Cached(best.store, best.path[:most])
+
+
+def _shared(one: np.ndarray, other: np.ndarray) -> int:
+    size = min(len(one), len(other))
+    differ = np.flatnonzero(one[:size] != other[:size])
+    return int(differ[0]) if len(differ) else size
+
+
+def _by_sampling(asks: list[Ask]) -> Iterable[tuple[Sampling, list[int]]]:
+    rows: dict[tuple[float, float], list[int]] = {}
+    for row, ask in enumerate(asks):
+        rows.setdefault((ask.sampling.temperature, ask.sampling.top_p), []).append(row)
+    return [(asks[some[0]].sampling, some) for some in rows.values()]
+
+
+def _likeliest(logits: Tensor, ask: Ask) -> list[tuple[int, float]]:
+    """Of the distribution that is sampled from."""
+    if not ask.likeliest:
+        return []
+    probabilities = (logits.float() / (ask.sampling.temperature or 1.0)).softmax(-1)
+    if ask.sampling.temperature and ask.sampling.top_p < 1:
+        probabilities = nucleus(probabilities[None], ask.sampling.top_p)[0]
+        probabilities = probabilities / probabilities.sum()
+    values, ids = probabilities.log().topk(ask.likeliest)
+    return [(id, value) for id, value in zip(ids.tolist(), values.tolist(), strict=True) if value > -torch.inf]
+
+
+def _answer(future: Future[Any], work: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work())
+    except Exception as error:
+        future.set_exception(error)
+
+
+def _room(engine: TransformersEngine) -> int:
+    """Tokens whose keys and values may be there at a time."""
+    config, model = engine.model.config, engine.model
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    each = 2 * config.num_hidden_layers * heads * width * next(model.parameters()).element_size()
+    device = next(model.parameters()).device
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_limit()["available"]
+    return max(4096, int(MEMORY_SHARE * free / each))
+
+
+def any_seed() -> int:
+    return random.getrandbits(31)

@@ -1,0 +1,577 @@
+"""A model of this machine behind vLLM's HTTP API, where vLLM is not installed. `python -m workers.model_server FOLDER …` (docs/servers.md).
+
+The engine is that of evaluations in process (workers.ml.transformers_engine), adapters are loaded at run time, and what waits is
+written together (workers.ml.batches). It listens once the model is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import TemplateError
+
+from workers.lib.answer_text import CallText, StopText, TokenText, message_of
+from workers.lib.engines import Sampling
+from workers.lib.errors import sentence
+from workers.lib.openai_requests import (
+    ApiError,
+    ChatRequest,
+    CompletionRequest,
+    Request,
+    prompts_of,
+    read_chat,
+    read_completion,
+    too_long,
+)
+
+if TYPE_CHECKING:
+    from workers.ml.batches import Ask, Batches, Token
+    from workers.ml.hot_adapters import HotAdapters, Loaded
+    from workers.ml.transformers_engine import TransformersEngine
+
+MOST_BYTES = 16 * 1024 * 1024
+RETRY_AFTER_S = 2
+JSON = [(b"content-type", b"application/json")]
+EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+log = logging.getLogger("model_server")
+
+
+class Gone(Exception):
+    """The client has left."""
+
+
+@dataclass
+class Choice:
+    """One answer while it is written. `text` and `tokens` are what has come, stop string and what follows it left out."""
+
+    index: int
+    prompt: list[int]
+    ask: Ask
+    reader: TokenText
+    stops: StopText
+    tokens: list[Token] = field(default_factory=list)
+    text: str = ""
+    finish: str = ""
+    stop_reason: str | int | None = None
+
+    def add(self, token: Token, eos: Sequence[int]) -> str:
+        """The text that has come with it, as far as it may be shown."""
+        self.tokens.append(token)
+        new = self.stops.add(self.reader.add(token.id))
+        if token.end and self.stops.stopped is None:
+            new += self.stops.add(self.reader.rest())
+        if self.stops.stopped is not None:
+            self.finish, self.stop_reason, self.ask.cancelled = "stop", self.stops.stopped, True
+        elif token.end:
+            new += self.stops.rest()
+            self.finish = token.end
+            self.stop_reason = token.id if token.end == "stop" and token.id not in eos else None
+        self.text += new
+        return new
+
+
+class Served:
+    """The model, its adapters by name, and who is being answered."""
+
+    def __init__(self, engine: TransformersEngine, name: str, *, context: int, slots: int, most_rank: int) -> None:
+        from workers.ml.batches import Batches
+        from workers.ml.hot_adapters import HotAdapters
+
+        self.engine, self.name, self.context, self.slots = engine, name, context, slots
+        self.hot: HotAdapters = HotAdapters(engine.model, most_rank)
+        self.adapters: dict[str, Loaded] = {}
+        self.batches: Batches = Batches(engine, self.hot, self._deliver)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.loading = asyncio.Lock()
+        self.writer = ThreadPoolExecutor(1, "prompts")  # a long prompt takes long to be written and tokenized
+        self.vocabulary = engine.model.get_input_embeddings().weight.shape[0]
+        self.created = int(time.time())
+
+    def _deliver(self, found: list[tuple[Ask, Token | Exception]]) -> None:
+        def sink() -> None:
+            for ask, token in found:
+                ask.sink(token)
+
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(sink)
+
+    # What is asked about it
+
+    def health(self) -> dict[str, Any]:
+        if not self.batches.thread.is_alive():
+            raise ApiError(503, "The engine has ended.")
+        return {}
+
+    def models(self) -> dict[str, Any]:
+        common = {"object": "model", "created": self.created, "owned_by": "flywheel", "max_model_len": self.context}
+        rows = [{"id": self.name, "root": self.name, "parent": None} | common]
+        rows += [{"id": one.name, "root": one.path, "parent": self.name} | common for one in self.adapters.values()]
+        return {"object": "list", "data": rows}
+
+    def metrics(self) -> bytes:
+        """Those of vLLM's that somebody here reads."""
+        names = ",".join(self.adapters)
+        rows = [
+            f'vllm:num_requests_running{{model_name="{self.name}"}} {self.batches.running}',
+            f'vllm:num_requests_waiting{{model_name="{self.name}"}} {len(self.batches.waiting)}',
+        ]
+        if self.slots:
+            rows.append(f'vllm:lora_requests_info{{max_lora="{self.slots}",running_lora_adapters="{names}"}} 1')
+        return ("\n".join(rows) + "\n").encode()
+
+    # Adapters
+
+    async def load(self, body: dict[str, Any]) -> str:
+        name, path = body.get("lora_name"), body.get("lora_path")
+        if not (name and path and isinstance(name, str) and isinstance(path, str)):
+            raise ApiError(400, "Both 'lora_name' and 'lora_path' must be provided.")
+        if not self.slots:
+            raise ApiError(400, "This server has no LoRA slots.")
+        from workers.ml.hot_adapters import MOST, Refused
+
+        async with self.loading:
+            if name in self.adapters or name == self.name:
+                raise ApiError(400, f"The lora adapter '{name}' has already been loaded.")
+            if len(self.adapters) >= MOST:
+                raise ApiError(400, f"{MOST} adapters are loaded, which is the most. Unload one first.")
+            try:
+                loaded = await asyncio.wrap_future(self.batches.call(partial(self.hot.load, name, path)))
+            except Refused as error:
+                raise ApiError(error.status, str(error)) from error
+            self.adapters[name] = loaded
+        log.info("loaded %s from %s", name, path)
+        return f"Success: LoRA adapter '{name}' added successfully."
+
+    async def unload(self, body: dict[str, Any]) -> str:
+        """Answers that are being written with it come to their end."""
+        name = body.get("lora_name")
+        loaded = self.adapters.pop(name, None) if isinstance(name, str) else None
+        if loaded is None:
+            raise ApiError(404, f"The lora adapter '{name}' cannot be found.")
+        self.batches.retire(loaded)
+        log.info("unloaded %s", name)
+        return f"Success: LoRA adapter '{name}' removed successfully."
+
+    def adapter(self, model: str) -> Loaded | None:
+        if model in self.adapters:
+            return self.adapters[model]
+        if model in ("", self.name):
+            return None
+        raise ApiError(404, f"The model `{model}` does not exist.", "model")
+
+    # Answers
+
+    def choices(
+        self, asked: Request, prompts: list[list[int]], wanted: int | None, likeliest: int
+    ) -> tuple[list[Choice], asyncio.Queue[tuple[Choice, Token | Exception]]]:
+        """Submits. Raises ApiError."""
+        from workers.ml.batches import Ask, Busy, any_seed
+
+        adapter, queue = self.adapter(asked.model), asyncio.Queue[Any]()
+        if any(len(ids) + (wanted or 1) > self.context for ids in prompts):
+            raise too_long(max(map(len, prompts)), wanted, self.context)
+        temperature = 1.0 if asked.temperature is None else asked.temperature
+        stop_ids = frozenset(self.engine.stop_ids) | frozenset(asked.stop_token_ids or ())
+        seed, count, found = any_seed() if asked.seed is None else asked.seed, asked.n or 1, list[Choice]()
+        for index in range(len(prompts) * count):
+            ids = prompts[index // count]
+            sampling = Sampling(temperature, asked.top_p or 1.0, wanted or self.context - len(ids))
+            ask = Ask(ids, adapter, sampling, (seed + index % count) % 2**63, stop_ids, lambda token: None, likeliest)
+            choice = Choice(index, ids, ask, TokenText(self.decoded), StopText(asked.stops))
+            ask.sink = lambda token, choice=choice: queue.put_nowait((choice, token))
+            found.append(choice)
+        try:
+            self.batches.submit([choice.ask for choice in found])
+        except Busy as error:
+            said = "Too many requests are waiting; try again later."
+            raise ApiError(503, said, retry_after_s=RETRY_AFTER_S) from error
+        return found, queue
+
+    def decoded(self, ids: list[int]) -> str:
+        return self.engine.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def token(self, id: int) -> str:
+        return self.engine.tokenizer.decode([id])
+
+    async def in_writer(self, work: Callable[[], list[int]]) -> list[int]:
+        """Raises ApiError for messages that the chat template refuses."""
+        try:
+            ids = await asyncio.get_running_loop().run_in_executor(self.writer, work)
+        except (TemplateError, UnicodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ApiError(400, f"The messages cannot be written for this model: {str(error)[:300]}") from error
+        if not ids:
+            raise ApiError(400, "The prompt is empty.")
+        return ids
+
+
+async def written(
+    choices: list[Choice],
+    queue: asyncio.Queue[tuple[Choice, Token | Exception]],
+    gone: asyncio.Task[None],
+    eos: Sequence[int],
+) -> AsyncIterator[tuple[Choice, Token, str]]:
+    """(choice, token, new text) until all are finished. Raises Gone, ApiError; what is left then is dropped."""
+    left = len(choices)
+    try:
+        while left:
+            getting = asyncio.ensure_future(queue.get())
+            await asyncio.wait({getting, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                getting.cancel()
+                raise Gone
+            choice, token = getting.result()
+            if choice.finish:
+                continue  # written before it was known that a stop string had come
+            if isinstance(token, Exception):
+                raise ApiError(500, sentence(token)) from token
+            text = choice.add(token, eos)
+            left -= bool(choice.finish)
+            yield choice, token, text
+    finally:
+        for choice in choices:
+            choice.ask.cancelled = True
+
+
+class Chat:
+    """The shape of chat completions."""
+
+    kind, prefix, chunk = "chat.completion", "chatcmpl", "chat.completion.chunk"
+
+    def __init__(self, served: Served, asked: ChatRequest) -> None:
+        self.served, self.asked = served, asked
+        self.tools = (asked.tools or []) if asked.tool_choice != "none" else []
+        self.parallel = asked.parallel_tool_calls is not False
+        self.calls: dict[int, CallText] = {}
+        self.likeliest = (asked.top_logprobs or 0) if asked.logprobs else 0
+        self.wanted = asked.max_completion_tokens or asked.max_tokens
+
+    async def prompts(self) -> list[list[int]]:
+        work = partial(self.served.engine.prompt_ids, self.asked.messages, self.tools)
+        return [await self.served.in_writer(work)]
+
+    def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        if not self.asked.logprobs:
+            return None
+        return {"content": [self._row(token.id, token.logprob) | {"top_logprobs": [self._row(*one) for one in token.likeliest]} for token in tokens]}  # fmt: skip
+
+    def _row(self, id: int, logprob: float) -> dict[str, Any]:
+        text = self.served.token(id)
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+    def whole(self, choice: Choice) -> dict[str, Any]:
+        message = message_of(choice.text, bool(self.tools), self.parallel)
+        finish = "tool_calls" if message.get("tool_calls") and choice.finish == "stop" else choice.finish
+        return {"index": choice.index, "message": message, "logprobs": self.logprobs(choice.tokens), "finish_reason": finish,
+                "stop_reason": choice.stop_reason} | self._ids(choice.tokens)  # fmt: skip
+
+    def _ids(self, tokens: Sequence[Token]) -> dict[str, Any]:
+        return {"token_ids": [token.id for token in tokens]} if self.asked.return_token_ids else {}
+
+    def top(self, choices: list[Choice]) -> dict[str, Any]:
+        return {"prompt_token_ids": choices[0].prompt} if self.asked.return_token_ids else {}
+
+    def opening(self, choice: Choice) -> list[dict[str, Any]]:
+        return [self._chunk(choice, {"role": "assistant", "content": ""})]
+
+    def piece(self, choice: Choice, token: Token, text: str) -> list[dict[str, Any]]:
+        if self.tools:
+            text = self.calls.setdefault(choice.index, CallText()).add(text)
+        more = {"logprobs": self.logprobs([token])} | self._ids([token])
+        wanted = text or self.asked.logprobs or self.asked.return_token_ids
+        return [self._chunk(choice, {"content": text}, **more)] if wanted else []
+
+    def ending(self, choice: Choice) -> list[dict[str, Any]]:
+        words, calls = self.calls[choice.index].rest(self.parallel) if self.tools else ("", [])
+        found = [self._chunk(choice, {"content": words})] if words else []
+        if calls:
+            numbered = [{"index": place} | call for place, call in enumerate(calls)]
+            found.append(self._chunk(choice, {"tool_calls": numbered}))
+        finish = "tool_calls" if calls and choice.finish == "stop" else choice.finish
+        return [*found, self._chunk(choice, {}, finish_reason=finish, stop_reason=choice.stop_reason)]
+
+    def _chunk(self, choice: Choice, delta: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None} | more
+
+
+class Completion:
+    """The shape of completions, token in and token out."""
+
+    kind, prefix, chunk = "text_completion", "cmpl", "text_completion"
+
+    def __init__(self, served: Served, asked: CompletionRequest) -> None:
+        self.served, self.asked = served, asked
+        self.likeliest, self.wanted = asked.logprobs or 0, asked.max_tokens or 16
+        self.scores: dict[int, list[float]] = {}  # of each prompt's tokens but the first, by its first choice
+        if asked.prompt_logprobs is not None and asked.stream:
+            raise ApiError(400, "prompt_logprobs cannot be streamed.", "prompt_logprobs")
+
+    async def prompts(self) -> list[list[int]]:
+        special = self.asked.add_special_tokens is not False
+        found = []
+        for prompt in prompts_of(self.asked):
+            if isinstance(prompt, str):
+                text = partial(self.served.engine.tokenizer, prompt, add_special_tokens=special)
+                found.append(await self.served.in_writer(lambda text=text: text()["input_ids"]))
+                continue
+            if not all(0 <= id < self.served.vocabulary for id in prompt):
+                raise ApiError(400, f"Token ids must be from 0 to {self.served.vocabulary - 1}.", "prompt")
+            found.append(prompt)
+        if self.asked.prompt_logprobs is not None:
+            await self._score(found)
+        return found
+
+    async def _score(self, prompts: list[list[int]]) -> None:
+        if any(len(ids) + self.wanted > self.served.context for ids in prompts):
+            raise too_long(max(map(len, prompts)), self.wanted, self.served.context)
+        adapter, count = self.served.adapter(self.asked.model), self.asked.n or 1
+        work = partial(self.served.batches.scores, adapter, prompts)
+        scores = await asyncio.wrap_future(self.served.batches.call(work))
+        self.scores = {place * count + more: row for place, row in enumerate(scores) for more in range(count)}
+
+    def whole(self, choice: Choice) -> dict[str, Any]:
+        return {"index": choice.index, "text": choice.text, "logprobs": self.logprobs(choice.tokens), "finish_reason": choice.finish,
+                "stop_reason": choice.stop_reason, "prompt_logprobs": self._of_prompt(choice)} | self._ids(choice, choice.tokens)  # fmt: skip
+
+    def _of_prompt(self, choice: Choice) -> list[dict[str, Any] | None] | None:
+        if (scores := self.scores.get(choice.index)) is None:
+            return None
+        rows = zip(choice.prompt[1:], scores, strict=True)
+        return [None, *({str(id): {"logprob": value, "decoded_token": self.served.token(id)}} for id, value in rows)]
+
+    def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        if self.asked.logprobs is None:
+            return None
+        texts = [self.served.token(token.id) for token in tokens]
+        likeliest = [
+            {text: token.logprob} | {self.served.token(id): value for id, value in token.likeliest}
+            for text, token in zip(texts, tokens, strict=True)
+        ]
+        offsets = [sum(map(len, texts[:place])) for place in range(len(texts))] if len(texts) < 2 else _offsets(texts)
+        return {"text_offset": offsets, "token_logprobs": [token.logprob for token in tokens], "tokens": texts, "top_logprobs": likeliest}  # fmt: skip
+
+    def _ids(self, choice: Choice, tokens: Sequence[Token]) -> dict[str, Any]:
+        if not self.asked.return_token_ids:
+            return {}
+        return {"token_ids": [token.id for token in tokens], "prompt_token_ids": choice.prompt}
+
+    def top(self, choices: list[Choice]) -> dict[str, Any]:
+        return {}
+
+    def opening(self, choice: Choice) -> list[dict[str, Any]]:
+        return []
+
+    def piece(self, choice: Choice, token: Token, text: str) -> list[dict[str, Any]]:
+        wanted = text or self.asked.logprobs is not None or self.asked.return_token_ids
+        return (
+            [self._chunk(choice, text, logprobs=self.logprobs([token]), **self._ids(choice, [token]))] if wanted else []
+        )
+
+    def ending(self, choice: Choice) -> list[dict[str, Any]]:
+        return [self._chunk(choice, "", finish_reason=choice.finish, stop_reason=choice.stop_reason)]
+
+    def _chunk(self, choice: Choice, text: str, **more: Any) -> dict[str, Any]:
+        return {"index": choice.index, "text": text, "logprobs": None, "finish_reason": None} | more
+
+
+def _offsets(texts: list[str]) -> list[int]:
+    found, at = [], 0
+    for text in texts:
+        found.append(at)
+        at += len(text)
+    return found
+
+
+def usage_of(choices: list[Choice]) -> dict[str, int]:
+    asked = sum(len(ids) for ids in {id(choice.prompt): choice.prompt for choice in choices}.values())
+    answered = sum(len(choice.tokens) for choice in choices)
+    return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+
+
+class App:
+    """The ASGI application."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.routes: dict[tuple[str, str], Callable[..., Awaitable[None]]] = {
+            ("GET", "/health"): self.health,
+            ("GET", "/ping"): self.health,
+            ("GET", "/metrics"): self.metrics,
+            ("GET", "/v1/models"): self.models,
+            ("POST", "/v1/load_lora_adapter"): partial(self.change, served.load),
+            ("POST", "/v1/unload_lora_adapter"): partial(self.change, served.unload),
+            ("POST", "/v1/chat/completions"): partial(self.complete, lambda data: Chat(served, read_chat(data))),
+            ("POST", "/v1/completions"): partial(self.complete, lambda data: Completion(served, read_completion(data))),
+        }  # fmt: skip
+
+    async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[dict]], send: Send) -> None:
+        self.served.loop = asyncio.get_running_loop()
+        gone: asyncio.Task[None] | None = None
+        try:
+            route = self.routes.get((scope["method"], scope["path"]))
+            if route is None:
+                known = any(path == scope["path"] for _, path in self.routes)
+                raise ApiError(405, "Method Not Allowed") if known else ApiError(404, "Not Found")
+            data = await body_of(receive)
+            gone = asyncio.create_task(left(receive))
+            await route(data, gone, send)
+        except ApiError as error:
+            await answer(send, error.status, error.body(), retry_after_s=error.retry_after_s)
+        except Gone:
+            log.info("%s: the client has left", scope["path"])
+        except Exception as error:
+            log.exception("%s failed", scope["path"])
+            await answer(send, 500, ApiError(500, sentence(error)).body())
+        finally:
+            if gone is not None:
+                gone.cancel()
+
+    async def health(self, data: bytes, gone: asyncio.Task[None], send: Send) -> None:
+        await answer(send, 200, self.served.health())
+
+    async def models(self, data: bytes, gone: asyncio.Task[None], send: Send) -> None:
+        await answer(send, 200, self.served.models())
+
+    async def metrics(self, data: bytes, gone: asyncio.Task[None], send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": self.served.metrics()})
+
+    async def change(
+        self, work: Callable[[dict], Awaitable[str]], data: bytes, gone: asyncio.Task[None], send: Send
+    ) -> None:
+        try:
+            body = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ApiError(400, "The body is not JSON.") from error
+        await answer(send, 200, await work(body if isinstance(body, dict) else {}))
+
+    async def complete(
+        self, read: Callable[[bytes], Chat | Completion], data: bytes, gone: asyncio.Task[None], send: Send
+    ) -> None:
+        shape = read(data)
+        asked, served = shape.asked, self.served
+        served.adapter(asked.model)
+        prompts = await shape.prompts()
+        choices, queue = served.choices(asked, prompts, shape.wanted, shape.likeliest)
+        tokens = written(choices, queue, gone, served.engine.stop_ids)
+        about = {"id": f"{shape.prefix}-{uuid.uuid4().hex[:16]}", "created": int(time.time()), "model": asked.model or served.name}  # fmt: skip
+        async with contextlib.aclosing(tokens):
+            if asked.stream:
+                await self.stream(shape, choices, tokens, about | {"object": shape.chunk}, send)
+                return
+            async for _ in tokens:
+                pass
+        made = {"choices": [shape.whole(choice) for choice in choices], "usage": usage_of(choices)}
+        await answer(send, 200, about | {"object": shape.kind} | made | shape.top(choices))
+
+    async def stream(
+        self,
+        shape: Chat | Completion,
+        choices: list[Choice],
+        tokens: AsyncIterator[tuple[Choice, Token, str]],
+        about: dict[str, Any],
+        send: Send,
+    ) -> None:
+        """The headers are sent with the first token: an error before it has its HTTP status."""
+        begun = False
+        try:
+            async for choice, token, text in tokens:
+                chunks = list[dict[str, Any]]()
+                if not begun:
+                    begun = True
+                    await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
+                    chunks = [chunk for one in choices for chunk in shape.opening(one)]
+                chunks += shape.piece(choice, token, text) + (shape.ending(choice) if choice.finish else [])
+                await events(send, [about | {"choices": [chunk]} for chunk in chunks])
+        except ApiError as error:
+            if not begun:
+                raise
+            await events(send, [error.body()])
+        else:
+            if shape.asked.with_usage:
+                await events(send, [about | {"choices": [], "usage": usage_of(choices)}])
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+
+async def events(send: Send, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        body = b"".join(b"data: " + json.dumps(row).encode() + b"\n\n" for row in rows)
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def answer(send: Send, status: int, value: Any, retry_after_s: int = 0) -> None:
+    headers = [*JSON, *([(b"retry-after", str(retry_after_s).encode())] if retry_after_s else [])]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(value).encode()})
+
+
+async def body_of(receive: Callable[[], Awaitable[dict]]) -> bytes:
+    parts, size = list[bytes](), 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        parts.append(message.get("body", b""))
+        if (size := size + len(parts[-1])) > MOST_BYTES:
+            raise ApiError(413, f"The body is larger than {MOST_BYTES // 2**20} MiB.")
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def left(receive: Callable[[], Awaitable[dict]]) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def load(given: argparse.Namespace) -> Served:
+    from workers.lib.engine_specs import InProcess, Model
+    from workers.ml.transformers_engine import TransformersEngine
+
+    spec = InProcess(dtype=given.dtype, batch_size=given.max_num_seqs)
+    engine = TransformersEngine.load(spec, Model(base=given.folder))
+    longest = getattr(engine.model.config, "max_position_embeddings", 4096)
+    context = min(given.max_model_len or longest, longest)
+    return Served(
+        engine, given.served_model_name, context=context, slots=given.max_loras, most_rank=given.max_lora_rank
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m workers.model_server", description=__doc__)
+    parser.add_argument("folder")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--served-model-name", required=True)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--max-model-len", type=int, default=0)
+    parser.add_argument("--max-loras", type=int, default=0)
+    parser.add_argument("--max-lora-rank", type=int, default=16)
+    parser.add_argument("--max-num-seqs", type=int, default=64)
+    given = parser.parse_args()
+    logging.basicConfig(level="INFO", format="%(levelname)s %(asctime)s %(message)s")
+    from granian.constants import HTTPModes, Interfaces
+    from granian.server.embed import Server
+
+    served = load(given)
+    log.info("%s is loaded: %d tokens of context, %d LoRA slots", given.served_model_name, served.context, served.slots)
+    server = Server(
+        App(served), given.host, given.port, interface=Interfaces.ASGINL, http=HTTPModes.http1, websockets=False, backlog=1024,
+        log_enabled=False,
+    )  # fmt: skip
+    asyncio.run(server.serve())  # SIGTERM ends it at once: nothing here has to be kept
+
+
+if __name__ == "__main__":
+    main()
