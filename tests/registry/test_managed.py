@@ -21,13 +21,17 @@ from django.utils import timezone
 from apps.core import jobs, runner
 from apps.core.models import JobState, Role
 from apps.registry import managed, servers, tasks
+from apps.registry.engines import choose, in_words
 from apps.registry.models import Health, Phase, Server, ServerProbe, ServerRun
-from apps.registry.servers import ServerError
+from apps.registry.rollout_servers import why_not
+from apps.registry.servers import ServerError, address_of
 from flywheel import alive
 from tests.factories import admin_of, make_base, make_member, make_project
 from tests.flywheel.machine import eventually
 from tests.registry.test_servers import call
+from tests.workers.conftest import make_tiny_model
 from workers import serve
+from workers.lib.serving import list_models
 
 pytestmark = pytest.mark.django_db
 threads = pytest.mark.django_db(transaction=True)
@@ -232,6 +236,32 @@ def test_a_worker_that_died_is_followed_by_another_that_starts_it_again(world: W
     eventually(lambda: world.state(server) == "up")
 
 
+@threads
+def test_one_with_transformers_needs_no_vllm_and_is_started_again_after_kill_9(
+    world: World, settings: Any, tmp_path: Path
+) -> None:
+    settings.FLYWHEEL_VLLM = "/nowhere/vllm"
+    make_tiny_model(world.folder)
+    server = world.add(kind="transformers", dialect="native", options={"max-num-seqs": 8})
+    run = world.work(server)
+    eventually(lambda: world.state(server) == "up")
+    server.refresh_from_db()
+    first = list_models(address_of(server))
+    assert [row["id"] for row in first.models] == [managed.served_name(server)]
+    os.kill(main_of(world), signal.SIGKILL)
+    eventually(lambda: ServerRun.objects.get(pk=run.pk).restarts == 1)
+    eventually(lambda: world.state(server) == "up")
+    server.refresh_from_db()
+    assert list_models(address_of(server)).health == "healthy"
+    assert choose(world.base)["kind"] == "transformers", "a job computes by itself, unless the server is named"
+    named = choose(world.base, "local")
+    assert (named["kind"], named["model"]) == ("openai", managed.served_name(server)) and why_not(server) == ""
+    assert in_words(named, world.base).startswith("managed server local (transformers), model")
+    assert managed.stop(server=server, by=world.by)
+    eventually(lambda: world.state(server) == "stopped", 30)
+    assert not world.processes()
+
+
 def test_a_port_of_those_that_are_allowed_is_taken() -> None:
     port = serve.free_port("127.0.0.1", [])
     assert serve.free_port("127.0.0.1", [port, port]) == port
@@ -251,6 +281,8 @@ def test_a_port_of_those_that_are_allowed_is_taken() -> None:
         ({"lora_slots": 65}, "lora_slots"),
         ({"max_lora_rank": 17}, "max_lora_rank"),
         ({"options": {"trust-remote-code": True}}, "options"),
+        ({"kind": "sglang"}, "kind"),
+        ({"kind": "transformers", "options": {"enforce-eager": True}}, "options"),
         ({"name": "auto"}, "name"),
     ],
 )
@@ -306,6 +338,7 @@ def test_by_page(world: World) -> None:
     given = {
         "name": "local",
         "base": world.base.pk,
+        "kind": "vllm",
         "dialect": "text",
         "dtype": "auto",
         "lora_slots": 4,
@@ -335,6 +368,10 @@ def test_by_page(world: World) -> None:
     assert Server.objects.get().serving["lora_slots"] == 5
     member.post(reverse("registry:server_start", args=[slug, "local"]))
     assert world.state(Server.objects.get()) == "queued" and ServerRun.objects.count() == 2
+    member.post(reverse("registry:server_stop", args=[slug, "local"]))
+    assert member.post(edit, given | {"kind": "transformers", "options": "max-num-seqs 4"}).status_code == 302
+    assert "transformers, in this installation" in member.get(page).content.decode()
+    member.post(reverse("registry:server_start", args=[slug, "local"]))
     engineer = client(world, Role.ENGINEER)
     assert engineer.get(page).status_code == 200 and "Stop</button>" not in engineer.get(page).content.decode()
 
@@ -350,7 +387,11 @@ def test_by_api(world: World) -> None:
     assert (changed["name"], changed["managed"]["lora_slots"]) == ("b", 1)
     assert call(world.project, "post", "servers/b/start/").json()["managed"]["state"] == "queued"
     assert call(world.project, "delete", "servers/b/").status_code == 409
+    ours = {"name": "t", "managed": {"base": world.base.pk, "engine": "transformers"}}
+    started = call(world.project, "post", "servers/", ours).json()
+    assert (started["kind"], started["managed"]["engine"]) == ("transformers", "transformers")
     other = {"name": "o", "base_url": "https://gpu.example.com/v1"}
+    assert call(world.project, "post", "servers/", other | {"kind": "transformers"}).status_code == 400
     assert call(world.project, "post", "servers/", other).json()["managed"] is None
     assert call(world.project, "post", "servers/o/start/").status_code == 409
     assert call(make_project(), "post", "servers/b/stop/").status_code == 404
@@ -364,6 +405,7 @@ def test_by_api(world: World) -> None:
         ({"managed": {"base": "x"}}, "managed.base"),
         ({"managed": {"base": "BASE", "dtype": "int4"}}, "managed.dtype"),
         ({"managed": {"base": "BASE", "context": -1}}, "context"),
+        ({"managed": {"base": "BASE", "engine": "sglang"}}, "managed.engine"),
         ({"managed": {"base": "BASE", "options": {"host": "0.0.0.0"}}}, "options"),
         ({"managed": {"base": "BASE"}, "base_url": "http://x/v1"}, "base_url"),
         ({"managed": {"base": "BASE"}, "adapters_at": "/x"}, "adapters_at"),
