@@ -358,8 +358,7 @@ class Completion:
             {text: token.logprob} | {self.served.token(id): value for id, value in token.likeliest}
             for text, token in zip(texts, tokens, strict=True)
         ]
-        offsets = [sum(map(len, texts[:place])) for place in range(len(texts))] if len(texts) < 2 else _offsets(texts)
-        return {"text_offset": offsets, "token_logprobs": [token.logprob for token in tokens], "tokens": texts, "top_logprobs": likeliest}  # fmt: skip
+        return {"text_offset": _offsets(texts), "token_logprobs": [token.logprob for token in tokens], "tokens": texts, "top_logprobs": likeliest}  # fmt: skip
 
     def _ids(self, choice: Choice, tokens: Sequence[Token]) -> dict[str, Any]:
         if not self.asked.return_token_ids:

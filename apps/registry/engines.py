@@ -42,13 +42,13 @@ def choices(project: Project) -> list[tuple[str, str]]:
     return [(AUTO, "Choose automatically"), (IN_PROCESS, "In this installation (transformers)"), *servers]
 
 
-def choose(version: ModelVersion, wanted: str = AUTO) -> dict[str, Any]:
+def choose(version: ModelVersion, wanted: str = AUTO, *, serving: bool = False) -> dict[str, Any]:
     """The engine of a job, as its spec keeps it: {kind, asked} in process, and for a server also {server, server_name,
     base_url, model, dialect, adapter, price}. `wanted` is "auto", "transformers" or a server's name.
 
     Automatic: a served model on its server; an adapter where a server is known to have its base and can load it; a base on a
     managed server of it that is up; all else in process. A managed server with transformers is chosen by its name only: the job
-    itself computes the same, and leaves that server to those whom it serves. A prompt version is generated like the model that it stands on. Raises
+    itself computes the same, and leaves that server to those whom it serves (`serving`: for them). A prompt version is generated like the model that it stands on. Raises
     ModelError where this version cannot be generated with what is wanted.
     """
     version = version.model
@@ -63,9 +63,9 @@ def choose(version: ModelVersion, wanted: str = AUTO) -> dict[str, Any]:
         return _on(Holder(version.server, version.served_as, version.dialect), version.served_as, wanted)
     if wanted == IN_PROCESS:
         return _in_process(wanted)
-    known = [
-        holder for holder in holders(version, wanted) if wanted != AUTO or holder.server.kind != ServerKind.TRANSFORMERS
-    ]
+    known = holders(version, wanted)
+    if wanted == AUTO and not serving:
+        known = [holder for holder in known if holder.server.kind != ServerKind.TRANSFORMERS]
     if version.kind == ModelKind.ADAPTER:
         reasons = []
         for holder in known:

@@ -127,7 +127,7 @@ def lane_of(version: ModelVersion) -> Lane:
 
 def _backend(version: ModelVersion) -> Backend:
     """Raises what `lane_of` says."""
-    engine = engines.choose(version)
+    engine = engines.choose(version, serving=True)
     if engine["kind"] == "transformers":
         raise ModelError(
             f"No server serves {version}. Add one under Servers, or start a managed one with its base model."

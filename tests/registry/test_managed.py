@@ -254,6 +254,7 @@ def test_one_with_transformers_needs_no_vllm_and_is_started_again_after_kill_9(
     server.refresh_from_db()
     assert list_models(address_of(server)).health == "healthy"
     assert choose(world.base)["kind"] == "transformers", "a job computes by itself, unless the server is named"
+    assert choose(world.base, serving=True)["server"] == server.pk
     named = choose(world.base, "local")
     assert (named["kind"], named["model"]) == ("openai", managed.served_name(server)) and why_not(server) == ""
     assert in_words(named, world.base).startswith("managed server local (transformers), model")
