@@ -362,80 +362,88 @@ def test_nothing_that_changes_an_answer_is_left_out_in_silence() -> None:
 # Those who leave, and those who are too many
 
 
-def waiting_and_running(server: Running) -> tuple[int, int]:
-    rows = dict(line.rsplit(" ", 1) for line in httpx2.get(f"{server.root}/metrics").text.splitlines())
-    counts = {name.partition("{")[0]: int(value) for name, value in rows.items()}
-    return counts["vllm:num_requests_waiting"], counts["vllm:num_requests_running"]
+class Asking:
+    """One request to an application in this process: what it sent, and a client that leaves when it is told to."""
+
+    def __init__(self, app: App, body: dict) -> None:
+        self.app, self.sent, self.leaves = app, list[dict](), asyncio.Event()
+        self.given = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
+
+    async def receive(self) -> dict:
+        if (message := next(self.given, None)) is not None:
+            return message
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, row: dict) -> None:
+        self.sent.append(row)
+
+    async def run(self) -> None:
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions"}
+        await self.app(scope, self.receive, self.send)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_what_nobody_waits_for_any_more_is_not_written(server: Running, stream: bool) -> None:
-    eventually(lambda: waiting_and_running(server) == (0, 0))
-    body = {"model": "a", "messages": ASKED, "max_tokens": 2000, "stream": stream, "n": 4}
-    data = json.dumps(body).encode()
-    host, port = server.root.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))) as connection:
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
-        connection.sendall(head.encode() + data)
-        eventually(lambda: waiting_and_running(server)[1] > 0)
-    eventually(lambda: waiting_and_running(server) == (0, 0))
-    assert server.process.poll() is None
+def test_what_nobody_waits_for_any_more_is_not_written(
+    engines: dict[str, TransformersEngine], stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client leaves at the third token: a fourth may come, and no more."""
+    engine, steps, reached, gone = engines["base"], [0], threading.Event(), threading.Event()
+    step = engine.step
+
+    def slow(*given: Any) -> torch.Tensor:
+        steps[0] += 1
+        if steps[0] == 3:
+            reached.set()
+            gone.wait()
+        return step(*given)
+
+    monkeypatch.setattr(engine, "step", slow)
+    engine_stops, engine.stop_ids = engine.stop_ids, []  # it would go on to the end
+    served = Served(engine, "base", context=2048, slots=0, most_rank=8)
+    body = {"model": "base", "messages": ASKED, "max_tokens": 2000, "stream": stream}
+
+    async def leave() -> None:
+        asking = Asking(App(served), body)
+        task = asyncio.create_task(asking.run())
+        await asyncio.to_thread(reached.wait)
+        asking.leaves.set()
+        await task
+        gone.set()
+        while served.batches.running:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(leave())
+    engine.stop_ids = engine_stops
+    assert steps[0] <= 4
 
 
 def test_too_many_are_asked_to_come_back(engines: dict[str, TransformersEngine]) -> None:
     """While the engine does something else, as many wait as may; one more is refused."""
     served, free = Served(engines["base"], "base", context=2048, slots=0, most_rank=8), threading.Event()
-    app, sent = App(served), list[list[dict]]()
     body = {"model": "base", "messages": ASKED, "max_tokens": 1, "n": 64}
-
-    async def asked() -> None:
-        rows = list[dict]()
-        sent.append(rows)
-        given, never = iter([{"type": "http.request", "body": json.dumps(body).encode()}]), asyncio.Event()
-
-        async def receive() -> dict:
-            if (message := next(given, None)) is not None:
-                return message
-            await never.wait()
-            raise AssertionError
-
-        async def send(row: dict) -> None:
-            rows.append(row)
-
-        await app({"type": "http", "method": "POST", "path": "/v1/chat/completions"}, receive, send)
+    asked = [Asking(App(served), body) for _ in range(MOST_WAITING // 64 + 1)]
 
     async def all_asked() -> None:
         served.batches.call(free.wait)
-        tasks = [asyncio.create_task(asked()) for _ in range(MOST_WAITING // 64 + 1)]
-        while not sent or not any(sent):
+        tasks = [asyncio.create_task(one.run()) for one in asked]
+        while not any(one.sent for one in asked):
             await asyncio.sleep(0.01)
         assert len(served.batches.waiting) == MOST_WAITING
         free.set()
         await asyncio.gather(*tasks)
 
     asyncio.run(all_asked())
-    starts = [rows[0] for rows in sent]
-    assert sorted(start["status"] for start in starts) == [200] * (MOST_WAITING // 64) + [503]
-    refused = next(rows for rows in sent if rows[0]["status"] == 503)
+    assert sorted(one.sent[0]["status"] for one in asked) == [200] * (MOST_WAITING // 64) + [503]
+    refused = next(one.sent for one in asked if one.sent[0]["status"] == 503)
     assert dict(refused[0]["headers"])[b"retry-after"] == b"2"
     assert json.loads(refused[1]["body"])["error"]["type"] == "ServiceUnavailableError"
 
 
 def test_it_ends_at_once_when_it_is_asked_to(model: Path, tmp_path: Path) -> None:
     running = Running(model, tmp_path)
-    thread = threading.Thread(target=lambda: _ask_long(running), daemon=True)
-    thread.start()
-    eventually(lambda: waiting_and_running(running)[1] > 0)
     running.process.send_signal(signal.SIGTERM)
     assert running.process.wait(10) == -signal.SIGTERM
-    thread.join()
-
-
-def _ask_long(running: Running) -> None:
-    try:
-        running.post("chat/completions", {"model": "base", "messages": ASKED, "max_tokens": 2000})
-    except httpx2.HTTPError:
-        return
 
 
 # Text while it comes
