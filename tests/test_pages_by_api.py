@@ -57,6 +57,8 @@ BY_API = {
     "evals:export_samples": "GET evals_api:export_samples",
     "evals:learnability": "GET evals_api:learnability",
     "evals:compare": "GET evals_api:runs_compare",
+    "evals:compared_breakdown": "GET evals_api:runs_compare",
+    "evals:export_compared": "GET evals_api:runs_compare",
     "evals:open_compared": "GET evals_api:runs_compare",
     "evals:compared_task": "GET evals_api:runs_compare",
     "evals:task": "GET evals_api:set",

@@ -22,22 +22,37 @@ def wilson(successes: int, n: int, level: float = LEVEL) -> tuple[float, float]:
     return (0.0 if successes == 0 else centre - half), (1.0 if successes == n else centre + half)
 
 
+EXACT = 30  # degrees of freedom, up to which Student's quantile is solved for
+
+
 def student(df: int, level: float = LEVEL) -> float:
-    """Two-sided quantile of Student's t, to 0.2% at 95%: exact for df = 1, 2, else the expansion of
-    Abramowitz & Stegun 26.7.5. It spares the web process scipy."""
-    p = (1 + level) / 2
-    if df == 1:
-        return math.tan(math.pi * (p - 0.5))
-    if df == 2:
-        return (2 * p - 1) / sqrt(2 * p * (1 - p))
-    z = NormalDist().inv_cdf(p)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + sum(term / df**power for power, term in enumerate(terms, 1))
+    """Two-sided quantile of Student's t, to 0.1% at any level: solved from the closed form of the distribution up to EXACT
+    degrees of freedom, else the expansion of Abramowitz & Stegun 26.7.5. It spares the web process scipy."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    if df > EXACT:
+        terms = (
+            (z**3 + z) / 4,
+            (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+            (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+            (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+        )
+        return z + sum(term / df**power for power, term in enumerate(terms, 1))
+    low, high = 0.0, math.pi / 2  # of the angle whose tangent is t / sqrt(df)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, df) < level else (low, middle)
+    return sqrt(df) * math.tan(low)
+
+
+def _within(angle: float, df: int) -> float:
+    """P(|t| < sqrt(df) tan(angle)) of Student's t, by the finite sums of Abramowitz & Stegun 26.7.3 and 26.7.4."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = df % 2
+    term, total = (cosine, cosine if df > 1 else 0.0) if odd else (1.0, 1.0)
+    for n in range(3 if odd else 2, df - 1, 2):
+        term *= cosine * cosine * ((n - 1) / n)
+        total += term
+    return (angle + sine * total) * 2 / math.pi if odd else sine * total
 
 
 def mean_difference(

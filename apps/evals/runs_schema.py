@@ -172,9 +172,24 @@ WHOLE_SAMPLE = {
         "cost_usd": NUMBER,
     },
 }
+CELLS = {
+    "type": "array",
+    "description": "For each evaluation its value and its paired difference from the first (null for the first, and where the two are "
+    "not comparable); verdict: better, worse, differs, or empty where the interval has 0",
+    "items": {"type": "object", "properties": {
+        "value": ESTIMATE, "difference": {"type": ["object", "null"], "description": "{mean, low, high, n}"}, "verdict": {"type": "string"},
+    }},
+}  # fmt: skip
+COMPARED_MEASURES = {
+    "type": "array",
+    "items": {"type": "object", "properties": {
+        "key": {"type": "string"}, "title": {"type": "string"}, "unit": {"enum": ["rate", "reward", "ms", "tokens", "usd"]},
+        "better": {"enum": [1, 0, -1], "description": "1: more is better"}, "cells": CELLS,
+    }},
+}  # fmt: skip
 COMPARISON = {
     "type": "object",
-    "required": ["runs", "results", "next"],
+    "required": ["results", "next"],
     "properties": {
         "runs": {
             "type": "array",
@@ -188,8 +203,24 @@ COMPARISON = {
                         "type": ["object", "null"],
                         "description": "{mean, low, high, n}, paired over tasks",
                     },
+                    "tasks": {"type": ["object", "null"], "description": "{won, lost, same} against the first"},
+                    "cost_usd": NUMBER,
                 },
             },
+        },
+        "problems": {
+            "type": "array", "description": "What cannot be compared, and what to do; `run` is null where it is about all",
+            "items": {"type": "object", "properties": {
+                "run": {"type": ["string", "null"]}, "text": {"type": "string"}, "blocks": {"type": "boolean"},
+            }},
+        },
+        "correction": {"type": "object", "description": "How many intervals of each table hold together, at which level"},
+        "measures": COMPARED_MEASURES,
+        "components": COMPARED_MEASURES,
+        "groups": {"type": "array", "description": "Success by failure mode, tool, tag and difficulty of the tasks", "items": {"type": "object"}},
+        "modes": {
+            "type": "array", "description": "The share of samples with each failure mode, and on how many tasks it came or went",
+            "items": {"type": "object"},
         },
         "results": {
             "type": "array",
@@ -208,7 +239,7 @@ COMPARISON = {
         },
         "next": {"type": ["string", "null"]},
     },
-}
+}  # fmt: skip
 
 
 START_EXAMPLE = OpenApiExample(

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
@@ -16,12 +17,14 @@ from rest_framework.response import Response
 
 from apps.core.openapi import LINES, described
 from apps.evals import runs_schema as schema
+from apps.evals.comparison import files, report
+from apps.evals.comparison.tasks import CHANGES, TaskTable, place_of
+from apps.evals.comparison.tasks import Filters as TaskFilters
 from apps.evals.costs import cost, price_of
 from apps.evals.holdout.view_log import record_output_view, record_view
 from apps.evals.lookups import MAX_PAGE, PAGE, find_run, needs_right, one_of
 from apps.evals.models import EvalRun, Sample, Split
 from apps.evals.samples import exporting, transcript
-from apps.evals.samples.comparison import CHANGES, TaskScore, is_kind, rows_of, success_difference, tables_of
 from apps.evals.samples.components import explained
 from apps.evals.samples.diagnosis import diagnose
 from apps.evals.samples.filters import OUTCOMES, Filters
@@ -113,42 +116,47 @@ def export(request: Request, pk: UUID) -> StreamingHttpResponse:
 
 
 @extend_schema(
-    operation_id="v1_eval_runs_compare", responses=described({200: schema.COMPARISON}, 400, 403, 404),
+    operation_id="v1_eval_runs_compare",
+    responses=described({200: schema.COMPARISON}, 400, 403, 404) | {(200, CSV): OpenApiTypes.STR},
     parameters=[
         OpenApiParameter("run", {"type": "array", "items": {"type": "string", "format": "uuid"}}, required=True,
                          description=f"2 to {MOST_RUNS} evaluations; the first is the baseline"),
         OpenApiParameter("change", enum=list(CHANGES)),
+        OpenApiParameter("of", int, description="Of more than two: the number of the one evaluation whose changes count, from 2"),
+        OpenApiParameter("mode", str, description="A failure mode’s slug: tasks on which it came or went"),
+        OpenApiParameter("q", str, description="Words of the task’s key"),
+        OpenApiParameter("sort", enum=["drop", "gain"], description="The largest losses or wins first; else by key"),
+        OpenApiParameter("as", enum=list(files.FORMATS), description="All tasks as a file, CSV with a line for each"),
         OpenApiParameter("cursor", str, description="`next` of the page before"),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
     ],
-    description="Evaluations side by side, task by task: how many samples of each were scored, and how many passed. Of a "
-    "hold-out this needs a key that may see hold-outs, and counts as a look at each evaluation.",
+    description="Evaluations side by side: success, pass@k, pass^k, reward and its components, invalid outputs, unsafe actions, latency, "
+    "tokens and cost, each with its paired difference from the first; groups of tasks; failure modes; then task by task how many samples "
+    "were scored, and how many passed. The intervals of the differences of a table hold together (Bonferroni). `problems` says what is "
+    "not comparable. With a cursor only the tasks come. Of a hold-out this needs a key that may see hold-outs, and counts as a look at "
+    "each evaluation.",
 )  # fmt: skip
 @api_view(["GET"])
-def compare(request: Request) -> Response:
-    runs = [find_run(request, given) for given in dict.fromkeys(request.query_params.getlist("run")[: MOST_RUNS + 1])]
+def compare(request: Request) -> HttpResponseBase:
+    query = request.query_params
+    runs = [find_run(request, given) for given in dict.fromkeys(query.getlist("run")[: MOST_RUNS + 1])]
     if not 2 <= len(runs) <= MOST_RUNS:
         raise ValidationError({"path": "run", "error": f"2 to {MOST_RUNS} different evaluations"})
     for run in runs:
         needs_right(request, run.split)
-    kind, cursor = one_of(request, "change", CHANGES), request.query_params.get("cursor", "")
+    one_of(request, "change", CHANGES)
+    format, cursor = one_of(request, "as", files.FORMATS), query.get("cursor", "")
+    if cursor and place_of(cursor) is None:
+        raise ValidationError({"path": "cursor", "error": "is the `next` of no page; start without one"})
+    limit, given = number_of(request, "limit", PAGE, 1, MAX_PAGE), TaskFilters.from_query(query, len(runs))
     for run in runs:
         record_output_view(run, by=request.auth)
-    limit, tables = number_of(request, "limit", PAGE, 1, MAX_PAGE), tables_of(runs)
-    rows = [row for row in rows_of(tables) if is_kind(row, kind) and row.place > cursor]
-    shown = rows[:limit]
-    return Response({
-        "runs": [
-            {"id": str(run.pk), "model_version": str(run.model_version), "metrics": run.result.get("metrics"),
-             "success_difference": success_difference(tables[0], table) if at else None}
-            for at, (run, table) in enumerate(zip(runs, tables, strict=True))
-        ],
-        "results": [{"key": row.key, "change": row.change, "cells": [cell_json(cell) for cell in row.cells]} for row in shown],
-        "next": shown[-1].place if len(rows) > limit else None,
-    })  # fmt: skip
-
-
-def cell_json(cell: TaskScore | None) -> dict[str, Any] | None:
-    if cell is None:
-        return None
-    return {"task": str(cell.task), "n": cell.n, "passed": cell.passed, "reward": cell.reward, "masked": cell.masked}
+    found = report.compare(runs)
+    if format:
+        for run in runs:
+            if run.split == Split.HOLDOUT:
+                record_view(eval_set=run.eval_set, by=request.auth, detail=f"comparison of {run.pk} as {format}")
+        return files.file_of(found, given, format)
+    page = TaskTable(found.tables, given).page(limit, cursor)
+    body: dict[str, Any] = {} if cursor else report.as_json(found)
+    return Response(body | {"results": [files.row_json(row) for row in page.rows], "next": page.after or None})

@@ -20,12 +20,12 @@ from apps.evals import actions, from_failures
 from apps.evals.actions import TasksMade
 from apps.evals.api import STORED
 from apps.evals.capability.add import add_general
+from apps.evals.comparison.tasks import CHANGES
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.from_production import MOST, candidates, newest
 from apps.evals.holdout import groups
 from apps.evals.lookups import find_run, find_set, form_of
 from apps.evals.models import EvalSet, Split
-from apps.evals.samples.comparison import CHANGES
 from apps.evals.samples.filters import OUTCOMES, Filters
 from apps.evals.samples.to_tasks import make_tasks
 from apps.failures.actions.decisions import decide

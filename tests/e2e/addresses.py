@@ -78,13 +78,13 @@ NO_PAGES = {
         "dashboard:failure_rate", "dashboard:performance", "dashboard:promotion_effect", "dashboard:chart", "trajectories:live_rows", "trajectories:sums",
         "webhooks:log", "dashboard:search", "trajectories:first_status", "trajectories:count", "trajectories:trend", "trajectories:import_status", "trajectories:part", "trajectories:revision",
         "trajectories:redaction_test", "failures:charts", "failures:classification_status", "failures:similar",
-        "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:variant_job_status", "evals:meaning_status",
+        "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:compared_breakdown", "evals:variant_job_status", "evals:meaning_status",
         "reviews:probe_status",
         "reviews:rescore", "registry:server_status", "registry:server_run", "training:status", "training:search_status", "prompts:playground_status", "promotion:pair_parts", "promotion:plan", "promotion:wear",
         "training:rollouts", "training:curve", "training:examples", "training:learned_from_trajectory", "training:learned_from_task",
         "automation:dry_run", "automation:run_status", "teamwork:people",
     ),
-    "a file": ("trajectories:span_text", "evals:export_samples", "trajectories:export", "trajectories:raw", "core:audit_export", "reviews:export", "promotion:report_file", "promotion:policy_file", "training:config"),
+    "a file": ("trajectories:span_text", "evals:export_samples", "evals:export_compared", "trajectories:export", "trajectories:raw", "core:audit_export", "reviews:export", "promotion:report_file", "promotion:policy_file", "training:config"),
     "leads to another page, or is its fragment": ("evals:task_samples", "teamwork:comment", "failures:step", "reviews:queue", "reviews:step"),
 }  # fmt: skip
 FINDING = {

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from itertools import combinations
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+import numpy as np
 import pytest
 from django.test import Client
 from django.urls import reverse
 
 from apps.core.intervals import mean_difference
 from apps.core.models import Role
+from apps.environments.actions import save_environment, save_verifier
 from apps.evals import actions
+from apps.evals.comparison.report import compare as compared
+from apps.evals.comparison.tasks import Filters, TaskTable, changes_of, drops_of
 from apps.evals.models import EvalRun, HoldoutView
 from apps.evals.pages import compare
-from apps.evals.samples.comparison import TaskScore, change_of, rows_of, success_difference
+from apps.evals.paired import corrected, difference, mean_of, pass_at, pass_hat
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.evals.test_sample_pages import evaluate, login, make_run
 from tests.factories import (
@@ -29,46 +35,78 @@ from tests.factories import (
     make_project,
 )
 
-
-def score(passed: int, n: int = 4, key: str = "a") -> TaskScore:
-    return TaskScore(UUID(int=1), key, n, passed)
+NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("baseline", "others", "change"),
+    ("rates", "change", "drop"),
     [
-        (score(2), [score(2)], "same"),
-        (score(2), [score(3)], "improved"),
-        (score(2), [score(1)], "regressed"),
-        (score(2), [score(3), score(1)], "regressed"),  # the worst of all
-        (score(2), [score(3), None], "missing"),
-        (score(2), [score(1), None], "regressed"),
-        (score(1, 2), [score(2, 4)], "same"),  # a share, not a count
-        (None, [score(2)], "missing"),
-        (score(0, 0), [score(2)], "missing"),  # all masked
-        (score(2), [score(0, 0)], "missing"),
+        ([0.5, 0.5], "same", 0.0),
+        ([0.5, 0.75], "improved", -0.25),
+        ([0.5, 0.25], "regressed", 0.25),
+        ([0.5, 0.75, 0.25], "regressed", 0.25),  # the worst of all
+        ([0.5, 0.75, NAN], "missing", -0.25),
+        ([0.5, 0.25, NAN], "regressed", 0.25),
+        ([NAN, 0.5], "missing", 0.0),
+        ([0.5, NAN], "missing", 0.0),
     ],
 )
-def test_a_task_changed_by_its_share_of_passes(baseline: Any, others: list, change: str) -> None:
-    assert change_of(baseline, others) == change
+def test_a_task_changed_by_its_share_of_passes(rates: list[float], change: str, drop: float) -> None:
+    table = np.array(rates)[:, None]
+    assert changes_of(table).tolist() == [change] and drops_of(table).tolist() == [drop]
 
 
-def test_rows_have_every_task_of_any_evaluation_in_order() -> None:
-    one, two = {1: score(4, key="b"), 2: score(1, key="c")}, {1: score(0, key="b"), 3: score(1, key="a")}
-    assert [(row.key, row.change) for row in rows_of([one, two])] == [
-        ("a", "missing"),
-        ("b", "regressed"),
-        ("c", "missing"),
-    ]
-    assert rows_of([one, two])[1].drop == 1.0
+def test_no_effect_is_claimed_in_at_most_one_made_table_of_twenty() -> None:
+    """All intervals of a table together: 30 measures of two equal models on 60 tasks of 15 groups, and of half the tasks."""
+    rng, claimed, tables = np.random.default_rng(14), 0, 400
+    groups, level = np.repeat(np.arange(15), 4), corrected(30)
+    for _ in range(tables):
+        chances = np.clip(np.repeat(rng.beta(1, 1, 15), 4) + rng.normal(0, 0.2, 60), 0, 1)
+        shift = np.repeat(rng.normal(0, 0.05, (30, 15)), 4, axis=1)  # what a group does to one of the two
+        sides = rng.binomial(8, np.clip(chances + shift, 0, 1)) / 8, rng.binomial(8, chances, (30, 60)) / 8
+        claimed += any(
+            difference(one, two, groups, level=level, span=1.0).sign for one, two in zip(*sides, strict=True)
+        )
+    assert claimed / tables < 0.05 + 2.6 * 0.011  # three standard errors above 5%
 
 
-def test_the_difference_is_paired_over_the_tasks_that_both_have() -> None:
-    before = {n: score(passed) for n, passed in enumerate((4, 2, 0, 4))}
-    after = {n: score(passed) for n, passed in enumerate((4, 4, 1))}
-    found = success_difference(before, after)
-    assert found["mean"] == pytest.approx(0.25) and found["n"] == 3 and found["low"] < 0.25 < found["high"]
-    assert success_difference(before, {}) == {"mean": None, "low": None, "high": None, "n": 0}
+def test_a_planted_improvement_is_found_among_thirty_measures() -> None:
+    rng, found = np.random.default_rng(15), 0
+    for _ in range(40):
+        chances = rng.beta(1, 1, 300)
+        before, after = rng.binomial(8, chances) / 8, rng.binomial(8, np.clip(chances + 0.08, 0, 1)) / 8
+        gap = difference(before, after, level=corrected(30), span=1.0)
+        found += gap.sign == 1 and gap.low < 0.08 * 1.2
+    assert found >= 36
+
+
+def test_tasks_of_one_group_are_one_observation() -> None:
+    """Ten tasks that are copies of each other say no more than one."""
+    rng = np.random.default_rng(1)
+    single = rng.normal(0.1, 0.2, 12)
+    alone, copied = mean_of(single), mean_of(np.repeat(single, 10), np.repeat(np.arange(12), 10))
+    assert copied.mean == pytest.approx(alone.mean) and copied.n == 120
+    assert copied.high - copied.low == pytest.approx(alone.high - alone.low)
+    assert (found := mean_of(np.repeat(single, 10))).high - found.low < 0.5 * (alone.high - alone.low)
+
+
+def test_equal_differences_and_few_tasks_are_not_certain() -> None:
+    before, after = np.zeros(40), np.ones(40)
+    gap = difference(before, after, span=1.0)
+    assert gap.mean == gap.high == 1.0 and 0.7 < gap.low < 1.0 and gap.sign == 1
+    same = difference(before, before, span=1.0)
+    assert same.low < 0 < same.high and same.sign == 0
+    assert difference(before[:9], after[:9], span=1.0).low is None  # nine tasks
+    assert difference(np.full(40, np.nan), after).as_dict() == {"mean": None, "low": None, "high": None, "n": 0}
+    assert difference(np.full(40, np.inf), after).n == 0
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(8, 3, 1), (8, 3, 4), (8, 8, 8), (8, 0, 2), (4, 2, 4)])
+def test_pass_at_and_pass_hat_count_the_draws(n: int, c: int, k: int) -> None:
+    draws = list(combinations([True] * c + [False] * (n - c), k))
+    assert pass_at(np.array([n]), np.array([c]), k)[0] == pytest.approx(np.mean([any(draw) for draw in draws]))
+    assert pass_hat(np.array([n]), np.array([c]), k)[0] == pytest.approx(np.mean([all(draw) for draw in draws]))
+    assert np.isnan(pass_at(np.array([k - 1]), np.array([0]), k)).all()
 
 
 def test_an_interval_of_differences_says_nothing_where_it_knows_nothing() -> None:
@@ -95,10 +133,13 @@ def test_any_number_of_evaluations_stand_side_by_side(client: Client, tmp_path: 
     rows = list(page.context["page"].rows)
     assert [[cell.passed for cell in row.cells] for row in rows] == [[1, 0, 2]] * 3
     assert {row.change for row in rows} == {"regressed"}
-    lines = dict(page.context["lines"])
-    assert [cell.text for cell in lines["Success (pass@1)"]] == ["50.0%", "0.0%", "100.0%"]
-    assert [cell.text for cell in lines["Success, difference from the baseline"]] == ["–", "-50.0%", "+50.0%"]
+    lines = {line.measure.key: line.cells for line in page.context["found"].lines}
+    assert [cell.value.mean for cell in lines["success"]] == [0.5, 0.0, 1.0]
+    assert [cell.difference and cell.difference.mean for cell in lines["success"]] == [None, -0.5, 0.5]
+    assert [cell.value.mean for cell in lines["pass_at_2"]] == [1.0, 0.0, 1.0]
+    assert [cell.value.mean for cell in lines["pass_hat_2"]] == [0.0, 0.0, 1.0]
     html = page.content.decode()
+    assert "3 tasks in common with the baseline: too few for intervals" in html
     assert rows[0].key in html and "1 of 2" in html
     assert not list(client.get(address(*runs) + "&change=improved").context["page"].rows)
     fragment = client.get(address(first, runs[2]) + "&change=improved&q=" + rows[0].key, headers={"HX-Request": "true"})
@@ -165,7 +206,7 @@ def test_held_out_tasks_are_compared_once_they_are_opened(client: Client, tmp_pa
     views, key = eval_set.holdout_views.filter(kind=HoldoutView.Kind.VIEW), eval_set.tasks.holdout().first().key
     user = login(client, runs[0])
     page = client.get(address(*runs)).content.decode()
-    assert key not in page and "counts as 2 views" in page and "+50.0%" in page and not views.exists()
+    assert key not in page and "counts as 2 views" in page and "+50.0 pp" in page and not views.exists()
     client.post(reverse("evals:open_compared", args=[project.slug]), {"run": [str(run.pk) for run in runs]})
     assert [view.by for view in views.all()] == [user, user]
     assert key in client.get(address(*runs)).content.decode()
@@ -180,3 +221,117 @@ def test_evaluations_of_others_and_nonsense_are_left_out(client: Client, tmp_pat
     page = client.get(address(run, foreign) + "&run=x")
     assert page.status_code == 200 and page.context["chosen"] == [run] and foreign.name not in page.content.decode()
     assert "2 of the evaluations in the link are missing: deleted, or of another project." in page.content.decode()
+
+
+# What cannot be compared
+
+
+@pytest.fixture
+def pair(data_dir: Path) -> tuple[EvalRun, EvalRun]:
+    eval_set = frozen_set(train=12)
+    return evaluated(eval_set, [2] * 12, data_dir), evaluated(eval_set, [3, 1] * 6, data_dir)
+
+
+def problem_of(*runs: EvalRun) -> tuple[str, list[int]]:
+    """The sentences, and which evaluations are compared."""
+    found = compared([EvalRun.objects.get(pk=run.pk) for run in runs])
+    return " ".join(problem.text for problem in found.problems), found.comparable
+
+
+@pytest.mark.django_db
+def test_comparable_evaluations_have_no_problems(pair: tuple[EvalRun, EvalRun]) -> None:
+    assert problem_of(*pair) == ("", [1])
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("at", [0, 1])
+def test_rewards_that_are_no_numbers_are_said_and_not_compared(pair: tuple[EvalRun, EvalRun], at: int) -> None:
+    sample = pair[at].samples.first()
+    pair[at].samples.filter(pk=sample.pk).update(reward=NAN)
+    said, shown = problem_of(*pair)
+    assert "no numbers (NaN or infinite) on 1 tasks" in said and f"{at + 1}. " in said and shown == []
+
+
+@pytest.mark.django_db
+def test_an_evaluation_without_a_scored_sample_is_not_compared(pair: tuple[EvalRun, EvalRun]) -> None:
+    pair[1].samples.update(masked=True, reward=None, success=False)
+    said, shown = problem_of(*pair)
+    assert "has scored nothing: all 48 samples are masked" in said and shown == []
+    pair[1].samples.all().delete()
+    assert "has no samples" in problem_of(*pair)[0]
+
+
+@pytest.mark.django_db
+def test_a_running_evaluation_is_not_compared_yet(pair: tuple[EvalRun, EvalRun], data_dir: Path) -> None:
+    running = evaluated(pair[0].eval_set, [4] * 3, data_dir, finished=False)
+    said, shown = problem_of(*pair, running)
+    assert "3. " in said and "is still running" in said and shown == [1]
+
+
+@pytest.mark.django_db
+def test_other_verifiers_sets_and_samples_are_named(
+    pair: tuple[EvalRun, EvalRun], data_dir: Path, client: Client
+) -> None:
+    project = pair[0].project
+    verifier = save_verifier(project=project, name="answers", spec={"kind": "exact"}, by=admin_of(project))
+    other = save_environment(
+        project=project, slug="other", builtin="workplace", harness={"system_prompt": "x"}, verifier=verifier, by=admin_of(project)
+    )  # fmt: skip
+    third = evaluated(pair[0].eval_set, [4] * 12, data_dir, samples=2)
+    EvalRun.objects.filter(pk=third.pk).update(environment=other)
+    said, shown = problem_of(*pair, third)
+    assert "different numbers of samples per task (1. " in said and "was scored by answers" in said and shown == [1]
+    login(client, third)
+    page = client.get(address(*pair, third))
+    assert page.status_code == 200 and "was scored by answers" in page.content.decode()
+    assert client.get(address(third, *pair)).status_code == 200  # the baseline is the odd one
+
+
+@pytest.mark.django_db
+def test_everything_is_shown_exported_and_told_by_api(pair: tuple[EvalRun, EvalRun], client: Client) -> None:
+    for run, mode in zip(pair, ("bad_planning", "format_error"), strict=True):
+        run.samples.filter(success=False).update(
+            mode=mode, tools=["tickets.close"], tags=["vip"], components={"tools": 0.25, "odd": "text"}
+        )
+    login(client, pair[0])
+    query = address(*pair).partition("?")[2]
+    page = client.get(reverse("evals:compared_breakdown", args=[pair[0].project.slug]) + f"?{query}")
+    text = page.content.decode()
+    for words in ("Success by tool", "tickets.close", "Success by tag", "vip", "Success by difficulty", "Components of the reward", "came 0 · went 12"):  # fmt: skip
+        assert words in text, words
+    with_mode = client.get(address(*pair) + "&mode=format_error")
+    assert with_mode.context["page"].count == 12 and "came or went" in with_mode.content.decode()
+    export = reverse("evals:export_compared", args=[pair[0].project.slug])
+    rows = list(csv.reader(io.StringIO(b"".join(client.get(f"{export}?{query}&change=improved").streaming_content).decode())))  # fmt: skip
+    assert rows[0][:3] == ["task", "change", f"1. {pair[0].model_version}: passed"] and len(rows) == 7
+    whole = client.get(f"{export}?{query}&format=json").json()
+    assert [one["key"] for one in whole["components"]] == ["component:tools"]  # “odd” is no number
+    assert {kind["key"] for kind in whole["groups"]} == {"tool", "tag", "difficulty"} and len(whole["results"]) == 12
+    assert whole["correction"]["measures"] == len(whole["measures"])
+
+
+@pytest.mark.django_db
+def test_wins_and_losses_of_one_of_several(pair: tuple[EvalRun, EvalRun], data_dir: Path) -> None:
+    third = evaluated(pair[0].eval_set, [4] * 12, data_dir)
+    found = compared([*pair, third]).tables
+    assert TaskTable(found, Filters()).counts()["regressed"] == 6
+    assert TaskTable(found, Filters(of="3")).counts()["improved"] == 12
+    gains = TaskTable(found, Filters(of="2", sort="gain")).rows()
+    assert [row.cells[1].passed for row in gains] == [3] * 6 + [1] * 6
+    assert TaskTable(found, Filters(of="2", change="improved")).page(4).count == 6
+
+
+@pytest.mark.django_db
+def test_a_held_out_comparison_is_exported_by_post_and_counts(client: Client, tmp_path: Path) -> None:
+    project = make_project()
+    eval_set, base, environment = make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    runs = [make_eval_run(eval_set, base, environment, success=share) for share in (0.5, 1.0)]
+    login(client, runs[0])
+    url, body = reverse("evals:export_compared", args=[project.slug]), {"run": [str(run.pk) for run in runs]}
+    views = eval_set.holdout_views.filter(kind=HoldoutView.Kind.VIEW)
+    assert client.post(url, body).status_code == 302 and not views.exists()
+    breakdown = client.get(reverse("evals:compared_breakdown", args=[project.slug]), body).content.decode()
+    assert "Open the hold-out below" in breakdown and "Success by" not in breakdown
+    client.post(reverse("evals:open_compared", args=[project.slug]), body)
+    assert client.get(url, body).status_code == 302 and views.count() == 2
+    assert client.post(url, body).status_code == 200 and views.count() == 4

@@ -157,7 +157,15 @@ ELSEWHERE = {
     "reviews:open": "tests/reviews/test_review_opening.py",
     "reviews:effect": "test_review_results.py::test_an_edit_that_people_agree_with_more_shows_its_gain",
     **dict.fromkeys(
-        ("evals:run", "evals:samples", "evals:sample", "evals:compare", "evals:export_samples"),
+        (
+            "evals:run",
+            "evals:samples",
+            "evals:sample",
+            "evals:compare",
+            "evals:compared_breakdown",
+            "evals:export_compared",
+            "evals:export_samples",
+        ),
         "test_sample_pages.py: after evals:open_holdout, which counts",
     ),
     "evals:compared_task": "test_task_pages.py: after evals:open_compared, which counts",

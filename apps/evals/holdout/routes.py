@@ -42,6 +42,8 @@ COUNTED: dict[str, str] = {
     "evals:compared_task": "a held-out task and outputs on it, once the person has opened them",
     "evals:task": "a held-out task, once the person has opened it",
     "evals:compare": "which held-out tasks passed, once the person has opened them",
+    "evals:compared_breakdown": "groups of held-out tasks, once the person has opened them",
+    "evals:export_compared": "which held-out tasks passed, as a file, once the person has opened them",
     "evals:export_samples": "held-out tasks and outputs on them, as a file, once the person has opened them",
     "evals_api:export_samples": "held-out tasks and outputs on them, as a file, with the right",
     "evals_api:run_sample": "a held-out task and an output on it, with the right",

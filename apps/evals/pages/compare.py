@@ -1,14 +1,14 @@
-"""Any number of evaluations side by side: their numbers, and the tasks on which they differ."""
+"""Any number of evaluations side by side: their measures, what differs, and the tasks one by one."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST
@@ -16,24 +16,19 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.charts import intervals, lines
 from apps.core.differences import left_out, side_by_side
-from apps.core.http import LONGEST_FILTER, QueryFilters, uuid_of
+from apps.core.http import uuid_of
 from apps.core.models import Project, Role
+from apps.evals.comparison import files
+from apps.evals.comparison.report import Comparison
+from apps.evals.comparison.report import compare as compared
+from apps.evals.comparison.tasks import CHANGES, Filters, TaskTable
 from apps.evals.costs import total_cost
-from apps.evals.holdout.view_log import record_output_view, views_of
-from apps.evals.models import EvalRun
-from apps.evals.pages.runs import RATES, may_see, runs_of
-from apps.evals.samples.comparison import CHANGES, Table, TaskRow, is_kind, rows_of, success_difference, tables_of
+from apps.evals.holdout.view_log import record_output_view, record_view, views_of
+from apps.evals.models import EvalRun, Split
+from apps.evals.pages.runs import may_see, runs_of
 from apps.registry.engines import in_words
 
-MOST, OFFERED, SIZE = 20, 100, 50
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A number of one evaluation as text, with its interval and how it differs from the baseline, where these are known."""
-
-    text: str
-    interval: str = ""
+MOST, OFFERED, SIZE, EXTREMES = 20, 100, 50, 6
 
 
 @project_view()
@@ -45,19 +40,37 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
     if len(runs) < 2:
         context = {"runs": offered(project)[:OFFERED], "chosen": runs, "most": MOST, "left_out": note}
         return render(request, "evals/compare_choose.html", context)
-    tables = tables_of(runs)
-    query = urlencode([("run", run.pk) for run in runs])
-    context = {"runs": runs, "query": query} | tasks(request, runs, tables)
+    found = compared(runs)
+    context = {"runs": runs, "query": query_of(runs)} | tasks(request, found)
     if request.htmx:
         return render(request, "evals/_compared_tasks.html", context)
-    return render(request, "evals/compare.html", context | numbers(runs, tables) | {
-        "notes": [*filter(None, [note]), *notes(runs)],
+    return render(request, "evals/compare.html", context | {
+        "found": found,
+        "facts": facts(runs),
+        "notes": [*filter(None, [note]), *(problem.text for problem in found.problems)],
         "differing": [(name, values) for name, values, differs in side_by_side([settings_of(run) for run in runs]) if differs],
         "over_time": time_figure(runs),
         "others": [run for run in offered(project).filter(split=runs[0].split)[:OFFERED] if run not in runs],
         "full": len(runs) >= MOST,
-        "figure": rate_figure(runs),
+        "figure": difference_figure(found),
+        "formats": files.FORMATS,
+        "held_out": any(run.split == Split.HOLDOUT for run in runs),
     })  # fmt: skip
+
+
+@project_view()
+def breakdown(request: HttpRequest, project: Project) -> HttpResponse:
+    """A fragment: components of the reward; failure modes and groups of tasks, where the tasks may be seen."""
+    runs = chosen_of(project, request.GET.getlist("run"))
+    if len(runs) < 2:
+        return HttpResponse()
+    context: dict[str, Any] = {"runs": runs, "query": query_of(runs), "found": compared(runs)}
+    context["closed"] = [run for run in runs if not may_see(request, run)]
+    return render(request, "evals/_compared_breakdown.html", context)
+
+
+def query_of(runs: Sequence[EvalRun]) -> str:
+    return urlencode([("run", run.pk) for run in runs])
 
 
 def chosen_of(project: Project, given: Iterable[str]) -> list[EvalRun]:
@@ -74,91 +87,36 @@ def offered(project: Project) -> Any:
 # The tasks
 
 
-def tasks(request: HttpRequest, runs: Sequence[EvalRun], tables: Sequence[Table]) -> dict[str, Any]:
+def tasks(request: HttpRequest, found: Comparison) -> dict[str, Any]:
     """The tasks by the URL's filters. Of a hold-out none, until this person has opened it in each evaluation."""
-    closed = [run for run in runs if not may_see(request, run)]
+    runs = found.runs
+    given, closed = filters_of(request.GET, runs), [run for run in runs if not may_see(request, run)]
     if closed:
-        return {"closed": closed, "looks": views_of(closed[0].eval_set).count(), "given": asked(request.GET)}
-    rows, given = rows_of(tables), asked(request.GET)
-    counts = {kind: sum(is_kind(row, kind) for row in rows) for kind in CHANGES}
+        return {"closed": closed, "looks": views_of(closed[0].eval_set).count(), "given": given}
+    table = TaskTable(found.tables, given)
+    counts = table.counts()
+    names = dict(runs[0].project.failure_modes.values_list("slug", "name"))
     return {
-        "page": page(in_order(rows, given), request.GET.get("after", ""), request.GET.get("before", "")),
-        "rows_total": len(rows),
+        "page": table.page(SIZE, request.GET.get("after", ""), request.GET.get("before", "")),
+        "rows_total": len(found.tables),
         "kinds": [(value, label, counts[value]) for value, label in CHANGES.items()],
         "given": given,
-        "filters": urlencode(given.given),
-    }
+        "mode_name": names.get(given.mode, given.mode),
+        "filters": given.query,
+    } | (extremes(found, given) if not request.htmx else {})
 
 
-@dataclass(frozen=True)
-class Asked(QueryFilters):
-    """Which tasks the URL asks for, in which order: `sort` is “drop”, or empty for the order of keys."""
-
-    change: str = ""
-    q: str = ""
-    sort: str = ""
-
-
-def asked(query: Mapping[str, str]) -> Asked:
-    change = query.get("change", "")
-    return Asked(
-        change if change in CHANGES else "",
-        query.get("q", "").strip()[:LONGEST_FILTER],
-        "drop" if query.get("sort") == "drop" else "",
-    )
+def extremes(found: Comparison, given: Filters) -> dict[str, Any]:
+    """The largest losses and wins, side by side."""
+    sides = {}
+    for name, change, sort in (("losses", "regressed", "drop"), ("wins", "improved", "gain")):
+        table = TaskTable(found.tables, Filters(change=change, of=given.of, sort=sort))
+        sides[name] = {"rows": [table.row(number) for _, number in table.order[:EXTREMES]], "n": len(table.order)}
+    return sides
 
 
-Place = tuple[float, str]
-
-
-def in_order(rows: Iterable[TaskRow], given: Asked) -> list[tuple[Place, TaskRow]]:
-    """The rows that were asked for, each with its place in the order."""
-    q = given.q.casefold()
-    shown = [row for row in rows if is_kind(row, given.change) and q in row.key.casefold()]
-    return sorted((((-row.drop if given.sort else 0.0, row.place), row) for row in shown), key=lambda item: item[0])
-
-
-@dataclass(frozen=True)
-class RowPage:
-    """Some rows of the table, `start` the number of the first of `count`; cursors of the pages around it, empty where none is."""
-
-    rows: Sequence[TaskRow]
-    start: int
-    count: int
-    before: str = ""
-    after: str = ""
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.rows) - 1
-
-
-def page(placed: Sequence[tuple[Place, TaskRow]], after: str, before: str) -> RowPage:
-    """A page by keyset: tasks that come in meanwhile, while an evaluation runs, move no row from one page to another."""
-    places = [place for place, _ in placed]
-    start = 0
-    if found := place_of(after):
-        start = bisect_right(places, found)
-    elif found := place_of(before):
-        start = max(0, bisect_left(places, found) - SIZE)
-    shown, end = placed[start : start + SIZE], start + SIZE
-    return RowPage(
-        [row for _, row in shown], start + 1, len(placed),
-        cursor_of(shown[0][0]) if start and shown else "", cursor_of(shown[-1][0]) if end < len(placed) else "",
-    )  # fmt: skip
-
-
-def cursor_of(place: Place) -> str:
-    return f"{place[0]!r}_{place[1]}"
-
-
-def place_of(cursor: str) -> Place | None:
-    """None for what is no cursor."""
-    number, _, place = cursor.partition("_")
-    try:
-        return (float(number), place) if place else None
-    except ValueError:
-        return None
+def filters_of(query: Mapping[str, str], runs: Sequence[EvalRun]) -> Filters:
+    return Filters.from_query(query, len(runs))
 
 
 @require_POST
@@ -168,7 +126,7 @@ def open_compared(request: HttpRequest, project: Project) -> HttpResponse:
     runs = chosen_of(project, request.POST.getlist("run"))
     for run in runs:
         record_output_view(run, by=request.user)
-    query = urlencode([*(("run", run.pk) for run in runs), *asked(request.POST).given.items()])
+    query = urlencode([*(("run", run.pk) for run in runs), *filters_of(request.POST, runs).given.items()])
     task = uuid_of(request.POST.get("task"))
     page = (
         reverse("evals:compared_task", args=[project.slug, task])
@@ -178,78 +136,45 @@ def open_compared(request: HttpRequest, project: Project) -> HttpResponse:
     return redirect(f"{page}?{query}")
 
 
+@project_view()
+def export(request: HttpRequest, project: Project) -> HttpResponseBase:
+    """A file of the comparison, its tasks by the filters. One with a hold-out is asked for with a POST, and each is a look."""
+    given = request.POST if request.method == "POST" else request.GET
+    runs = chosen_of(project, given.getlist("run"))
+    format = given.get("format") if given.get("format") in files.FORMATS else "csv"
+    page = f"{reverse('evals:compare', args=[project.slug])}?{query_of(runs)}"
+    if len(runs) < 2:
+        return redirect(page)
+    held = [run for run in runs if run.split == Split.HOLDOUT]
+    if any(not may_see(request, run) for run in runs) or (held and request.method != "POST"):
+        messages.error(request, "Open the hold-out first, then export it from its page: each file counts as a view.")
+        return redirect(page)
+    for run in held:
+        record_view(eval_set=run.eval_set, by=request.user, detail=f"comparison of {run.pk} as {format}")
+    return files.file_of(compared(runs), filters_of(given, runs), format)
+
+
 # The numbers
 
 
-def numbers(runs: Sequence[EvalRun], tables: Sequence[Table]) -> dict[str, Any]:
-    """A line for each metric: (title, a cell for each evaluation)."""
+def facts(runs: Sequence[EvalRun]) -> list[tuple[str, list[str]]]:
+    """What is not a mean over tasks: (title, a text for each evaluation)."""
     metrics = [run.result.get("metrics") or {} for run in runs]
-    found = [(title, [rate(item.get(name)) for item in metrics]) for name, title in reversed(RATES)]
-    found.append(
-        ("Success, difference from the baseline", [Cell("–"), *(difference(tables[0], table) for table in tables[1:])])
-    )
-    found.append(("Mean reward", [reward(item.get("reward")) for item in metrics]))
-    ks = list(dict.fromkeys(k for item in metrics for k in item.get("pass_at_k", {}) if k != "1"))
-    found += [(f"pass@{k}", [percent(item.get("pass_at_k", {}).get(k)) for item in metrics]) for k in ks]
-    latencies = [item.get("latency_ms", {}) for item in metrics]
-    found += [(f"Latency {name}", [amount(item.get(name), " ms") for item in latencies]) for name in ("p50", "p95")]
-    for name, title in (("input_tokens", "Tokens in, mean"), ("output_tokens", "Tokens out, mean")):
-        found.append((title, [amount(item.get(name)) for item in metrics]))
+    found = [
+        (f"Latency {name}", [_amount(item.get("latency_ms", {}).get(name), " ms") for item in metrics])
+        for name in ("p50", "p95")
+    ]
     costs = [total_cost(run) for run in runs]
     if any(cost is not None for cost in costs):
-        found.append(("Cost of the evaluation", [Cell("–" if cost is None else f"${cost:,.4f}") for cost in costs]))
+        found.append(("Cost of the evaluation", ["–" if cost is None else f"${cost:,.4f}" for cost in costs]))
     counts = [item.get("counts", {}) for item in metrics]
     for name, title in (("tasks", "Tasks scored"), ("samples", "Samples"), ("masked", "Masked samples")):
-        found.append((title, [amount(item.get(name)) for item in counts]))
-    return {"lines": found}
-
-
-def rate(metric: dict | None) -> Cell:
-    if not metric or metric["mean"] is None:
-        return Cell("–")
-    return Cell(f"{metric['mean']:.1%}", f"[{metric['low']:.1%}, {metric['high']:.1%}]")
-
-
-def reward(metric: dict | None) -> Cell:
-    if not metric or metric["mean"] is None:
-        return Cell("–")
-    known = metric["low"] is not None
-    return Cell(f"{metric['mean']:+.3f}", f"[{metric['low']:+.3f}, {metric['high']:+.3f}]" if known else "")
-
-
-def difference(baseline: Table, other: Table) -> Cell:
-    found = success_difference(baseline, other)
-    if found["mean"] is None:
-        return Cell("–", "no task in common")
-    paired = f"n = {found['n']:,}"
-    if found["low"] is None:
-        return Cell(f"{found['mean']:+.1%}", paired)
-    return Cell(f"{found['mean']:+.1%}", f"[{found['low']:+.1%}, {found['high']:+.1%}], {paired}")
-
-
-def percent(value: float | None) -> Cell:
-    return Cell("–" if value is None else f"{value:.1%}")
-
-
-def amount(value: float | None, unit: str = "") -> Cell:
-    return Cell("–" if value is None else f"{value:,.0f}{unit}")
-
-
-def notes(runs: Sequence[EvalRun]) -> list[str]:
-    """What makes a comparison unfair, or at least needs to be known."""
-    found = []
-    if len({run.split for run in runs}) > 1:
-        found.append("They are of different splits, so they have few tasks or none in common.")
-    if len({run.eval_set_id for run in runs}) > 1:
-        found.append("They are of different sets or versions. Tasks with the same request are compared.")
-    if len({run.environment.verifier_id for run in runs}) > 1:
-        found.append("They were scored by different verifiers: a difference may be the verifier’s.")
-    if len({run.samples_per_task for run in runs}) > 1:
-        found.append("They have different numbers of samples per task.")
-    if len({engine_of(run) for run in runs}) > 1:
-        found.append("Their answers were generated by different engines or at different limits. " + "; ".join(
-            f"{run.model_version}: {engine_of(run)}" for run in runs) + ".")  # fmt: skip
+        found.append((title, [_amount(item.get(name)) for item in counts]))
     return found
+
+
+def _amount(value: float | None, unit: str = "") -> str:
+    return "–" if value is None else f"{value:,.0f}{unit}"
 
 
 def settings_of(run: EvalRun) -> dict[str, Any]:
@@ -257,7 +182,7 @@ def settings_of(run: EvalRun) -> dict[str, Any]:
     return {
         "model version": str(run.model_version), "set": str(run.eval_set), "split": run.split, "environment": str(run.environment),
         "verifier": str(run.environment.verifier), "samples per task": run.samples_per_task, "seed": run.spec.get("seed"),
-        "engine": engine_of(run), "prompt": run.agent_hash[:12],
+        "engine": in_words(run.spec.get("engine") or {}, run.model_version), "prompt": run.agent_hash[:12],
     } | {f"sampling {name}": value for name, value in (run.agent_part.get("sampling") or {}).items()}  # fmt: skip
 
 
@@ -287,22 +212,23 @@ def time_figure(runs: Sequence[EvalRun]) -> dict | None:
     return figure
 
 
-def engine_of(run: EvalRun) -> str:
-    return in_words(run.spec.get("engine") or {}, run.model_version)
-
-
-def rate_figure(runs: Sequence[EvalRun]) -> dict | None:
-    shown = [(run, found) for run in reversed(runs) if (found := (run.result.get("metrics") or {}).get("success"))]
-    shown = [(run, found) for run, found in shown if found["mean"] is not None]
+def difference_figure(found: Comparison) -> dict | None:
+    """The success of each evaluation less the baseline's."""
+    success = next((line for line in found.lines if line.measure.key == "success"), None)
+    shown = [
+        (at, cell.difference)
+        for at, cell in enumerate(success.cells if success else ())
+        if cell.difference and cell.difference.low is not None
+    ][::-1]
     if not shown:
         return None
     figure = intervals(
-        [f"{runs.index(run) + 1}. {run.model_version}" for run, _ in shown],
-        [found["mean"] for _, found in shown],
-        [found["low"] for _, found in shown],
-        [found["high"] for _, found in shown],
-        "Success with 95% intervals over tasks",
+        [f"{at + 1}. {found.runs[at].model_version}" for at, _ in shown],
+        [gap.mean for _, gap in shown],
+        [gap.low for _, gap in shown],
+        [gap.high for _, gap in shown],
+        f"Success less that of 1. {found.runs[0].model_version}, with intervals that hold together",
         height=110 + 26 * len(shown),
     )
-    figure["layout"]["xaxis"]["tickformat"] = ".0%"
+    figure["layout"]["xaxis"] |= {"tickformat": "+.0%", "zeroline": True}
     return figure

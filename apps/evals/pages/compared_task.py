@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -14,12 +13,13 @@ from django.urls import reverse
 from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project
+from apps.evals.comparison.tables import read
+from apps.evals.comparison.tasks import REGRESSED, TaskRow, TaskTable
 from apps.evals.holdout.view_log import views_of
 from apps.evals.models import EvalRun, Sample, Task
-from apps.evals.pages.compare import asked, chosen_of, in_order
+from apps.evals.pages.compare import chosen_of, filters_of, query_of
 from apps.evals.pages.runs import may_see
 from apps.evals.pages.samples import scored_output
-from apps.evals.samples.comparison import REGRESSED, TaskRow, rows_of, tables_of
 from apps.evals.samples.transcript import answered, changes, opening
 from apps.trajectories.pages.comparison import align
 from apps.trajectories.pages.transcript import fit, turns_of
@@ -41,36 +41,37 @@ def compared_task(request: HttpRequest, project: Project, task: str) -> HttpResp
     """The page; for htmx (j and k) only what is of this task. Of a hold-out it first asks to be opened."""
     runs = chosen_of(project, request.GET.getlist("run"))
     named = get_object_or_404(Task, project=project, pk=task)
-    query = urlencode([("run", run.pk) for run in runs])
+    query = query_of(runs)
     if len(runs) < 2:
         return redirect(f"{reverse('evals:compare', args=[project.slug])}?{query}")
     if closed := [run for run in runs if not may_see(request, run)]:
         context = {"runs": runs, "closed": closed, "looks": views_of(closed[0].eval_set).count(), "task_id": task}
-        context["given"] = asked(request.GET)
+        context["given"] = filters_of(request.GET, runs)
         return render(request, "evals/compared_closed.html", context)
-    rows = rows_of(tables_of(runs))
-    row = next((row for row in rows if any(cell and cell.task == named.pk for cell in row.cells)), None)
-    if row is None:
+    tables = read(runs)
+    number = tables.places.get(named.pk)
+    if number is None:
         raise Http404("None of these evaluations has this task.")
-    context = sides_of(request, runs, row) | around(request, rows, row) | {"runs": runs, "row": row, "query": query}
+    table = TaskTable(tables, filters_of(request.GET, runs))
+    row = table.row(number)
+    context = sides_of(request, runs, row) | around(table, number) | {"runs": runs, "row": row, "query": query}
     response = render(request, f"evals/{'_compared_task' if request.htmx else 'compared_task'}.html", context)
     response["Cache-Control"] = "private, no-cache"
     response["Vary"] = "HX-Request"
     return response
 
 
-def around(request: HttpRequest, rows: Sequence[TaskRow], row: TaskRow) -> dict[str, Any]:
+def around(table: TaskTable, number: int) -> dict[str, Any]:
     """The tasks before and after this one in the list of the URL's filters."""
-    given = asked(request.GET)
-    tasks = [other.task for _, other in in_order(rows, given)]
-    at = tasks.index(row.task) if row.task in tasks else None
+    numbers, ids = [other for _, other in table.order], table.tables.ids
+    at = numbers.index(number) if number in numbers else None
     return {
-        "given": given,
-        "filters": urlencode(given.given),
-        "previous": tasks[at - 1] if at else None,
-        "next": tasks[at + 1] if at is not None and at + 1 < len(tasks) else None,
+        "given": table.given,
+        "filters": table.given.query,
+        "previous": ids[numbers[at - 1]] if at else None,
+        "next": ids[numbers[at + 1]] if at is not None and at + 1 < len(numbers) else None,
         "number": None if at is None else at + 1,
-        "count": len(tasks),
+        "count": len(numbers),
     }
 
 

@@ -23,11 +23,11 @@ from apps.core.models import JobLog, Project, Role
 from apps.core.timeouts import TooLong, patience
 from apps.evals import traces
 from apps.evals.baseline import baseline_of
+from apps.evals.comparison.tasks import CHANGES
 from apps.evals.costs import used_in_words
 from apps.evals.holdout.view_log import has_opened, record_output_view, record_view, views_of
 from apps.evals.models import EvalRun, Split
 from apps.evals.samples import exporting, filters
-from apps.evals.samples.comparison import CHANGES
 from apps.evals.samples.facets import facets_of
 from apps.evals.samples.filters import Filters
 from apps.evals.samples.to_tasks import may_make_tasks

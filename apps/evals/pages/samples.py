@@ -11,6 +11,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 
 from apps.core.access import project_view
 from apps.core.models import Project
+from apps.evals.comparison.modes import UNMATCHED
 from apps.evals.costs import cost, price_of
 from apps.evals.holdout.view_log import views_of
 from apps.evals.models import EvalRun, Sample
@@ -18,7 +19,6 @@ from apps.evals.pages.runs import chosen_filters, may_see, others_of, runs_of
 from apps.evals.samples import transcript
 from apps.evals.samples.components import explained
 from apps.evals.samples.diagnosis import diagnose
-from apps.evals.samples.facets import NO_BUCKET_LABEL
 from apps.evals.samples.filters import Filters, cursor_of, neighbours
 from apps.evals.samples.to_tasks import may_make_tasks
 from workers.lib.messages import functions_of
@@ -97,7 +97,7 @@ def scored_output(row: Sample) -> dict[str, Any]:
         "reasons": reasons,
         "diagnosis": found,
         "bucket": modes.get(found.mode, found.mode) if found else "",
-        "no_bucket": NO_BUCKET_LABEL,
+        "no_bucket": UNMATCHED,
         "blamed": found.blamed_message if found else None,
     }
 

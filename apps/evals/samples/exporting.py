@@ -83,12 +83,12 @@ def _json_lines(rows: Iterator[dict[str, Any]]) -> Iterator[bytes]:
 
 
 def _csv(rows: Iterator[dict[str, Any]]) -> Iterator[bytes]:
-    yield _line(COLUMNS)
+    yield csv_line(COLUMNS)
     for row in rows:
-        yield _line([cell(row[name]) for name in COLUMNS])
+        yield csv_line([cell(row[name]) for name in COLUMNS])
 
 
-def _line(cells: Any) -> bytes:
+def csv_line(cells: Any) -> bytes:
     out = io.StringIO()
     csv.writer(out).writerow(cells)
     return out.getvalue().encode()

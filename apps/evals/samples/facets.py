@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from django.db.models import Count
 
+from apps.evals.comparison.modes import NO_BUCKET, UNMATCHED
 from apps.evals.models import EvalRun
-from apps.evals.samples.filters import NO_BUCKET, OUTCOMES
+from apps.evals.samples.filters import OUTCOMES
 
 MOST = 200  # of tools or tags, the most frequent
-NO_BUCKET_LABEL = "No rule matched"
 COLUMNS = ("mode", "success", "masked", "valid", "unsafe", "truncated", "tools", "tags")
 
 
@@ -60,7 +60,7 @@ def _named(run: EvalRun, counts: Counter[str]) -> list[Choice]:
     names = dict(run.project.failure_modes.values_list("slug", "name"))
     rest = counts.pop(NO_BUCKET, 0)
     found = [Choice(mode, names.get(mode, mode), n) for mode, n in _ordered(counts.items())]
-    return found + ([Choice(NO_BUCKET, NO_BUCKET_LABEL, rest)] if rest else [])
+    return found + ([Choice(NO_BUCKET, UNMATCHED, rest)] if rest else [])
 
 
 def _ordered(counts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:

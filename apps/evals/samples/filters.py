@@ -10,8 +10,9 @@ from django.db.models import Q, QuerySet
 
 from apps.core.forms import whole
 from apps.core.http import QueryFilters, uuid_of
+from apps.evals.comparison import tasks as comparison
+from apps.evals.comparison.modes import NO_BUCKET
 from apps.evals.models import EvalRun, Sample
-from apps.evals.samples import comparison
 
 OUTCOMES: dict[str, tuple[str, Q]] = {
     "passed": ("Passed", Q(success=True, masked=False)),
@@ -21,7 +22,6 @@ OUTCOMES: dict[str, tuple[str, Q]] = {
     "truncated": ("Truncated", Q(truncated=True)),
     "masked": ("Masked", Q(masked=True)),
 }
-NO_BUCKET = "none"
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sized
 from typing import Any
 
 from django import template
 
+from apps.evals.comparison.measures import MS, RATE, TOKENS, USD
 from apps.evals.holdout.leaks import JUDGED, Leak
+from apps.evals.paired import Mean
 
 register = template.Library()
 
@@ -48,3 +51,40 @@ def near(leak: Leak) -> str:
 def without_id(detail: str) -> str:
     """What was looked at, for people: without the id that tells two evaluations of one name apart."""
     return re.sub(r" \([0-9a-f]{8}-[0-9a-f-]{27}\)$", "", detail)
+
+
+@register.filter
+def measured(value: float | None, unit: str) -> str:
+    """A value of a comparison's measure."""
+    if value is None:
+        return "–"
+    if unit == RATE:
+        return f"{value:.1%}"
+    if unit in (MS, TOKENS):
+        return f"{value:,.0f}{' ms' if unit == MS else ''}"
+    return f"${value:,.3g}" if unit == USD else f"{value:+.3f}"
+
+
+@register.filter
+def gap(value: float | None, unit: str) -> str:
+    """A difference of a comparison's measure; of rates in percentage points."""
+    if value is None:
+        return "–"
+    if unit == RATE:
+        return f"{100 * value:+.1f} pp"
+    return f"{value:+,.{0 if abs(value) >= 100 else 1}f}" if unit in (MS, TOKENS) else f"{value:+.3g}" if unit == USD else f"{value:+.3f}"  # fmt: skip
+
+
+@register.filter
+def interval(found: Mean, unit: str) -> str:
+    """Of a difference, without its unit."""
+    if found.low is None:
+        return f"n = {found.n:,}"
+    low, high = (gap(end, unit).removesuffix(" pp") for end in (found.low, found.high))
+    return f"[{low}, {high}]"
+
+
+@register.filter
+def times(count: int, lines: Sized) -> int:
+    """How many differences a table has: of so many evaluations, on each of its lines."""
+    return count * len(lines)

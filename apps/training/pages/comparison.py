@@ -13,7 +13,6 @@ from django.shortcuts import render
 from apps.core.access import project_view
 from apps.core.differences import left_out, side_by_side
 from apps.core.models import Project
-from apps.evals.pages.compare import Cell, rate, reward
 from apps.training.charts import FIGURES, colour_of, overlaid
 from apps.training.comparison import (
     MOST,
@@ -51,6 +50,27 @@ FIRST = (
     "train/entropy",
 )
 AXES = {"step": "Steps", "time": "Hours"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of one run as text, with its interval where it is known."""
+
+    text: str
+    interval: str = ""
+
+
+def rate(metric: dict | None) -> Cell:
+    if not metric or metric["mean"] is None:
+        return Cell("–")
+    return Cell(f"{metric['mean']:.1%}", f"[{metric['low']:.1%}, {metric['high']:.1%}]")
+
+
+def reward(metric: dict | None) -> Cell:
+    if not metric or metric["mean"] is None:
+        return Cell("–")
+    known = metric["low"] is not None
+    return Cell(f"{metric['mean']:+.3f}", f"[{metric['low']:+.3f}, {metric['high']:+.3f}]" if known else "")
 
 
 @dataclass(frozen=True)

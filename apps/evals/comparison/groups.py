@@ -1,0 +1,136 @@
+"""Success of evaluations by groups of their tasks: the failure mode that a task came from, the tools, the tags, the difficulty."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from django.contrib.postgres.aggregates import StringAgg
+from django.db.models import F, Func, TextField, Value
+
+from apps.evals.comparison.measures import RATE, Cell, Measure, cells_of
+from apps.evals.comparison.tables import Tables
+from apps.evals.paired import corrected
+
+BUCKET, TOOL, TAG, DIFFICULTY = "bucket", "tool", "tag", "difficulty"
+KINDS = {
+    BUCKET: ("Failure mode", "of the production failure that the task was made from"),
+    TOOL: ("Tool", "called by at least one of the evaluations"),
+    TAG: ("Tag", "of the task, or of the production run that it was made from"),
+    DIFFICULTY: ("Difficulty", ""),
+}
+MOST, LONGEST = 25, 80
+NAMED = "as the tasks say"
+POOLED = "by the share of passes over all of these evaluations together, so that it favours none of them"
+HARD, EASY = 1 / 3, 2 / 3
+SEPARATOR = "\x1f"
+
+
+@dataclass(frozen=True)
+class Group:
+    """`n` of the tasks; `cells` as those of a measure: success, and its difference from the baseline."""
+
+    value: str
+    name: str
+    n: int
+    cells: list[Cell]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Groups of one kind, the largest first; `hidden` smaller ones are left out. Their intervals hold together."""
+
+    key: str
+    title: str
+    meaning: str
+    groups: list[Group]
+    hidden: int
+    comparisons: int
+
+
+def kinds_of(tables: Tables, comparable: Collection[int], names: Mapping[str, str]) -> list[Kind]:
+    """`names` of failure modes, by slug. Kinds of which there is nothing, or only one group, are left out."""
+    found = [
+        _kind(tables, comparable, BUCKET, dict(_buckets(tables, names))),
+        _kind(tables, comparable, TOOL, _named_in_samples(tables, "tools")),
+        _kind(tables, comparable, TAG, _named_in_samples(tables, "tags")),
+        _difficulty(tables, comparable),
+    ]
+    return [kind for kind in found if kind.groups]
+
+
+def _kind(
+    tables: Tables, comparable: Collection[int], key: str, members: Mapping[str, tuple[str, Collection[int]]],
+    meaning: str = "", ordered: bool = False,
+) -> Kind:  # fmt: skip
+    """`members`: {value: (name, numbers of tasks)}"""
+    title, usual = KINDS[key]
+    chosen = list(members.items())
+    if not ordered:
+        chosen.sort(key=lambda item: (-len(item[1][1]), item[0]))
+    shown, comparisons = chosen[:MOST], min(len(chosen), MOST) * len(comparable)
+    level, groups = corrected(comparisons), []
+    for value, (name, numbers) in shown:
+        at = np.fromiter(numbers, int, len(numbers))
+        success = Measure("success", name, RATE, 1, tables.rates[:, at])
+        groups.append(Group(value, name, len(at), cells_of(success, tables.groups[at], comparable, level)))
+    return Kind(key, title, meaning or usual, groups, len(chosen) - len(shown), comparisons)
+
+
+def _buckets(tables: Tables, names: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, list[int]]]]:
+    found: dict[str, list[int]] = {}
+    by_task = {task: (of_run, given) for task, of_run, given in tables.task_rows("trajectory__failure__mode__slug", "metadata__mode")}  # fmt: skip
+    for at, task in enumerate(tables.ids):
+        of_run, given = by_task[task]
+        slug = of_run or (given if isinstance(given, str) else "")
+        if slug:
+            found.setdefault(slug[:LONGEST], []).append(at)
+    yield from ((slug, (names.get(slug, slug), numbers)) for slug, numbers in found.items())
+
+
+class _Joined(Func):
+    function = "array_to_string"
+    output_field = TextField()
+
+
+def _named_in_samples(tables: Tables, field: str) -> dict[str, tuple[str, set[int]]]:
+    """Tasks by what their samples' tools or tags name, of all evaluations together."""
+    found: dict[str, tuple[str, set[int]]] = {}
+    joined = StringAgg(_Joined(F(field), Value(SEPARATOR)), Value(SEPARATOR))
+    for run in tables.runs:
+        rows = run.samples.exclude(**{field: []}).order_by().values_list("task_id").annotate(names=joined)
+        for task, text in rows.iterator():
+            at = tables.places.get(task)
+            for name in set(text.split(SEPARATOR)) if at is not None else ():
+                found.setdefault(name, (name, set()))[1].add(at)
+    return found
+
+
+def _difficulty(tables: Tables, comparable: Collection[int]) -> Kind:
+    given = {task: str(value)[:LONGEST] for task, value in tables.task_rows("metadata__difficulty") if isinstance(value, str | int)}  # fmt: skip
+    members: dict[str, tuple[str, list[int]]] = {}
+    if given:
+        for at, task in enumerate(tables.ids):
+            if name := given.get(task, ""):
+                members.setdefault(name, (name, []))[1].append(at)
+        return _kind(tables, comparable, DIFFICULTY, members, NAMED)
+    scored = tables.sums["scored"].sum(axis=0)
+    share = np.divide(tables.sums["passed"].sum(axis=0), scored, out=np.full(len(tables), np.nan), where=scored > 0)
+    for value, name, chosen in (
+        ("hard", "Hard: under 1/3 pass", share < HARD),
+        ("medium", "Medium", (share >= HARD) & (share <= EASY)),
+        ("easy", "Easy: over 2/3 pass", share > EASY),
+    ):
+        if chosen.any():
+            members[value] = (name, np.flatnonzero(chosen).tolist())
+    return _kind(tables, comparable, DIFFICULTY, members, POOLED, ordered=True)
+
+
+def as_json(kind: Kind) -> dict[str, Any]:
+    return {
+        "key": kind.key, "title": kind.title, "meaning": kind.meaning, "hidden": kind.hidden, "comparisons": kind.comparisons,
+        "groups": [{"value": one.value, "name": one.name, "tasks": one.n, "cells": [cell.as_dict() for cell in one.cells]}
+                   for one in kind.groups],
+    }  # fmt: skip

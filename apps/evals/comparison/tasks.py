@@ -1,0 +1,196 @@
+"""Task by task: what the other evaluations did to each, and pages of those that were asked for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+
+from apps.core.forms import whole
+from apps.core.http import LONGEST_FILTER, QueryFilters
+from apps.evals.comparison.modes import tasks_with
+from apps.evals.comparison.tables import Tables, read
+from apps.evals.models import EvalRun
+
+REGRESSED, IMPROVED, SAME, MISSING = "regressed", "improved", "same", "missing"
+CHANGES = {
+    REGRESSED: "Regressed",
+    IMPROVED: "Improved",
+    "changed": "Changed",
+    SAME: "Unchanged",
+    MISSING: "Not in every evaluation",
+}
+KINDS = np.array([REGRESSED, IMPROVED, SAME, MISSING])
+
+
+def changes_of(rates: np.ndarray) -> np.ndarray:
+    """[tasks] of the first four of CHANGES, from [evaluations, tasks], the baseline first: the worst of what the others did to
+    a task. NaN where nothing was scored."""
+    baseline, others = rates[0], rates[1:]
+    known, all_known = ~np.isnan(baseline), ~np.isnan(others).any(axis=0)
+    regressed = known & (others < baseline).any(axis=0)
+    improved = known & all_known & (others > baseline).any(axis=0)
+    return np.select([regressed, improved, known & all_known], KINDS[:3], MISSING)
+
+
+def drops_of(rates: np.ndarray) -> np.ndarray:
+    """[tasks]: by how much the worst of the others is below the baseline; negative where all are above, 0 where not known."""
+    baseline, others = rates[0], rates[1:]
+    worst = np.where(np.isnan(others), np.inf, others).min(axis=0)
+    return np.where(np.isnan(baseline) | np.isinf(worst), 0.0, baseline - worst)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScore:
+    """What an evaluation says of one task: `n` samples were scored, `passed` of them passed."""
+
+    task: UUID
+    run: UUID
+    n: int
+    passed: int
+    reward: float | None
+    masked: int
+
+    @property
+    def rate(self) -> float | None:
+        return self.passed / self.n if self.n else None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """One task in every evaluation, the baseline first; None where it was not evaluated."""
+
+    key: str
+    task: UUID
+    change: str
+    cells: tuple[TaskScore | None, ...]
+
+
+@dataclass(frozen=True)
+class Filters(QueryFilters):
+    """Which tasks the URL asks for, in which order. `of`: the number of the one evaluation whose changes count, from 2; else those
+    of all. `mode`: a failure mode that came or went. `sort`: “drop” or “gain” first, or empty for the order of keys."""
+
+    change: str = ""
+    of: str = ""
+    mode: str = ""
+    q: str = ""
+    sort: str = ""
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str], runs: int) -> Filters:
+        change, of, sort = query.get("change", ""), whole(query.get("of"), 2, runs), query.get("sort", "")
+        return cls(
+            change if change in CHANGES else "",
+            str(of) if of and runs > 2 else "",
+            query.get("mode", "").replace("\x00", "")[:LONGEST_FILTER],
+            query.get("q", "").replace("\x00", "").strip()[:LONGEST_FILTER],
+            sort if sort in ("drop", "gain") else "",
+        )
+
+
+Place = tuple[float, int]
+
+
+class TaskTable:
+    """The tasks of a comparison by filters."""
+
+    def __init__(self, tables: Tables, given: Filters) -> None:
+        self.tables, self.given = tables, given
+        self.others = [int(given.of) - 1] if given.of else list(range(1, len(tables.runs)))
+        rates = tables.rates[[0, *self.others]]
+        self.changes, drops = changes_of(rates), drops_of(rates)
+        wanted = self._changed(given.change)
+        if given.mode:
+            wanted = wanted & tasks_with(tables, given.mode, self.others)
+        if given.q:
+            q = given.q.casefold()
+            wanted = wanted & np.fromiter((q in key.casefold() for key in tables.keys), bool, len(tables))
+        factor = {"drop": -1.0, "gain": 1.0}.get(given.sort, 0.0)
+        numbers = np.flatnonzero(wanted)
+        self.order: list[Place] = sorted(zip((factor * drops[numbers]).tolist(), numbers.tolist(), strict=True))
+
+    def _changed(self, change: str) -> np.ndarray:
+        if change == "changed":
+            return np.isin(self.changes, (REGRESSED, IMPROVED))
+        return self.changes == change if change else np.ones(len(self.tables), dtype=bool)
+
+    def counts(self) -> dict[str, int]:
+        """Of each change, before the filters."""
+        return {kind: int(self._changed(kind).sum()) for kind in CHANGES}
+
+    @property
+    def tasks(self) -> list[UUID]:
+        return [self.tables.ids[number] for _, number in self.order]
+
+    def row(self, number: int) -> TaskRow:
+        return TaskRow(
+            self.tables.keys[number],
+            self.tables.ids[number],
+            str(self.changes[number]),
+            tuple(self._cell(at, task, number) for at, task in enumerate(self.tables.tasks[number])),
+        )
+
+    def _cell(self, at: int, task: UUID | None, number: int) -> TaskScore | None:
+        if task is None:
+            return None
+        sums = {name: self.tables.sums[name][at, number] for name in ("scored", "passed", "masked", "reward")}
+        n = int(sums["scored"])
+        reward = float(sums["reward"]) / n if n and np.isfinite(sums["reward"]) else None
+        return TaskScore(task, self.tables.runs[at].pk, n, int(sums["passed"]), reward, int(sums["masked"]))
+
+    def rows(self) -> list[TaskRow]:
+        return [self.row(number) for _, number in self.order]
+
+    def page(self, size: int, after: str = "", before: str = "") -> RowPage:
+        """By keyset: tasks that come in meanwhile, while an evaluation runs, move no row from one page to another."""
+        places = [(value, self.tables.names[number]) for value, number in self.order]
+        start = 0
+        if found := place_of(after):
+            start = bisect_right(places, found)
+        elif found := place_of(before):
+            start = max(0, bisect_left(places, found) - size)
+        shown, end = self.order[start : start + size], start + size
+        return RowPage(
+            [self.row(number) for _, number in shown], start + 1, len(self.order),
+            cursor_of(places[start]) if start and shown else "", cursor_of(places[end - 1]) if end < len(places) else "",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RowPage:
+    """Some rows of the table, `start` the number of the first of `count`; cursors of the pages around it, empty where none is."""
+
+    rows: Sequence[TaskRow]
+    start: int
+    count: int
+    before: str = ""
+    after: str = ""
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.rows) - 1
+
+
+def cursor_of(place: tuple[float, str]) -> str:
+    return f"{place[0]!r}_{place[1]}"
+
+
+def place_of(cursor: str) -> tuple[float, str] | None:
+    """None for what is no cursor."""
+    number, _, place = cursor.partition("_")
+    try:
+        return (float(number), place) if place else None
+    except ValueError:
+        return None
+
+
+def tasks_that(run: EvalRun, against: EvalRun, kind: str) -> list[UUID]:
+    """The tasks of an evaluation that changed in this way since another one."""
+    tables = read([against, run])
+    table = TaskTable(tables, Filters(change=kind))
+    own = (tables.tasks[number][1] for _, number in table.order)
+    return [task for task in own if task]
