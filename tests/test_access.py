@@ -73,7 +73,7 @@ OPEN = {
     "healthz", "api:schema", "api:docs", "protocol:nothing", "account_login", "account_logout", "account_inactive", "mfa_authenticate",
     "mfa_login_webauthn", "account_reset_password", "account_reset_password_done", "account_reset_password_from_key",
     "account_reset_password_from_key_done", "socialaccount_signup", "socialaccount_login_cancelled", "socialaccount_login_error",
-    "openid_connect_login", "openid_connect_callback", "automation_api:call", "join", "training_api:run_base", "training_api:run_result",
+    "openid_connect_login", "openid_connect_callback", "automation_api:call", "join", "training_api:run_base", "training_api:run_result", "promotion_api:download",
 }  # fmt: skip
 OWN = {
     "core:projects", "notifications:list", "notifications:count", "notifications:read", "notifications:open",
@@ -276,7 +276,7 @@ def world(data_dir: Path) -> dict[str, Any]:
                 [f"registry:server{what}" for what in ("", "_status", "_edit", "_probe", "_remove")], server.name
             ),
             **dict.fromkeys([f"registry:server_{what}" for what in ("run", "start", "stop")], local.name),
-            "promotion:model": adapter.pk,
+            **dict.fromkeys([f"promotion:model{what}" for what in ("", "_card", "_download")], adapter.pk),
             **dict.fromkeys(
                 [f"prompts:playground{what}" for what in ("", "_status", "_cancel", "_save_task")], tried.pk
             ),
@@ -442,6 +442,7 @@ def key_args(name: str) -> list:
         [UUID(int=1), 1],
         ["x", 1],
         ["x", 1, "tool"],
+        [UUID(int=1), "x", 1],
     ):
         with suppress(NoReverseMatch):
             reverse(name, args=args)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from django.utils.cache import get_conditional_response
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
 from rest_framework.decorators import api_view
@@ -34,21 +33,6 @@ CHANNEL = {
         "updated_at": {"type": "string", "format": "date-time"},
     },
 }
-LIVE = {
-    "type": "object",
-    "required": ["channel", "model", "version", "kind", "digest", "updated_at"],
-    "properties": {
-        "channel": {"type": "string"},
-        "model": {"type": "string"},
-        "version": {"type": "integer"},
-        "kind": {"type": "string"},
-        "base": {"type": "string"},
-        "adapter": {"type": ["string", "integer", "null"]},
-        "prompt": {"type": "object", "description": "The whole prompt of a prompt version"},
-        "digest": {"type": "string"},
-        "updated_at": {"type": "string", "format": "date-time"},
-    },
-}
 MOVE = {
     "type": "object",
     "required": ["id", "kind", "channel", "from_version", "to_version", "reason", "by", "gate_report", "at"],
@@ -74,11 +58,6 @@ MADE_EXAMPLE = OpenApiExample(
     "A channel without a model", response_only=True, status_codes=["201"],
     value={"channel": "staging", "model": None, "digest": None, "previous": None, "policy_version": 0,
            "updated_at": "2026-11-22T08:00:00Z"},
-)  # fmt: skip
-LIVE_EXAMPLE = OpenApiExample(
-    "An adapter", response_only=True, status_codes=["200"],
-    value={"channel": "production", "model": "support-v4", "version": 4, "kind": "adapter", "base": "/models/smollm2",
-           "adapter": "6d1f…", "prompt": {}, "digest": "9b1c…", "updated_at": "2026-11-22T08:00:00Z"},
 )  # fmt: skip
 MOVE_EXAMPLE = OpenApiExample(
     "A promotion", response_only=True, status_codes=["200"],
@@ -120,34 +99,6 @@ def channel_json(row: Channel) -> dict[str, Any]:
         "policy_version": policy_of(row)[1],
         "updated_at": row.updated_at,
     }
-
-
-@extend_schema(
-    operation_id="v1_channels_retrieve", responses=described({200: LIVE}, 404) | {304: None}, examples=[LIVE_EXAMPLE],
-    description="The live model version of a channel; send If-None-Match to poll.",
-)  # fmt: skip
-@api_view(["GET"])
-def channel(request: Request, name: str) -> Response:
-    row = find_channel(request, name)
-    if row.current is None:
-        raise NotFound("This channel has no model yet.")
-    version = row.current
-    etag = f'"{version.digest}"'
-    live = Response(
-        {
-            "channel": row.name,
-            "model": str(version),
-            "version": version.version,
-            "kind": version.kind,
-            "base": version.base,
-            "adapter": version.model.artifact_id,
-            "prompt": version.prompt,
-            "digest": version.digest,
-            "updated_at": row.updated_at,
-        },
-        headers={"ETag": etag},
-    )
-    return get_conditional_response(request, etag=etag, response=live)
 
 
 @extend_schema(

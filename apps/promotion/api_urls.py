@@ -1,11 +1,12 @@
 from django.urls import path
 
 from apps.promotion import api, channels_api, preparation_api, reports_api
+from apps.promotion.pulling import api as pulling
 
 app_name = "promotion_api"
 urlpatterns = [
     path("channels/", api.collection, name="channels"),
-    path("channels/<slug:name>/", api.channel, name="channel"),
+    path("channels/<slug:name>/", pulling.channel, name="channel"),
     path("channels/<slug:name>/history/", api.history, name="history"),
     path("channels/<slug:name>/policy/", channels_api.policy, name="policy"),
     path("channels/<slug:name>/plan/", channels_api.plan, name="plan"),
@@ -14,4 +15,7 @@ urlpatterns = [
     path("gate-reports/", reports_api.collection, name="gate_reports"),
     path("gate-reports/preparation/", preparation_api.pair, name="preparation"),
     path("gate-reports/<uuid:pk>/", reports_api.item, name="gate_report"),
+    path("downloads/<str:token>/", pulling.download, name="download"),
+    path("model-versions/<int:pk>/card/", pulling.card, name="card"),
+    path("model-versions/<int:pk>/download/", pulling.download_link, name="download_link"),
 ]

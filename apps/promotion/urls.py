@@ -1,12 +1,14 @@
 from django.urls import path
 
 from apps.promotion import views
-from apps.promotion.pages import pair, planning, policy
+from apps.promotion.pages import files, pair, planning, policy
 
 app_name = "promotion"
 urlpatterns = [
     path("", views.models, name="models"),
     path("<int:pk>/", views.model, name="model"),
+    path("<int:pk>/card/", files.card, name="model_card"),
+    path("<int:pk>/download/", files.download, name="model_download"),
     path("compare/", views.compare, name="compare"),
     path("compare/<uuid:baseline>/<uuid:candidate>/", pair.pair, name="pair"),
     path("compare/<uuid:baseline>/<uuid:candidate>/parts/", pair.pair_parts, name="pair_parts"),

@@ -25,6 +25,7 @@ from apps.promotion.gate.types import points
 from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.pages.pair import pair_of
 from apps.promotion.policies import PRODUCTION, channel_of, policy_of
+from apps.promotion.pulling.card import card_of
 from apps.promotion.signing import is_genuine, signed_document
 from apps.registry.models import ModelKind, ModelVersion
 from apps.registry.profiles import profile_of_version
@@ -104,6 +105,7 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "evals": version.eval_runs.select_related("eval_set"),
             "trains": project.model_versions.current().trainable().filter(pk=version.pk).exists(),
             "live_in": version.live_in.all(),
+            "card": card_of(version),
         },
     )
 

@@ -82,15 +82,19 @@ def register_reward_model(
 
 
 def _register_on(parent: ModelVersion, artifact: Artifact, kind: ModelKind, **fields: Any) -> ModelVersion:
-    digest = hashlib.sha256(f"{parent.base_version().digest}:{artifact.digest}".encode()).hexdigest()
     return _register(
         kind=kind,
-        digest=digest,
+        digest=digest_on(parent, artifact.digest),
         base=parent.base,
         parent=parent,
         artifact=artifact,
         **fields,
     )
+
+
+def digest_on(parent: ModelVersion, artifact: str) -> str:
+    """Of a version that is an artifact on the base of `parent`."""
+    return hashlib.sha256(f"{parent.base_version().digest}:{artifact}".encode()).hexdigest()
 
 
 def register_endpoint(

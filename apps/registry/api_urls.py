@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.registry import api, ray_api
+from apps.registry import api, ray_api, uploads_api
 
 app_name = "registry_api"
 urlpatterns = [
@@ -13,4 +13,8 @@ urlpatterns = [
     path("ray-clusters/<slug:name>/", ray_api.item, name="ray_cluster"),
     path("model-versions/", api.version_list, name="model_versions"),
     path("model-versions/<int:pk>/", api.version_item, name="model_version"),
+    path("adapter-uploads/", uploads_api.collection, name="adapter_uploads"),
+    path("adapter-uploads/<uuid:pk>/", uploads_api.item, name="adapter_upload"),
+    path("adapter-uploads/<uuid:pk>/finish/", uploads_api.finish, name="adapter_upload_finish"),
+    path("adapter-uploads/<uuid:pk>/<str:path>/<int:number>/", uploads_api.part, name="adapter_upload_part"),
 ]

@@ -7,7 +7,8 @@ class RegistryConfig(AppConfig):
 
     def ready(self) -> None:
         from apps.core.projects.deletion import BEFORE
-        from apps.registry import artifacts
-        from apps.registry.models import ModelVersion
+        from apps.registry import artifacts, uploads
+        from apps.registry.models import AdapterUpload, ModelVersion
 
         BEFORE.setdefault(ModelVersion, []).append(artifacts.free_with)
+        BEFORE.setdefault(AdapterUpload, []).append(uploads.remove_parts)

@@ -396,6 +396,8 @@ class AdapterUpload(models.Model):
             models.UniqueConstraint(fields=["project", "name", "parent", "files"], name="one_upload_per_content")
         ]
 
+    is_new = False  # True on the instance that an action has just made
+
     def __str__(self) -> str:
         return f"{self.name} (upload)"
 

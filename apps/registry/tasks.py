@@ -3,7 +3,7 @@ from __future__ import annotations
 from celery import shared_task
 
 from apps.core.models import Stage
-from apps.registry import ray_clusters, servers
+from apps.registry import ray_clusters, servers, uploads
 from apps.registry.models import RayCluster, Server
 
 
@@ -31,3 +31,8 @@ def check_ray_cluster(pk: int) -> None:
     cluster = RayCluster.objects.filter(pk=pk).first()
     if cluster is not None:
         ray_clusters.refresh_health(cluster)
+
+
+@shared_task(name="registry.forget_uploads")
+def forget_uploads() -> int:
+    return uploads.forget_old()

@@ -35,6 +35,13 @@ def lora(layer: str = LAYER, rank: int = 2, inner: int = 8, outer: int = 6, **mo
     return tensors(**{f"{name}A.weight": (rank, inner), f"{name}B.weight": (outer, rank)} | more)
 
 
+def whole_numbers() -> bytes:
+    name = f"base_model.model.{LAYER}.lora_"
+    return save(
+        {f"{name}A.weight": numpy.ones((2, 8), numpy.int64), f"{name}B.weight": numpy.ones((6, 2), numpy.int64)}
+    )
+
+
 @pytest.fixture
 def models(data_dir: Path, settings: Any) -> Path:
     settings.FLYWHEEL_MODEL_FOLDERS = [str(data_dir / "models")]
@@ -83,6 +90,16 @@ def test_an_adapter_that_fits_is_stored_and_only_its_two_files(models: Path, bas
         (GOOD | {"r": True}, b"", "from 1 to 512"),
         (GOOD | {"r": "8"}, b"", "from 1 to 512"),
         (GOOD | {"auto_mapping": {"parent_library": "os"}}, b"", "auto_mapping"),
+        (GOOD | {"lora_alpha": 0}, b"", "lora_alpha above 0"),
+        (GOOD | {"lora_alpha": -1}, b"", "lora_alpha above 0"),
+        (GOOD | {"lora_alpha": "16"}, b"", "lora_alpha above 0"),
+        (b'{"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"], "lora_alpha": NaN}', b"", "lora_alpha above 0"),
+        (GOOD | {"target_modules": []}, b"", "target_modules"),
+        (GOOD | {"target_modules": None}, b"", "target_modules"),
+        (GOOD | {"target_modules": [1]}, b"", "target_modules"),
+        (GOOD | {"target_modules": ["k_proj"]}, b"", "none of the “target_modules”"),
+        (GOOD | {"r": 4}, b"", "says rank 4, and model.layers.0.self_attn.q_proj has rank 2"),
+        (GOOD, whole_numbers(), "type I64"),
         (GOOD | {"x": "y" * 70_000}, b"", "larger than 0.0625 MiB"),
         (GOOD, pickle.dumps({"a": 1}), "not a whole safetensors file"),
         (GOOD, b"PK\x03\x04" + b"\x00" * 100, "not a whole safetensors file"),
@@ -102,6 +119,13 @@ def test_what_is_no_adapter_of_the_base_is_refused(
     with pytest.raises(ModelError, match=says):
         register(base, adapter(models / "a", config, weights))
     assert ModelVersion.objects.get() == base
+
+
+@pytest.mark.parametrize(
+    "more", [{"target_modules": "all-linear"}, {"lora_alpha": 0.5}, {"r": 4, "rank_pattern": {"q_proj": 2}}]
+)
+def test_what_peft_writes_besides_is_taken(models: Path, base: ModelVersion, more: dict) -> None:
+    assert register(base, adapter(models / "a", GOOD | more)).is_new
 
 
 def test_a_folder_elsewhere_is_not_told_from_one_that_is_missing(

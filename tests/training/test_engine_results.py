@@ -111,7 +111,7 @@ def test_the_same_result_twice_is_one_run(run: TrainingRun, files: dict) -> None
         ({MANIFEST: b'{"signature": "eyJhIjoxfQ:forged"}'}, "not written by this Flywheel"),
         ({MANIFEST: b" " * (5 * 2**20)}, "larger than 4 MiB"),
         ({CONFIG: json.dumps(GOOD | {"r": 4}).encode(), WEIGHTS: lora(rank=4)}, "has rank 4, the exported plan rank 2"),
-        ({CONFIG: json.dumps(GOOD | {"lora_alpha": 0}).encode()}, "no lora_alpha above 0.*Set it to 4"),
+        ({CONFIG: json.dumps(GOOD | {"lora_alpha": 0}).encode()}, "no lora_alpha above 0.*Set the value"),
         ({CONFIG: json.dumps(GOOD | {"lora_alpha": True}).encode()}, "no lora_alpha above 0"),
         ({CONFIG: json.dumps(GOOD | {"lora_alpha": 8}).encode()}, "lora_alpha 8, the exported plan 4"),
         ({CONFIG: b"{"}, "is not JSON"),

@@ -173,6 +173,7 @@ WORDS: dict[str, str] = {
     "training.imported": "imported the result of {name@}, trained in {engine}, as {model_version}",
     "dataset.frozen": "froze a training set of {size|task|tasks}[, chosen from {of}]",
     # Models and channels
+    "model_version.downloaded": "downloaded the files of the model {name@}",
     "model_version.created": "registered the model {name@}",
     "ray_cluster.added": "added the Ray cluster {name}[ at {base_url}]",
     "ray_cluster.edited": "edited the Ray cluster {name}[: {changed}]",

@@ -138,15 +138,15 @@ NOTHING: dict[str, str] = {
     "prompts": "new preview try_it playground_cancel playground_save_prompt",
     "registry": "register servers server_new managed_new server server_status server_run server_edit server_remove server_probe "
     "server_start server_stop ray_clusters ray_cluster_new ray_cluster_edit ray_cluster_remove ray_cluster_check",
-    "registry_api": "ray_clusters ray_cluster servers server server_probe server_start server_stop model_versions model_version",
+    "registry_api": "adapter_uploads adapter_upload adapter_upload_part adapter_upload_finish ray_clusters ray_cluster servers server server_probe server_start server_stop model_versions model_version",
     "environments": "list new connect test_connection import_grader detail",
     "reviews": "policy policy_save score_run override queue rule verifier_new verifier_create verifier_check verifier "
     "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel probe_waive",
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",
     "training": "budget fork_budget import export submit fork config new_from_yaml learned_from_trajectory learned_from_task run_examples outputs outputs_send rollouts rollout curve detail status resume cancel searches search search_status search_cancel search_resume",
     "training_api": "lineage run run_estimate run_config run_export run_submit run_base run_result run_import run_cancel run_resume run_fork run_outputs run_outputs_send run_examples run_metrics run_rollouts run_rollout search search_cancel search_resume",
-    "promotion_api": "channels history policy promote rollback preparation",
-    "promotion": "prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
+    "promotion_api": "download card download_link channels history policy promote rollback preparation",
+    "promotion": "model_card model_download prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
     "automation": "list runs flow new edit editor check dry_run run_now switch secret delete cancel answer retry",
     "automation_api": "flows flow dry_run flow_runs call cancel retry answer",
 }

@@ -209,15 +209,9 @@ def check_lora(config: dict[str, Any], rank: int, planned: dict[str, Any]) -> No
             f"The adapter has rank {rank}, the exported plan rank {planned['rank']}. If it is of another run, register it under "
             "Models → Register → LoRA adapter."
         )
-    alpha = config.get("lora_alpha")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0:
+    if (alpha := config.get("lora_alpha")) != planned["alpha"]:
         raise ResultError(
-            f"{CONFIG} has no lora_alpha above 0, so the adapter would change nothing (veRL writes 0 where lora_train_meta.json is "
-            f"missing). Set it to {planned['alpha']}, the value of the plan, and send it again."
-        )
-    if alpha != planned["alpha"]:
-        raise ResultError(
-            f"The adapter has lora_alpha {alpha:g}, the exported plan {planned['alpha']}. Check which run it is of."
+            f"The adapter has lora_alpha {alpha}, the exported plan {planned['alpha']}. Check which run it is of."
         )
 
 

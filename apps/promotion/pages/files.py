@@ -1,0 +1,36 @@
+"""A version's files and its model card, for people who are signed in."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import get_object_or_404, redirect
+
+from apps.core.access import project_view
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.promotion.pulling.archive import answer_with
+from apps.promotion.pulling.card import card_of
+from apps.registry.artifacts import ArtifactError
+from apps.registry.models import ModelVersion
+
+
+@project_view()
+def download(request: HttpRequest, project: Project, pk: int) -> HttpResponseBase:
+    rows = ModelVersion.objects.select_related("artifact", "project").filter(artifact__isnull=False)
+    version = get_object_or_404(rows, project=project, pk=pk)
+    try:
+        answer = answer_with(version)
+    except ArtifactError as error:
+        messages.error(request, str(error))
+        return redirect("promotion:model", project.slug, pk)
+    audit("model_version.downloaded", project=project, by=request.user, target=version, name=str(version),
+          digest=version.artifact_id)  # fmt: skip
+    return answer
+
+
+@project_view()
+def card(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    version = get_object_or_404(ModelVersion.objects.select_related("artifact"), project=project, pk=pk)
+    headers = {"Content-Disposition": 'inline; filename="README.md"'}
+    return HttpResponse(card_of(version).markdown(), content_type="text/plain; charset=utf-8", headers=headers)

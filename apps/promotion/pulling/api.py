@@ -1,0 +1,210 @@
+"""What an agent or a server of the user's own pulls: what a channel runs, its files, its model card."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.utils.cache import get_conditional_response
+from django.views.decorators.http import require_GET
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.attempts import Locked, address_of, refuse_key
+from apps.core.models import key_digest
+from apps.core.openapi import described
+from apps.core.scopes import Scope
+from apps.promotion.announcing import move_json
+from apps.promotion.api import MOVE, MOVE_EXAMPLE, find_channel
+from apps.promotion.deployment.models import Fingerprint
+from apps.promotion.deployment.placements import placements_of
+from apps.promotion.models import Channel
+from apps.promotion.pulling.archive import answer_with
+from apps.promotion.pulling.card import card_of
+from apps.promotion.pulling.links import LinkRefused, download_url, use, version_of
+from apps.registry.artifacts import ArtifactError
+from apps.registry.models import ModelVersion
+
+TEXT, TIME = {"type": "string"}, {"type": "string", "format": "date-time"}
+FILES = {
+    "type": "array",
+    "description": "What the download has besides README.md, the model card",
+    "items": {"type": "object", "properties": {"path": TEXT, "size": {"type": "integer"}, "sha256": TEXT}},
+}
+DOWNLOAD = {
+    "type": ["object", "null"],
+    "description": "A tar archive of `files` and README.md. Anybody who has the address can use it, once, until it expires: 403 where it was "
+    "changed, 410 where it was used or is too old. Null where there are no files, and for keys without the scope read",
+    "properties": {"url": TEXT | {"format": "uri"}, "expires_at": TIME},
+}
+PROOF = {
+    "type": "object",
+    "description": "Why this version is live, and how to tell that a server has its weights",
+    "properties": {
+        "promotion": MOVE | {"type": ["object", "null"]},
+        "fingerprint": {
+            "type": ["object", "null"],
+            "description": "The log-probabilities of these token ids but the first, with the version's weights",
+            "properties": {
+                "ids": {"type": "array", "items": {"type": "integer"}},
+                "logprobs": {"type": "array", "items": {"type": "number"}},
+                "source": {"enum": Fingerprint.Source.values},
+            },
+        },
+        "served": {
+            "type": "array",
+            "description": "The channel's targets that hold it, with what was proved on each",
+            "items": {
+                "type": "object",
+                "properties": {"target": TEXT, "served_as": TEXT, "proof": {"type": "object"}, "at": TIME},
+            },
+        },
+    },
+}
+LIVE = {
+    "type": "object",
+    "required": ["channel", "model", "version", "kind", "digest", "prompt", "files", "download", "proof", "updated_at"],
+    "properties": {
+        "channel": TEXT,
+        "model": TEXT,
+        "version": {"type": "integer"},
+        "kind": TEXT,
+        "digest": TEXT,
+        "base": TEXT,
+        "base_digest": TEXT,
+        "adapter": {"type": ["string", "null"], "description": "The digest of `files`"},
+        "prompt": {"type": "object", "description": "The whole prompt of a prompt version, its tools among it; {} of all others"},
+        "files": FILES,
+        "download": DOWNLOAD,
+        "proof": PROOF,
+        "updated_at": TIME,
+    },
+}  # fmt: skip
+CARD = {"type": "object", "required": ["model", "markdown"], "properties": {"model": TEXT, "markdown": TEXT}}
+LINK = {
+    "type": "object",
+    "required": ["url", "expires_at", "files", "adapter"],
+    "properties": DOWNLOAD["properties"] | {"files": FILES, "adapter": TEXT},  # type: ignore[operator]
+}
+FILE = {"path": "adapter_model.safetensors", "size": 1_849_344, "sha256": "a4c1…"}
+LINK_EXAMPLE = {"url": "https://flywheel.example.com/api/v1/downloads/eyJ…/", "expires_at": "2026-11-22T08:10:00Z"}
+LIVE_EXAMPLE = OpenApiExample(
+    "An adapter", response_only=True, status_codes=["200"],
+    value={"channel": "production", "model": "support-v4", "version": 4, "kind": "adapter", "digest": "9b1c…", "base": "/models/smollm2",
+           "base_digest": "77e0…", "adapter": "6d1f…", "prompt": {}, "files": [FILE], "download": LINK_EXAMPLE,
+           "proof": {"promotion": MOVE_EXAMPLE.value, "fingerprint": {"ids": [1, 2, 3], "logprobs": [-3.1, -0.2], "source": "computed"},
+                     "served": []}, "updated_at": "2026-11-22T08:00:00Z"},
+)  # fmt: skip
+
+
+@extend_schema(
+    operation_id="v1_channels_retrieve", responses=described({200: LIVE}, 404) | {304: None}, examples=[LIVE_EXAMPLE],
+    parameters=[OpenApiParameter("If-None-Match", str, "header", description="The ETag of the last answer")],
+    description="What a channel runs now: the prompt as it is, an adapter by its files and an address to download them from. The ETag changes "
+    "whenever anything of the answer does but that address; 304 where it is the one that was sent.",
+)  # fmt: skip
+@api_view(["GET"])
+def channel(request: Request, name: str) -> Response:
+    row = find_channel(request, name)
+    if row.current is None:
+        raise NotFound("This channel has no model yet.")
+    live = live_json(row)
+    etag = f'"{hashlib.sha256(JSONRenderer().render(live)).hexdigest()}"'
+    headers = {"ETag": etag, "Cache-Control": "no-cache, private"}
+    if (answer := get_conditional_response(request, etag=etag, response=Response(headers=headers))).status_code == 304:
+        return answer
+    may = row.current.model.artifact is not None and Scope.READ in request.auth.scopes
+    link = download_url(row.current.model, request.build_absolute_uri("/")) if may else None
+    return Response(live | {"download": link}, headers=headers)
+
+
+def live_json(row: Channel) -> dict[str, Any]:
+    version = row.current
+    model = version.model
+    move = row.promotions.select_related("channel", "from_version", "to_version", "by").first()
+    fingerprint = Fingerprint.objects.filter(version=version).values("ids", "logprobs", "source").first()
+    return {
+        "channel": row.name,
+        "model": str(version),
+        "version": version.version,
+        "kind": version.kind,
+        "digest": version.digest,
+        "base": version.base,
+        "base_digest": model.base_version().digest,
+        "adapter": model.artifact_id,
+        "prompt": version.prompt,
+        "files": model.artifact.files if model.artifact else [],
+        "proof": {
+            "promotion": move_json(move) if move else None,
+            "fingerprint": fingerprint,
+            "served": [
+                {"target": str(one.target), "served_as": one.served_as, "proof": one.proof, "at": one.at}
+                for one in placements_of(row)
+            ],
+        },
+        "updated_at": row.updated_at,
+    }
+
+
+def find(request: Request, pk: int) -> ModelVersion:
+    """Raises NotFound."""
+    rows = ModelVersion.objects.filter(project=request.auth.project).select_related("artifact", "parent", "project")
+    found = rows.filter(pk=min(pk, 2**63 - 1)).first()
+    if found is None:
+        raise NotFound("No model version of this project has this id.")
+    return found
+
+
+@extend_schema(
+    operation_id="v1_model_versions_card", responses=described({200: CARD}, 404),
+    description="The model card of a version, written from what is recorded: intended use, training data and method, lineage, evaluations with "
+    "intervals, hashes. Of a hold-out it has names and numbers, never a task.",
+)  # fmt: skip
+@api_view(["GET"])
+def card(request: Request, pk: int) -> Response:
+    version = find(request, pk)
+    return Response({"model": str(version), "markdown": card_of(version).markdown()})
+
+
+@extend_schema(
+    operation_id="v1_model_versions_download", request=None, responses=described({201: LINK}, 404),
+    examples=[OpenApiExample("An adapter", LINK_EXAMPLE | {"files": [FILE], "adapter": "6d1f…"}, response_only=True, status_codes=["201"])],
+    description="An address from which the files of a version are downloaded as a tar archive, once, within ten minutes.",
+)  # fmt: skip
+@api_view(["POST"])
+def download_link(request: Request, pk: int) -> Response:
+    version = find(request, pk).model
+    if version.artifact is None:
+        raise NotFound(f"{version} has no files here: it is no adapter and no reward model.")
+    link = download_url(version, request.build_absolute_uri("/"))
+    return Response(link | {"files": version.artifact.files, "adapter": version.artifact_id}, status=201)
+
+
+@require_GET
+def download(request: HttpRequest, token: str) -> HttpResponseBase:
+    """By the address alone, which says what it is for. Wrong ones are counted as wrong API keys are."""
+    try:
+        version, nonce = version_of(token)
+        answer = answer_with(version)
+        use(version, nonce)
+    except LinkRefused as error:
+        if error.status == 403 and (locked := counted(request, token)):
+            return locked
+        return JsonResponse({"detail": str(error)}, status=error.status)
+    except ArtifactError as error:
+        return JsonResponse({"detail": f"{error} The address can be used again."}, status=503)
+    answer["Cache-Control"] = "no-store, private"
+    return answer
+
+
+def counted(request: HttpRequest, token: str) -> HttpResponse | None:
+    try:
+        refuse_key(key_digest(token), address_of(request))
+    except Locked as locked:
+        return JsonResponse({"detail": str(locked)}, status=429, headers={"Retry-After": str(locked.seconds)})
+    return None

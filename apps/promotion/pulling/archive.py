@@ -1,0 +1,44 @@
+"""A version's files as a tar archive, streamed: the PEFT folder as it was stored, and the model card."""
+
+from __future__ import annotations
+
+import tarfile
+from itertools import chain
+
+from django.http import StreamingHttpResponse
+
+from apps.promotion.pulling.card import card_of
+from apps.registry.artifacts import chunks_of
+from apps.registry.models import ModelVersion
+
+END = b"\0" * 2 * tarfile.BLOCKSIZE
+
+
+def answer_with(version: ModelVersion) -> StreamingHttpResponse:
+    """Raises ArtifactError where the first file cannot be read. Where a later one breaks, the answer ends before its announced length."""
+    files = version.artifact.files
+    card = card_of(version).markdown().encode()
+    readme = "MODEL_CARD.md" if any(entry["path"] == "README.md" for entry in files) else "README.md"
+    opened = chunks_of(version.artifact, files[0]["path"])
+    first = next(opened)  # a store that is down is said before the answer begins
+    contents = [(readme, len(card), iter([card])), (files[0]["path"], files[0]["size"], chain([first], opened))]
+    contents += [(entry["path"], entry["size"], chunks_of(version.artifact, entry["path"])) for entry in files[1:]]
+    heads = [header(version, name, size) for name, size, _ in contents]
+    parts = chain.from_iterable(
+        chain([head], chunks, [padding(size)]) for head, (_, size, chunks) in zip(heads, contents, strict=True)
+    )
+    length = sum(len(head) + size + len(padding(size)) for head, (_, size, _) in zip(heads, contents, strict=True))
+    response = StreamingHttpResponse(chain(parts, [END]), content_type="application/x-tar")
+    response["Content-Length"] = str(length + len(END))
+    response["Content-Disposition"] = f'attachment; filename="{version}.tar"'
+    return response
+
+
+def header(version: ModelVersion, name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.mtime = size, int(version.created_at.timestamp())
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def padding(size: int) -> bytes:
+    return b"\0" * (-size % tarfile.BLOCKSIZE)

@@ -1,0 +1,73 @@
+"""Addresses from which a version's files are downloaded: signed, good for some minutes, and once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.conf import settings
+from django.core import signing
+from django.db import IntegrityError, transaction
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core.actions import audit
+from apps.core.models import Stage
+from apps.registry.models import ModelVersion, UsedLink
+
+SALT = "flywheel.download"
+LASTS = timedelta(minutes=10)
+
+
+class LinkRefused(Exception):
+    """`status`: 403 for an address that is not ours, 410 for one that is used or too old."""
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def download_url(version: ModelVersion, origin: str = "") -> dict[str, Any]:
+    """{url, expires_at} of the files of a version that has an artifact; whoever has it may download them, once. `origin`: where this
+    installation was asked, else FLYWHEEL_URL."""
+    signer, expires = signing.TimestampSigner(salt=SALT), timezone.now() + LASTS
+    token = signer.sign_object({"nonce": uuid4().hex, "version": version.pk})
+    address = reverse("promotion_api:download", args=[token])
+    return {"url": f"{(origin or settings.FLYWHEEL_URL).rstrip('/')}{address}", "expires_at": expires}
+
+
+def version_of(token: str) -> tuple[ModelVersion, UUID]:
+    """What an address names, and its nonce for `use`. Raises LinkRefused."""
+    signer = signing.TimestampSigner(salt=SALT)
+    try:
+        given = signer.unsign_object(token, max_age=LASTS)
+    except signing.SignatureExpired as error:
+        raise LinkRefused("This download address has expired. Ask for a new one.", 410) from error
+    except (signing.BadSignature, ValueError, TypeError, RecursionError) as error:
+        raise LinkRefused("This is no download address of this Flywheel. Ask for one.", 403) from error
+    rows = ModelVersion.objects.select_related("project", "artifact")
+    version = rows.filter(pk=given["version"], artifact__isnull=False).first()
+    if version is None or version.project.stage in (Stage.DELETING, Stage.DELETED):
+        raise LinkRefused("What this address named was deleted.", 410)
+    nonce = UUID(given["nonce"])
+    if UsedLink.objects.filter(pk=nonce).exists():
+        raise LinkRefused(USED, 410)
+    return version, nonce
+
+
+USED = "This download address was used already: each works once. Ask for a new one."
+
+
+@transaction.atomic
+def use(version: ModelVersion, nonce: UUID) -> None:
+    """Of two that use one at the same time, one is refused. Raises LinkRefused."""
+    now = timezone.now()
+    UsedLink.objects.filter(expires_at__lt=now).delete()
+    try:
+        with transaction.atomic():
+            UsedLink.objects.create(nonce=nonce, project=version.project, expires_at=now + LASTS)
+    except IntegrityError as error:
+        raise LinkRefused(USED, 410) from error
+    audit("model_version.downloaded", project=version.project, by=None, actor_label="a signed address", target=version,
+          name=str(version), digest=version.artifact_id)  # fmt: skip

@@ -1,0 +1,129 @@
+"""clients/pull.py against a live server: what a channel runs, on disk, also while the server is away."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+
+from apps.core.models import Project
+from apps.promotion.models import Channel, Promotion
+from apps.registry.actions import register_prompt
+from tests.factories import admin_of, make_adapter, make_base, make_key, make_project
+
+pytestmark = pytest.mark.django_db(transaction=True)
+WEIGHTS = "adapter_model.safetensors"
+found = importlib.util.spec_from_file_location("pull", Path(__file__).parents[2] / "clients" / "pull.py")
+client = importlib.util.module_from_spec(found)
+found.loader.exec_module(client)
+pull = client.pull
+
+
+@pytest.fixture
+def live(live_server: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Channel:
+    """A channel that runs an adapter, on a live server."""
+    project = make_project()
+    monkeypatch.setenv("FLYWHEEL_URL", live_server.url)
+    monkeypatch.setenv("FLYWHEEL_API_KEY", make_key(project))
+    channel = Channel.objects.create(project=project, name="production")
+    return move(channel, adapter(project, data_dir))
+
+
+def adapter(project: Project, data_dir: Path) -> Any:
+    return make_adapter(project, make_base(project, data_dir), data_dir)
+
+
+def move(channel: Channel, version: Any) -> Channel:
+    kind, by = Promotion.Kind.INITIAL, admin_of(channel.project)
+    Promotion.objects.create(channel=channel, kind=kind, from_version=channel.current, to_version=version, by=by)
+    channel.current = version
+    channel.save()
+    return channel
+
+
+def down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_URL", "http://127.0.0.1:9")
+
+
+def test_the_adapter_comes_as_a_peft_folder_with_its_model_card(live: Channel, tmp_path: Path) -> None:
+    got = pull("production", tmp_path / "cache")
+    folder = Path(got["folder"])
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "adapter_config.json", WEIGHTS]
+    assert got["model"] == str(live.current) and got["stale"] == "" and folder.name == live.current.artifact_id
+    assert live.current.digest in (folder / "README.md").read_text()
+
+
+def test_what_has_not_changed_is_neither_answered_nor_downloaded_again(
+    live: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = pull("production", tmp_path / "cache")
+    monkeypatch.setattr(client, "fetch", lambda *_: pytest.fail("downloaded again"))
+    assert pull("production", tmp_path / "cache") == first
+
+
+def test_a_promotion_is_pulled_and_the_version_before_stays_on_disk(
+    live: Channel, data_dir: Path, tmp_path: Path
+) -> None:
+    before = pull("production", tmp_path / "cache")
+    move(live, adapter(live.project, data_dir))
+    after = pull("production", tmp_path / "cache")
+    assert after["model"] == str(live.current) != before["model"] and Path(before["folder"]).is_dir()
+
+
+def test_while_flywheel_is_away_the_copy_is_served_and_it_says_so(
+    live: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = pull("production", tmp_path / "cache")
+    down(monkeypatch)
+    again = pull("production", tmp_path / "cache")
+    assert again["folder"] == first["folder"] and "refused" in again["stale"] and "cannot be asked" in caplog.text
+    with pytest.raises(OSError, match="refused"):
+        pull("production", tmp_path / "other")
+
+
+def test_a_revoked_key_stops_no_production(live: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pull("production", tmp_path / "cache")
+    monkeypatch.setenv("FLYWHEEL_API_KEY", "fw_revoked")
+    assert "401" in pull("production", tmp_path / "cache")["stale"]
+    with pytest.raises(HTTPError):
+        pull("production", tmp_path / "other")
+
+
+def test_a_copy_that_was_altered_is_never_served(
+    live: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = pull("production", tmp_path / "cache")
+    (Path(got["folder"]) / WEIGHTS).write_bytes(b"other")
+    assert pull("production", tmp_path / "cache")["folder"] == got["folder"]
+    assert (Path(got["folder"]) / WEIGHTS).read_bytes() != b"other"
+    (Path(got["folder"]) / WEIGHTS).write_bytes(b"other")
+    down(monkeypatch)
+    with pytest.raises(OSError, match="refused"):
+        pull("production", tmp_path / "cache")
+
+
+def test_a_download_that_breaks_or_is_altered_leaves_what_was(
+    live: Channel, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = pull("production", tmp_path / "cache")
+    version = adapter(live.project, data_dir)
+    move(live, version)
+    (data_dir / "artifacts" / version.artifact_id / WEIGHTS).write_bytes(b"x" * version.artifact.files[1]["size"])
+    got = pull("production", tmp_path / "cache")
+    assert got["folder"] == before["folder"] and got["model"] == before["model"] and got["stale"]
+    assert sorted(path.name for path in (tmp_path / "cache" / "production").iterdir()) == sorted(
+        ["live.json", Path(before["folder"]).name]
+    )
+
+
+def test_a_prompt_version_comes_as_json_with_the_adapter_that_it_stands_on(live: Channel, tmp_path: Path) -> None:
+    prompt = {"system_prompt": "Be brief.", "temperature": 0.2}
+    on = live.current
+    move(live, register_prompt(project=live.project, name="p", on=on, prompt=prompt, by=None))
+    got = pull("production", tmp_path / "cache")
+    assert got["prompt"]["system_prompt"] == "Be brief." and Path(got["folder"]).name == on.artifact_id
+    assert json.loads((tmp_path / "cache" / "production" / "live.json").read_text())["download"] is None
