@@ -19,6 +19,7 @@ DESIGNER_STAMP := $(DESIGNER)/.installed-$(shell cksum < requirements-designer.t
 ENGINES := .venv-engines
 ENGINES_STAMP := $(ENGINES)/.installed-$(shell cksum < requirements-engines.txt | cut -d' ' -f1)
 GEPA := .venv-gepa
+LITELLM := .venv-litellm
 GEPA_STAMP := $(GEPA)/.installed-$(shell cksum < requirements-gepa.txt | cut -d' ' -f1)
 GYM := .venv-gym
 GYM_STAMP := $(GYM)/.installed-$(shell cksum < requirements-gym.txt | cut -d' ' -f1)
@@ -29,7 +30,7 @@ VLLM_REQUIREMENTS := $(shell nvidia-smi -L >/dev/null 2>&1 && echo requirements-
 VLLM_STAMP := $(VLLM)/.installed-$(shell cksum < $(VLLM_REQUIREMENTS) | cut -d' ' -f1)
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup sdks docs screenshots verifiers designer engines gepa gym vllm demo up test lint proof clean
+.PHONY: setup sdks docs screenshots verifiers designer engines gepa gym litellm vllm demo up test lint proof clean
 
 setup: $(STAMP)
 
@@ -93,6 +94,13 @@ gepa: $(GEPA_STAMP)
 $(GEPA_STAMP):
 	@test -n "$(PYTHON)" || { echo "GEPA needs Python 3.11 or 3.12 with venv."; exit 1; }
 	$(call apart,$(GEPA),$(PYTHON),-r requirements-gepa.txt)
+
+# LiteLLM's proxy, for bench/endpoint.py alone: what ours is held against.
+litellm: $(LITELLM)/bin/litellm
+
+$(LITELLM)/bin/litellm:
+	@test -n "$(PYTHON)" || { echo "LiteLLM needs Python 3.11 or 3.12 with venv."; exit 1; }
+	$(call apart,$(LITELLM),$(PYTHON),'litellm[proxy]')
 
 # veRL, OpenRLHF and NeMo AutoModel without CUDA, apart from ours: `make proof` has them read exported runs (docs/engines.md).
 engines: $(ENGINES_STAMP)

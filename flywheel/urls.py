@@ -24,6 +24,7 @@ urlpatterns = [
     path("api/v1/", include("apps.reviews.api_urls")),
     path("api/v1/", include("apps.training.api_urls")),
     path("api/v1/", include("apps.promotion.api_urls")),
+    path("api/v1/", include("apps.serving.api_urls")),
     path("api/v1/", include("apps.automation.api_urls")),
     path(project, include("apps.dashboard.urls")),
     path(f"{project}settings/webhooks/", include("apps.webhooks.urls")),
@@ -37,6 +38,7 @@ urlpatterns = [
     path(f"{project}prompts/", include("apps.prompts.urls")),
     path(f"{project}models/", include("apps.registry.urls")),
     path(f"{project}models/", include("apps.promotion.urls")),
+    path(f"{project}endpoint/", include("apps.serving.urls")),
     path(f"{project}automation/", include("apps.automation.urls")),
 ]
 

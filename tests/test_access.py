@@ -165,7 +165,7 @@ def world(data_dir: Path) -> dict[str, Any]:
                 ("core:manage", "core:object_rename", "core:object_archive", "core:object_delete"),
                 ("set", str(draft.pk)),
             ),
-            **dict.fromkeys(("core:revoke_key", "core:rotate_key"), project.api_keys.first().pk),
+            **dict.fromkeys(("core:revoke_key", "core:rotate_key", "serving:limits"), project.api_keys.first().pk),
             **dict.fromkeys([f"dashboard:{name}" for name in ("dashboard", "rename", "duplicate", "delete")], board.pk),
             **dict.fromkeys(("dashboard:chart", "dashboard:change_chart"), chart.pk),
             "core:revoke_invitation": invite(project=project, email="a@example.org", role=Role.VIEWER, by=by)[0].pk,
@@ -416,7 +416,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "reviews:adjudicate", "reviews:rule", "evals:confirm_task", "evals:judge_variant",
     }  # fmt: skip
     assert {name for name in pages_of(Role.OPERATOR) if not name.startswith("webhooks:")} == {
-        "core:keys", "core:revoke_key", "core:rotate_key", "automation:new", "automation:edit", "automation:check", "automation:editor", "automation:switch",
+        "core:keys", "core:revoke_key", "core:rotate_key", "serving:limits", "automation:new", "automation:edit", "automation:check", "automation:editor", "automation:switch",
         "automation:secret", "automation:delete", "failures:rubric_save", "failures:rubric_switch",
         "registry:managed_new", "registry:server_new", "registry:server_edit", "registry:server_remove", "registry:server_probe",
         "registry:ray_cluster_new", "registry:ray_cluster_edit", "registry:ray_cluster_remove", "registry:ray_cluster_check",

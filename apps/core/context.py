@@ -19,7 +19,13 @@ NAVIGATION = (
 
 
 # Sections whose pages belong to an entry of another name
-SHOWN_UNDER = {"registry": "promotion", "prompts": "promotion", "webhooks": "core", "teamwork": "dashboard"}
+SHOWN_UNDER = {
+    "registry": "promotion",
+    "serving": "promotion",
+    "prompts": "promotion",
+    "webhooks": "core",
+    "teamwork": "dashboard",
+}
 
 
 def section_of(namespace: str) -> str:

@@ -219,6 +219,8 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "promotion_api:gate_reports": {"GET": RESULT, "POST": RUN},
     "promotion_api:preparation": {"GET": RESULT, "POST": RUN},
     "promotion_api:gate_report": {"GET": RESULT},
+    "serving_api:endpoint": {"GET": READABLE},
+    "serving_api:limits": {"GET": OPERATED, "PUT": OPERATED},
     "automation_api:flows": {"GET": READABLE, "POST": OPERATED},
     "automation_api:flow": {"GET": READABLE, "PUT": OPERATED, "DELETE": OPERATED},
     "automation_api:dry_run": {"GET": READABLE},

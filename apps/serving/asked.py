@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from workers.lib.messages import flat_tool, schemas_of, to_items
+from workers.lib.prompting import as_text
 from workers.lib.prompts import shown
 
 CHAT, RESPONSES = "/chat/completions", "/responses"
@@ -19,6 +20,7 @@ SESSION_NAMES = ("session_id", "session", "conversation_id", "langfuse_session_i
 USER_NAMES = ("user_id", "user", "langfuse_user_id")
 LONGEST_ID = 200
 MOST_METADATA = 64
+TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 PROMPT_ROLES = ("system", "developer")
 _body = msgspec.json.Decoder(dict[str, Raw])
 _encode = msgspec.json.encode
@@ -110,8 +112,16 @@ def _named(holder: Mapping[str, str], names: tuple[str, ...]) -> str:
 # As a server is sent it
 
 
-def body_for(asked: Asked, served_as: str, prompt: dict[str, Any] | None, count_tokens: bool) -> bytes:
+def body_for(
+    asked: Asked,
+    served_as: str,
+    prompt: dict[str, Any] | None,
+    *,
+    count_tokens: bool = False,
+    tools_as_text: bool = False,
+) -> bytes:
     """`prompt`: of the prompt version that goes in front. `count_tokens`: have a stream say at its end what it used.
+    `tools_as_text`: for a model without native calls, as an evaluation asks it: it answers with a call's JSON.
     Raises BadRequest where the request cannot take the prompt."""
     fields: dict[str, Any] = asked.fields | {"model": served_as}
     if count_tokens:
@@ -120,9 +130,20 @@ def body_for(asked: Asked, served_as: str, prompt: dict[str, Any] | None, count_
     if prompt:
         fields |= _with_prompt(asked, prompt)
         if prompt.get("show_tools") is False:
-            for name in ("tools", "tool_choice", "parallel_tool_calls"):
+            for name in TOOL_FIELDS:
                 fields.pop(name, None)
+    if tools_as_text and asked.path == CHAT:
+        fields["messages"] = _as_text(fields)
+        fields = {name: value for name, value in fields.items() if name not in TOOL_FIELDS}
     return _encode(fields)
+
+
+def _as_text(fields: dict[str, Any]) -> list[dict]:
+    given = msgspec.json.decode(_encode({name: fields[name] for name in ("messages", "tools") if name in fields}))
+    try:
+        return as_text(given["messages"], given.get("tools") or [])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadRequest("“messages” must be a list of messages, “tools” one of function tools.", "messages") from error
 
 
 def _options(fields: dict[str, Raw]) -> dict[str, Any]:

@@ -293,7 +293,13 @@ class Endpoint:
             raise Refusal(400, f"The server {backend.server} of {turn.route.channel} speaks {other} only.", code="unsupported_api")  # fmt: skip
         try:
             turn.strips = asked.stream and asked.path == CHAT and backend.streams_usage and not counts_tokens(asked)
-            turn.record.request = body_for(asked, backend.served_as, turn.lane.prompt, turn.strips)
+            turn.record.request = body_for(
+                asked,
+                backend.served_as,
+                turn.lane.prompt,
+                count_tokens=turn.strips,
+                tools_as_text=backend.dialect == Dialect.TEXT,
+            )
         except BadRequest as error:
             raise Refusal(400, str(error), param=error.param) from error
 

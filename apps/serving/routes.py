@@ -10,22 +10,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
+from django.db.models import QuerySet
 from httpx2 import URL
 
-from apps.core.models import ApiKey
+from apps.core.models import ApiKey, Project
 from apps.core.outgoing_keys import key_of
 from apps.core.scopes import Scope
+from apps.promotion.deployment.placements import placements_of
 from apps.promotion.models import Channel
 from apps.registry import engines
 from apps.registry.actions import ModelError
 from apps.registry.artifacts import ArtifactError
 from apps.registry.engines import LOADING
-from apps.registry.models import Dialect, ModelKind, ModelVersion, Protocol
+from apps.registry.models import Dialect, ModelKind, ModelVersion, Protocol, Server
+from apps.registry.prices import price_of
 from apps.registry.servers import may_be_private
 from apps.serving.limits import Limits
 from apps.serving.models import KeyLimits
 from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_url
+
+CHAT_ONLY = ("transformers",)  # kinds of servers that have no /v1/responses
+COUNTING = (*LOADING, *CHAT_ONLY)  # kinds that count a stream's tokens when asked
 
 
 @dataclass(frozen=True)
@@ -97,10 +103,18 @@ def read_table() -> Table:
     limits = {row.key_id: row.as_limits for row in KeyLimits.objects.all()}
     keys = ApiKey.objects.live().select_related("project")
     routes: dict[int, dict[str, Route]] = {}
-    channels = Channel.objects.filter(project__stage="active").select_related("project", "current")
-    for channel in channels.exclude(current=None):
+    for channel in _live().filter(project__stage="active"):
         routes.setdefault(channel.project_id, {})[channel.name] = route_of(channel)
     return Table({key.digest: _key(key, limits.get(key.pk, Limits())) for key in keys}, routes, at)
+
+
+def routes_of(project: Project) -> list[Route]:
+    """For pages: those of its channels that have a version, by name."""
+    return [route_of(channel) for channel in _live().filter(project=project)]
+
+
+def _live() -> QuerySet[Channel]:
+    return Channel.objects.select_related("project", "current").exclude(current=None)
 
 
 def _key(key: ApiKey, limits: Limits) -> Key | None:
@@ -113,16 +127,34 @@ def _key(key: ApiKey, limits: Limits) -> Key | None:
 
 def route_of(channel: Channel) -> Route:
     assert channel.current is not None
-    return Route(channel.name, (lane_of(channel.current),), int(channel.updated_at.timestamp()))
+    placed = placements_of(channel)
+    well = [row for row in placed if not row.problem] or placed
+    places = [(row.target.server, row.served_as) for row in well]
+    return Route(channel.name, (lane_of(channel.current, places),), int(channel.updated_at.timestamp()))
 
 
-def lane_of(version: ModelVersion) -> Lane:
-    """Where a version is answered now; with a problem where nowhere."""
+def lane_of(version: ModelVersion, places: list[tuple[Server, str]] | None = None) -> Lane:
+    """Where a version is answered now: where a deployment has put it (`places`), else where it can be found. With a problem where
+    nowhere."""
     prompt = version.prompt if version.kind == ModelKind.PROMPT else None
-    try:
-        return Lane(str(version), version.pk, (_backend(version),), prompt)
-    except (ModelError, ArtifactError, RefusedAddress, RefusedKey) as error:
-        return Lane(str(version), version.pk, (), prompt, problem=str(error))
+    found, problems = list[Backend](), list[str]()
+    for server, served_as in places or [(None, "")]:
+        try:
+            found.append(_at(server, served_as, version.model) if server else _backend(version))
+        except (ModelError, ArtifactError, RefusedAddress, RefusedKey) as error:
+            problems.append(str(error))
+    return Lane(str(version), version.pk, tuple(found), prompt, problem="" if found else " ".join(problems))
+
+
+def _at(server: Server, served_as: str, model: ModelVersion, dialect: str = "", price: Any = None) -> Backend:
+    """Raises what `lane_of` says."""
+    engines.check_askable(server)
+    private = may_be_private(server)
+    url = check_url(server.base_url, allow_private=private)
+    return Backend(
+        server.name, url, served_as, key_of(server.key_variable, url.host), private, dialect or model.dialect or server.dialect,
+        server.kind in COUNTING, server.kind not in CHAT_ONLY, price or price_of(server, model.served_as or served_as),
+    )  # fmt: skip
 
 
 def _backend(version: ModelVersion) -> Backend:
@@ -134,12 +166,7 @@ def _backend(version: ModelVersion) -> Backend:
         )
     if engine["kind"] == "agent":
         return _agent(version.model)
-    server = engines.server_of(engine)
-    url = check_url(server.base_url, allow_private=may_be_private(server))
-    return Backend(
-        server.name, url, engine["model"], key_of(server.key_variable, url.host), may_be_private(server),
-        engine["dialect"], server.kind in LOADING, server.kind in LOADING, engine["price"],
-    )  # fmt: skip
+    return _at(engines.server_of(engine), engine["model"], version.model, engine["dialect"], engine["price"])
 
 
 def _agent(version: ModelVersion) -> Backend:

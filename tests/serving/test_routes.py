@@ -11,6 +11,7 @@ from apps.core import actions as core
 from apps.core.models import Project, Stage, key_digest
 from apps.core.scopes import Scope
 from apps.promotion import actions as promotion
+from apps.promotion.deployment.models import Placement, Target
 from apps.promotion.policies import channel_of
 from apps.registry.actions import register_prompt
 from apps.registry.models import ModelVersion
@@ -119,3 +120,18 @@ def test_a_database_that_is_away_leaves_the_table(monkeypatch: pytest.MonkeyPatc
     tables = Tables(read=fails)
     tables.current, tables.known = full, True
     assert tables.refresh_for_unknown() is full
+
+
+def test_what_a_deployment_has_placed_is_asked_there(project: Project, base: ModelVersion, data_dir: Any) -> None:
+    version, channel = make_adapter(project, base, data_dir), channel_of(project)
+    live(version)
+    servers = [make_server(project, f"http://127.0.0.1:{port}/v1", kind="vllm") for port in (8201, 8202, 8203)]
+    for number, server in enumerate(servers):
+        target = Target.objects.create(channel=channel, kind="server", server=server)
+        problem = "wrong weights" if number == 2 else ""
+        Placement.objects.create(
+            target=target, version=version, served_as=f"placed-{number}", state="ready", problem=problem
+        )
+    assert [(backend.server, backend.served_as) for backend in lane(project).backends] == [
+        (servers[0].name, "placed-0"), (servers[1].name, "placed-1"),
+    ]  # fmt: skip

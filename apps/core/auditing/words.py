@@ -68,6 +68,7 @@ WORDS: dict[str, str] = {
     "account.sign_in_connected": "connected a sign-in provider[ from {address}]",
     "account.sign_in_removed": "disconnected a sign-in provider[ from {address}]",
     "api_key.created": "created the API key {name@} with the {scopes||scope|scopes} {scopes}[, valid until {expires_at}][, with access to hold-outs{?may_see_holdout}]",
+    "api_key.limited": "limited the API key {name@} at the endpoint[ to {requests_per_minute} requests per minute][, {tokens_per_minute} tokens per minute][, {at_once} answers at a time]",
     "api_key.rotated": "rotated the API key {name@}[; the old one works until {until}][; the old one stopped at once{!until}]",
     "api_key.revoked": "revoked the API key {name@}",
     "api_key.refused": "was refused[ {refused|time|times}][ from {address}][; locked until {until}]",

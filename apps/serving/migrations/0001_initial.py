@@ -7,6 +7,8 @@ CHANGES = {
     "core_apikey": "INSERT OR DELETE OR UPDATE OF revoked_at, expires_at, scopes",
     "core_project": "UPDATE OF stage",
     "promotion_channel": "INSERT OR UPDATE OR DELETE",
+    "promotion_placement": "INSERT OR UPDATE OR DELETE",
+    "promotion_target": "INSERT OR UPDATE OR DELETE",
     "registry_server": "DELETE OR UPDATE OF base_url, key_variable, base_id, prices, dialect",
     "serving_keylimits": "INSERT OR UPDATE OR DELETE",
 }

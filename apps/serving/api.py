@@ -1,0 +1,86 @@
+"""The endpoint by API: its address, what answers for each channel, and the limits of keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from django.conf import settings
+from drf_spectacular.utils import extend_schema
+from msgspec import Meta, Struct, to_builtins
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.models import ApiKey
+from apps.core.openapi import JSON, described, sent
+from apps.serving.actions import FIELDS, set_limits
+from apps.serving.forms import MOST
+from apps.serving.models import KeyLimits
+from apps.serving.routes import Route, routes_of
+from workers.lib.typed import convert, json_schema
+
+Most = Annotated[int, Meta(ge=0, le=MOST)]
+
+
+class NewLimits(Struct, forbid_unknown_fields=True, kw_only=True):
+    """0 is no limit."""
+
+    requests_per_minute: Most = 0
+    tokens_per_minute: Most = 0
+    at_once: Most = 0
+
+
+LIMITS = {"type": "object", "required": list(FIELDS), "properties": {name: {"type": "integer"} for name in FIELDS}}
+CHANNEL = {
+    "type": "object",
+    "required": ["channel", "model", "servers", "problem"],
+    "properties": {
+        "channel": {"type": "string", "description": "What requests name as `model`"},
+        "model": {"type": "string", "description": "The version that answers"},
+        "servers": {"type": "array", "items": {"type": "string"}},
+        "problem": {"type": "string", "description": "Why nothing answers; empty where something does"},
+    },
+}
+ENDPOINT = {
+    "type": "object",
+    "required": ["base_url", "channels"],
+    "properties": {"base_url": {"type": "string"}, "channels": {"type": "array", "items": CHANNEL}},
+}
+
+
+def route_json(route: Route) -> dict[str, Any]:
+    lane = route.lanes[0]
+    servers = [backend.server for backend in lane.backends]
+    return {"channel": route.channel, "model": lane.version, "servers": servers, "problem": lane.problem}
+
+
+@extend_schema(
+    operation_id="v1_endpoint_read", responses=described({200: ENDPOINT}, 403),
+    description="The address of the endpoint (OpenAI's API), and what answers for each channel that has a live version.",
+)  # fmt: skip
+@api_view(["GET"])
+def endpoint(request: Request) -> Response:
+    channels = [route_json(route) for route in routes_of(request.auth.project)]
+    return Response({"base_url": f"{settings.FLYWHEEL_ENDPOINT_URL}/v1", "channels": channels})
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_endpoint_limits_read", responses=described({200: LIMITS}, 403, 404),
+    description="What a key may ask of the endpoint; 0 is no limit.",
+)  # fmt: skip
+@extend_schema(
+    methods=["PUT"], operation_id="v1_endpoint_limits_set", request={JSON: json_schema(NewLimits)},
+    responses=described({200: LIMITS}, 400, 403, 404), examples=[sent("A small agent", {"requests_per_minute": 60, "at_once": 4})],
+    description="Sets what a key may ask of the endpoint; what is left out is not limited.",
+)  # fmt: skip
+@api_view(["GET", "PUT"])
+def limits(request: Request, pk: int) -> Response:
+    key = ApiKey.objects.live().filter(project=request.auth.project, pk=pk).first()
+    if key is None:
+        raise NotFound("No API key of this project has this id.")
+    row = KeyLimits.objects.filter(key=key).first() or KeyLimits(key=key)
+    if request.method == "PUT":
+        given, asking = to_builtins(convert(request.data, NewLimits)), request.auth
+        row = set_limits(key=key, limits=given, by=asking.created_by, actor_label=f"key {asking.prefix}…")
+    return Response({name: getattr(row, name) for name in FIELDS})

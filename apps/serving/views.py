@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.models import ApiKey, Project, Role
+from apps.core.paging import page_of
+from apps.core.scopes import Scope
+from apps.serving.actions import set_limits
+from apps.serving.forms import LimitsForm
+from apps.serving.routes import routes_of
+
+ROWS = 30
+
+
+@project_view()
+def endpoint(request: HttpRequest, project: Project) -> HttpResponse:
+    """Where the project's channels are asked, what answers, and what each key may ask."""
+    keys = project.api_keys.live().filter(scopes__contains=[Scope.GENERATE]).select_related("endpoint_limits")
+    context = {
+        "routes": routes_of(project),
+        "page": page_of(request, keys.order_by("name", "pk"), ROWS),
+    }
+    return render(request, "serving/endpoint.html", context)
+
+
+@require_POST
+@project_view(Role.OPERATOR)
+def limits(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    key, form = get_object_or_404(ApiKey.objects.live(), project=project, pk=pk), LimitsForm(request.POST)
+    if form.is_valid():
+        set_limits(key=key, limits=form.cleaned_data, by=request.user)
+        messages.success(request, f"The limits of {key.name} are saved. The endpoint follows within seconds.")
+    else:
+        messages.error(
+            request, "; ".join(f"{form.fields[name].label or name}: {said[0]}" for name, said in form.errors.items())
+        )
+    return redirect("serving:endpoint", project.slug)
