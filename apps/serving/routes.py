@@ -5,6 +5,7 @@ No request waits for the database: it reads one `Table` from its first to its la
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ from apps.serving.models import KeyLimits
 from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_url
 
+log = logging.getLogger(__name__)
 CHAT_ONLY = ("transformers",)  # kinds of servers that have no /v1/responses
 COUNTING = (*LOADING, *CHAT_ONLY)  # kinds that count a stream's tokens when asked
 
@@ -143,6 +145,9 @@ def lane_of(version: ModelVersion, places: list[tuple[Server, str]] | None = Non
             found.append(_at(server, served_as, version.model) if server else _backend(version))
         except (ModelError, ArtifactError, RefusedAddress, RefusedKey) as error:
             problems.append(str(error))
+        except (ValueError, KeyError, AttributeError, OSError) as error:  # one row that is odd must not hide all others
+            log.exception("Nothing is known of where %s is served", version)
+            problems.append(f"Where it is served cannot be read: {error}")
     return Lane(str(version), version.pk, tuple(found), prompt, problem="" if found else " ".join(problems))
 
 
