@@ -34,11 +34,6 @@ SAMPLED = "sampled.jsonl"  # a line for each task
 
 def main(spec: BestOfN, events: Emitter, stop: StopFlag) -> None:
     rows = sampled(spec, events, stop)
-    if not rows:
-        raise JobError(
-            f"None of the {spec.config.samples} samples of any of the {len(spec.tasks)} tasks passed, so there is nothing to learn from. "
-            "Sample more of each, raise the temperature, or begin with SFT on demonstrations."
-        )
     names = [field.name for field in structs.fields(SftConfig)]
     same = {
         name: getattr(spec, name)
@@ -74,7 +69,22 @@ def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> list[SftRow]:
     events.metric(0, {f"rejection/{name}": float(value) for name, value in totals.items()} | {
         "rejection/success": totals["passed"] / unmasked, "rejection/tasks": float(sum(one["kept"] > 0 for one in found.values())),
     })  # fmt: skip
+    if not totals["kept"]:
+        raise JobError(why_nothing(spec, totals))
     return [convert(row, SftRow) for task in spec.tasks for row in found[task["id"]]["rows"]]
+
+
+def why_nothing(spec: BestOfN, totals: dict[str, int]) -> str:
+    """A sentence for the screen where no sample is learned from."""
+    of = f"None of the {spec.config.samples} samples of any of the {len(spec.tasks)} tasks"
+    if totals["masked"] == totals["samples"]:
+        return f"{of} could be scored. Open a rollout for the reason."
+    if totals["passed"]:
+        return (
+            f"{totals['passed']:,} of {totals['samples']:,} samples passed, but each of them is empty or was cut off, and such answers are not "
+            f"learned from. Raise max_new_tokens, which is {spec.config.max_new_tokens:,}."
+        )
+    return f"{of} passed, so there is nothing to learn from. Sample more of each, raise the temperature, or begin with SFT on demonstrations."
 
 
 def sample(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, stop: StopFlag) -> None:
@@ -135,7 +145,12 @@ def result_of(environment: Environment, task: dict, episodes: list[Finished], co
 def kept_of(episodes: list[Finished], config: BestOfNConfig) -> list[int]:
     """Places of the samples that are learned from: of those that passed and differ, the best or all, the best first."""
     good = [
-        at for at, done in enumerate(episodes) if done.score.success and not done.score.masked and not done.truncated
+        at
+        for at, done in enumerate(episodes)
+        if done.score.success
+        and not done.score.masked
+        and not done.truncated
+        and any(reply.text.strip() for reply in done.replies)
     ]
     good.sort(key=lambda at: -float(episodes[at].score.reward or 0))
     different = {said(episodes[at]): at for at in reversed(good)}

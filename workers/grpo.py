@@ -27,7 +27,7 @@ from workers.lib.alarms import Watchman
 from workers.lib.checkpoint_outputs import CheckpointOutputs
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, load
-from workers.lib.errors import SpecError
+from workers.lib.errors import JobError, SpecError
 from workers.lib.events import Emitter
 from workers.lib.policies import EnginePolicy, Policy, PolicyError
 from workers.lib.probes import watch
@@ -86,6 +86,7 @@ class Trainer:
         self.watchman = Watchman(self.config.alarms, "grpo", checkpoint.seen_by("alarms", self.resume))
         self.optimizer, self.scheduler = checkpoint.optimizer_of(self.model, spec.config, self.resume)
         self.done = checkpoint.step_of(self.resume)
+        self.masked_by = ""  # why the last rollout without a reward has none
         self.saved = self.done if self.resume else None  # the step of the last checkpoint
 
     def train(self) -> Path:
@@ -118,7 +119,19 @@ class Trainer:
             self.ahead.close()
             if self.servers:
                 self.servers.close()
+        self.judge_end()
         return checkpoint.save_adapter(self.model, self.out / "adapter")
+
+    def judge_end(self) -> None:
+        """Raises JobError where no rollout of the run had a reward. Warns where no step had rewards that differ: the weights are as
+        they were, and a run may be too short for the alarms that say so."""
+        seen = self.watchman.history.start  # a checkpoint keeps it
+        if "train/learning_rate" in seen and "train/reward_mean" not in seen:
+            raise JobError(
+                f"None of the rollouts of {self.done} steps could be scored, so nothing was learned. The last reason: {self.masked_by}"
+            )
+        if "train/learning_rate" in seen and "train/grad_norm" not in seen:
+            report(self.events, self.watchman.unmoved(self.done))
 
     def step(self) -> None:
         step, began = self.done + 1, time.perf_counter()
@@ -126,7 +139,8 @@ class Trainer:
         sampled = time.perf_counter()
         learning_rate = self.scheduler.get_last_lr()[0]
         metrics = self.update(groups, stale=bool(served.get("rollout/staleness")))
-        seen = watch.look(outputs_of(groups))
+        seen, masked = watch.look(outputs_of(groups)), mask_reason(groups)
+        self.masked_by = masked.get("masked", self.masked_by)
         per_turn = self.config if self.config.advantages == "turn" else None
         rolled = rollout_metrics(groups, turns=self.environment.multi_turn, per_turn=per_turn)
         metrics |= seen.metrics | rolled | served
@@ -136,13 +150,14 @@ class Trainer:
             "time/update_s": time.perf_counter() - sampled,
         }
         self.events.metric(step, metrics)
-        alarms = self.watchman.look(step, metrics, seen.examples | mask_reason(groups))
+        alarms = self.watchman.look(step, metrics, seen.examples | masked)
         if any(alarm.name == "non_finite" for alarm in alarms):
             report(self.events, alarms)  # the step was not applied: a stop keeps the weights from before it
         self.scheduler.step()
         self.draw.record(self.done, [passed_of(group) for group in groups])
         self.done = step
-        shown = f"reward {metrics['train/reward_mean']:.2f}, success {metrics['train/success']:.0%}"
+        reward, passed = metrics["train/reward_mean"], metrics["train/success"]
+        shown = f"reward {reward:.2f}, success {passed:.0%}" if math.isfinite(reward) else "no rollout could be scored"
         self.events.progress(step, self.config.steps, shown)
         report(self.events, alarms)
 

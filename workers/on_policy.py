@@ -45,6 +45,9 @@ class Distillation(Trainer):
         use_tree(self.teacher)
         self.watchman = Watchman(self.config.alarms, "on_policy", checkpoint.seen_by("alarms", self.resume))
 
+    def judge_end(self) -> None:
+        """No reward trains, so a run without one has learned as much."""
+
     def update(self, groups: list[Any], stale: bool = False) -> dict[str, float]:
         rows = [row for group in groups for done in group.episodes for row in rows_of(done)]
         if not rows:

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import yaml
 from django import forms
 from django.db import transaction
 
 from apps.core import jobs
 from apps.core.forms import PlainForm
 from apps.core.runner import job_folder
+from apps.core.yaml_text import YamlError, load_yaml, write_yaml
 from apps.registry.models import Server
 from apps.training import checkpoints
 from apps.training.actions import TrainingError, freeze_estimate, prepared_run
@@ -53,23 +53,17 @@ class ForkForm(PlainForm):
 
     def clean_config(self) -> dict[str, Any]:
         try:
-            value = yaml.safe_load(self.cleaned_data["config"])
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f" in line {mark.line + 1}" if mark else ""
-            raise forms.ValidationError(
-                f"This is not YAML{where}: {getattr(error, 'problem', None) or 'it cannot be read'}."
-            ) from None
+            value = load_yaml(self.cleaned_data["config"])
+        except YamlError as error:
+            raise forms.ValidationError(str(error)) from error
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-            raise forms.ValidationError("Settings are names and values, such as “learning_rate: 1.0e-5”.")
+            raise forms.ValidationError("Settings are names and values, such as “learning_rate: 1e-5”.")
         return value
 
 
 def as_yaml(config: dict[str, Any]) -> str:
     """What is None or empty is left out: it means the same."""
-    return yaml.safe_dump(
-        {name: value for name, value in config.items() if value not in (None, {}, [])}, sort_keys=True
-    )
+    return write_yaml({name: config[name] for name in sorted(config) if config[name] not in (None, {}, [])})
 
 
 def available(run: TrainingRun) -> list[Checkpoint]:
@@ -94,6 +88,11 @@ def fork(
     if changed := [one for one in FIXED if settings.get(one) != run.spec["config"].get(one)]:
         raise TrainingError(
             f"A fork keeps the adapter of its checkpoint: {', '.join(changed)} cannot change. Start a new run instead."
+        )
+    if settings.get("validation_share") != run.spec["config"].get("validation_share"):
+        raise TrainingError(
+            "A fork keeps the same examples aside: with another “validation_share” it would be measured on what the checkpoint has "
+            "learned from. Start a new run instead."
         )
     if settings["steps"] <= step:
         raise TrainingError(

@@ -142,7 +142,10 @@ def test_the_form_of_a_fork(warned: TrainingRun) -> None:
     assert form.initial["step"] == 6 and "learning_rate:" in form.initial["config"]
     sent = {"step": "4", "name": "n", "seed": "1", "config": form.initial["config"].replace("steps: 2", "steps: 20")}
     for config, said in (
-        ("a: [", "not YAML in line"),
+        ("a: [", "Line 1: "),
+        (f"{form.initial['config']}\nsteps: 30", "“steps” is written twice"),
+        ("a: &a [1, 2]\nb: *a", "Aliases (*name) are not read"),
+        ("learning_rate: 1e-5", "“steps” is missing"),
         ("- 1", "names and values"),
         ("x: 1", "is not known"),
         ("", "required"),

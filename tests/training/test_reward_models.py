@@ -27,10 +27,11 @@ from apps.registry.models import ModelKind, ModelVersion
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
 from apps.training.engines.exporting import reason_against
 from apps.training.engines.folder import ENGINES
+from apps.training.forking import fork
 from apps.training.jobs import child_spec, complete
 from apps.training.judged import kept_aside
 from apps.training.lineage import jobs_behind
-from apps.training.models import Method, Shape, Source, TrainingRun
+from apps.training.models import Checkpoint, Method, Shape, Source, TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, key_headers, make_environment, make_failed, make_member, make_project, override
 from workers.lib.errors import SpecError
@@ -103,6 +104,18 @@ def test_a_production_run_that_asks_what_a_task_asks_is_kept_aside_with_it(run: 
     assert canonical_hash(corrected.data["messages"]) == task.canonical_hash
     found = dict(zip(examples, groups_of(examples), strict=True))
     assert found[corrected] == task.group
+
+
+def test_a_fork_is_measured_on_what_its_checkpoint_never_saw(run: EvalRun, tmp_path: Path) -> None:
+    """With another share, pairs that the checkpoint has learned from would be kept aside and count as unseen."""
+    job = submitted(run)
+    (folder := tmp_path / "checkpoint-1").mkdir()
+    Checkpoint.objects.create(run=job, step=1, path=str(folder), attempt=1)
+    for share in (0.1, 0.4):
+        config = job.spec["config"] | {"validation_share": share}
+        with pytest.raises(TrainingError, match="keeps the same examples aside"):
+            fork(run=job, step=1, config=config, by=job.created_by)
+    assert fork(run=job, step=1, config=job.spec["config"], by=job.created_by).forked_from == job
 
 
 @pytest.mark.parametrize(

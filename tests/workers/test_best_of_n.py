@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from safetensors.torch import load_file
 
 from tests.workers.conftest import Recorder, typed
 from workers import best_of_n
-from workers.best_of_n import SAMPLED, kept_of
+from workers.best_of_n import SAMPLED, kept_of, why_nothing
 from workers.lib.errors import JobError
 from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import BestOfNConfig
@@ -126,6 +127,21 @@ def test_where_nothing_passes_it_says_what_to_do(make_spec: Callable[..., dict],
     assert len(events.rows("sample")) == 12
 
 
+@pytest.mark.parametrize(
+    ("passed", "masked", "said"),
+    [
+        (0, 0, "begin with SFT"),
+        (0, 12, "could be scored. Open a rollout"),
+        (5, 1, "5 of 12 samples passed, .* Raise max_new_tokens, which is 8"),
+    ],
+)
+def test_it_says_why_there_is_nothing_to_learn_from(
+    passed: int, masked: int, said: str, make_spec: Callable[..., dict]
+) -> None:
+    totals = {"samples": 12, "passed": passed, "masked": masked, "kept": 0}
+    assert re.search(said, why_nothing(typed(spec_of(make_spec), "best_of_n"), totals))
+
+
 def done(
     text: str, reward: float = 1.0, *, success: bool = True, score: Score | None = None, truncated: bool = False
 ) -> Any:
@@ -139,6 +155,7 @@ def done(
         pytest.param([], [], [], id="nothing"),
         pytest.param([done("a", 0.5), done("b", 0.9), done("c", 0.1, success=False)], [1], [1, 0], id="best first"),
         pytest.param([done("a"), done(" a"), done("b")], [0], [0, 2], id="the same once"),
+        pytest.param([done(""), done("\n "), done("a")], [2], [2], id="empty, as where no call is right"),
         pytest.param([done("a", score=masked("judge away")), done("b", truncated=True)], [], [], id="masked and cut off"),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from tests.workers.conftest import Recorder, make_tiny_model, typed
 from workers import grpo
 from workers.lib import environments
-from workers.lib.errors import SpecError
+from workers.lib.errors import JobError, SpecError
 from workers.lib.program import StopFlag
 from workers.lib.watching import Paused
 from workers.ml.models import load_base, lora
@@ -189,6 +189,24 @@ def test_an_environment_that_always_crashes_pauses_the_run_with_a_checkpoint(
     [alarm] = [row for row in events.rows("alarm") if row["name"] == "masked"]
     assert alarm["action"] == "pause" and "the server closed the connection" in alarm["message"]
     assert [row["step"] for row in events.rows("checkpoint")] == [alarm["step"]]
+
+
+def test_a_run_too_short_for_the_alarms_fails_where_nothing_could_be_scored(
+    talk: Callable[..., dict], events: Recorder
+) -> None:
+    """It once made a model version of the weights that it had started from, with a “reward nan”."""
+    with pytest.raises(
+        JobError, match=r"None of the rollouts of 2 steps could be scored.*the server closed the connection"
+    ):
+        main(talk({"steps": 2}, {"crashes": 1}), events)
+    assert events.rows("progress")[-1]["label"] == "no rollout could be scored" and not events.rows("result")
+
+
+def test_a_run_whose_rewards_never_differ_warns_at_its_end(make_spec: Callable[..., dict], events: Recorder) -> None:
+    main(make_spec(config=CONFIG), events)  # of random weights: no answer is a call
+    [alarm] = [row for row in events.rows("alarm") if row["name"] == "flat_groups"]
+    assert (alarm["step"], alarm["action"]) == (2, "warn") and "as it was at the start" in alarm["message"]
+    assert events.rows("result")
 
 
 def second_turn(events: Recorder) -> list[float]:

@@ -460,6 +460,14 @@ class Watchman:
                 found.append(alarm if alarm.cleared or not note else _with_note(alarm, note))
         return found
 
+    def unmoved(self, step: int) -> list[Alarm]:
+        """At the end of a run that no group's rewards moved: the warning of flat groups, unless it stands already or is ignored."""
+        limits = next((one for one in self.limits if one.rule.name == "flat_groups"), None)
+        if limits is None or limits.action == "ignore" or self.raised.get("flat_groups"):
+            return []
+        message = f"{limits.rule.title}: all of them in all steps, so the adapter is as it was at the start."
+        return [Alarm("flat_groups", step, "warn", 1.0, limits.warn, message, limits.rule.todo)]
+
     def _judge(self, step: int, limits: Limits, value: float | None) -> Alarm | None:
         rule, before = limits.rule, self.raised.get(limits.rule.name, "ignore")
         if value is None:
