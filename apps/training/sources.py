@@ -13,7 +13,7 @@ from apps.core.models import JobState, Project
 from apps.evals.canonical import canonical_hash
 from apps.evals.from_failures import prompt_at, steps_of
 from apps.evals.holdout import leaks
-from apps.evals.holdout.groups import held_out_runs
+from apps.evals.holdout.groups import held_out_runs, runs_of_groups
 from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
 from apps.failures.models import FailureState
 from apps.registry.models import ModelVersion
@@ -30,6 +30,7 @@ MOST_SAMPLES = 20_000
 CHECKED_AT_ONCE = 500
 SEVERAL_TURNS = "an answer of several turns"
 NO_STEP = "no step of the agent to correct"
+MEASURES = "of a validation, regression or general task of this set"
 
 
 @dataclass
@@ -55,12 +56,13 @@ class Found:
 def find_examples(
     *, eval_set: EvalSet, shape: Shape, sources: Collection[str], evaluation: EvalRun | None = None
 ) -> Found:
-    """What these sources give, without what is held out or holds something of it. `evaluation`: of the set's training tasks."""
+    """What these sources give, without what is held out or holds something of it, and without what the set measures a run on.
+    `evaluation`: of the set's training tasks."""
     found = Found()
     answers: list[Judged] = []
     runs = [source for source in (Source.CORRECTIONS, Source.FEEDBACK) if source in sources]
     if runs:
-        answers += _of_production(eval_set.project, runs, found.left_out)
+        answers += _of_production(eval_set, runs, found.left_out)
     if Source.REVIEWS in sources:
         answers += _of_reviews(eval_set, found.left_out)
     if Source.EVALUATION in sources and evaluation is not None:
@@ -142,15 +144,21 @@ def words_of_people(project: Project) -> dict[str, Any]:
     return {"preference_pairs": said.filter(corrected)[:MOST_RUNS].count(), "thumbs": (up, down)}
 
 
-def _of_production(project: Project, sources: list[str], left_out: Counter[str]) -> Iterator[Judged]:
-    for chunk in in_chunks(_runs_with_a_word(project)):
-        held = held_out_runs(project, chunk)
+def _of_production(eval_set: EvalSet, sources: list[str], left_out: Counter[str]) -> Iterator[Judged]:
+    measures = eval_set.tasks.exclude(split__in=(Split.TRAIN, Split.HOLDOUT))
+    requests = set(measures.values_list("canonical_hash", flat=True))
+    for chunk in in_chunks(_runs_with_a_word(eval_set.project)):
+        held, measured = held_out_runs(eval_set.project, chunk), runs_of_groups(measures, chunk)
         for run in chunk:
-            if run.pk in held:
-                left_out[HELD_OUT] += 1
+            if run.pk in held or run.pk in measured:
+                left_out[HELD_OUT if run.pk in held else MEASURES] += 1
                 continue
             for source in sources:
-                yield from OF_RUN[source](run, left_out)
+                for answer in OF_RUN[source](run, left_out):
+                    if answer.request in requests:  # a run of another group that asks the same
+                        left_out[MEASURES] += 1
+                    else:
+                        yield answer
 
 
 def _runs_with_a_word(project: Project) -> Any:

@@ -23,7 +23,7 @@ from apps.training.jobs import child_spec
 from apps.training.judged import BOTH
 from apps.training.lineage import learners_of_trajectory, trajectories_of
 from apps.training.models import Example, Method, Shape, Source, TrainingRun
-from apps.training.sources import NO_STEP, SEVERAL_TURNS, find_examples
+from apps.training.sources import MEASURES, NO_STEP, SEVERAL_TURNS, find_examples
 from apps.trajectories.actions.feedback import give
 from apps.trajectories.exports import HELD_OUT
 from apps.trajectories.models import Trajectory
@@ -193,6 +193,24 @@ def test_what_is_held_out_is_left_out_and_counted(run: EvalRun) -> None:
     made = found(run, Source.CORRECTIONS)
     assert [one.trajectory for one in made.examples] == [fine.pk] and made.left_out[HELD_OUT] == 2
     assert str(other.pk) not in str(made.examples)
+
+
+def test_runs_of_validation_tasks_are_left_out_by_run_by_group_and_by_request(run: EvalRun) -> None:
+    """A run's curves and its best checkpoint are of the validation tasks: their corrections would train on what measures."""
+    by = admin_of(run.project)
+    measured, fine = corrected(run, 83, session_id="s-valid"), corrected(run, 84, session_id="s-train")
+    related = make_failed(run.project, request="Buy bread and milk for Ana.", expected="Bought.", session_id="s-valid")
+    eval_set = evals.create_eval_set(project=run.project, slug="divided", by=by)
+    evals.task_from_trajectory(eval_set=eval_set, trajectory=measured, split=Split.VALIDATION, by=by)
+    evals.task_from_trajectory(eval_set=eval_set, trajectory=fine, split=Split.TRAIN, by=by)
+    evals.freeze(eval_set=eval_set, by=by)
+    again = corrected(run, 83, session_id="s-later")  # the same request of somebody else
+    made = find_examples(eval_set=eval_set, shape="pairs", sources=[Source.CORRECTIONS])
+    assert [one.trajectory for one in made.examples] == [fine.pk]
+    assert made.left_out[MEASURES] >= 3 and not {measured.pk, related.pk, again.pk} & {
+        one.trajectory for one in made.examples
+    }
+    assert len(found(run, Source.CORRECTIONS).examples) == 3  # they train what another set measures
 
 
 def test_an_answer_that_says_a_held_out_request_is_left_out(run: EvalRun) -> None:

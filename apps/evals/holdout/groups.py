@@ -18,7 +18,7 @@ from apps.core.models import Project
 from apps.evals.canonical import canonical_hash, digest_of, group_key
 from apps.evals.formats.rows import GROUP_LENGTH
 from apps.evals.holdout import judged
-from apps.evals.models import EvalSet, Split, Task
+from apps.evals.models import EvalSet, Split, Task, TaskQuerySet
 from apps.evals.near_duplicates.text import is_slot, words
 from apps.trajectories.models import Trajectory
 from workers.lib.messages import is_example, is_prompt, text_of
@@ -96,14 +96,19 @@ def names_of(trajectory: Trajectory) -> list[str]:
 
 def held_out_runs(project: Project, runs: Sequence[Trajectory]) -> dict[Any, str]:
     """{id of a run: the held-out group that it belongs to}. The runs have their content."""
+    return runs_of_groups(Task.objects.holdout().filter(project=project), runs)
+
+
+def runs_of_groups(tasks: TaskQuerySet, runs: Sequence[Trajectory]) -> dict[Any, str]:
+    """{id of a run: the group of these tasks that it belongs to}. The runs have their content."""
     names = {run.pk: names_of(run) for run in runs}
-    held = held_out_among(project, {name for some in names.values() for name in some})
-    own = Task.objects.holdout().filter(project=project, trajectory__in=names)
-    found = dict(own.values_list("trajectory", "group"))
+    keys = {name for some in names.values() for name in some}
+    taken = dict(tasks.filter(group_key__in=keys).order_by().values_list("group_key", "group"))
+    found = dict(tasks.filter(trajectory__in=names).values_list("trajectory", "group"))
     return found | {
-        pk: next(held[name] for name in some if name in held)
+        pk: next(taken[name] for name in some if name in taken)
         for pk, some in names.items()
-        if not held.keys().isdisjoint(some)
+        if not taken.keys().isdisjoint(some)
     }
 
 
