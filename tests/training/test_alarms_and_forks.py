@@ -145,7 +145,7 @@ def test_the_form_of_a_fork(warned: TrainingRun) -> None:
         ("a: [", "Line 1: "),
         (f"{form.initial['config']}\nsteps: 30", "“steps” is written twice"),
         ("a: &a [1, 2]\nb: *a", "Aliases (*name) are not read"),
-        ("learning_rate: 1e-5", "“steps” is missing"),
+        ("learning_rate: 1e-5", "is missing"),
         ("- 1", "names and values"),
         ("x: 1", "is not known"),
         ("", "required"),
