@@ -36,20 +36,32 @@ def best(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
 
 
 def before_alarm(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
-    """The newest one before the first alarm that is not over; `checkpoints` are the newest first."""
-    first = run.alarms.filter(cleared_step=None).order_by("step").values_list("step", flat=True).first()
-    return None if first is None else next((one for one in checkpoints if one.step < first), None)
+    """The newest one before what ended the run first showed, else before the first alarm that is not over: a warning that has stood
+    since the beginning says nothing of an explosion later. `checkpoints` are the newest first."""
+    first = _first_steps(run)
+    acted = run.alarms.filter(cleared_step=None, action__in=("pause", "stop")).values_list("name", flat=True)
+    steps = [first[name] for name in acted] or list(first.values())
+    return _before(min(steps), checkpoints) if steps else None
+
+
+def _first_steps(run: TrainingRun) -> dict[str, int]:
+    """{alarm that is not over: the step of its first sign}"""
+    rows = run.alarms.filter(cleared_step=None).order_by("-step").values_list("name", "step")
+    return dict(rows)  # of several the first step stays
+
+
+def _before(step: int, checkpoints: list[Checkpoint]) -> Checkpoint | None:
+    return next((one for one in checkpoints if one.step < step), None)
 
 
 def prune(run: TrainingRun) -> None:
-    """Removes all but the newest FLYWHEEL_KEPT_CHECKPOINTS, the best, and the last one before an alarm that is not over; the
-    folders once this is committed."""
+    """Removes all but the newest FLYWHEEL_KEPT_CHECKPOINTS, the best, and the last one before each alarm that is not over: any of
+    them may end the run. The folders once this is committed."""
     checkpoints = list(run.checkpoints.order_by("-step"))
     kept = {one.pk for one in checkpoints[: settings.FLYWHEEL_KEPT_CHECKPOINTS]}
     if good := best(run, checkpoints):
         kept.add(good.pk)
-    if safe := before_alarm(run, checkpoints):
-        kept.add(safe.pk)
+    kept |= {safe.pk for step in _first_steps(run).values() if (safe := _before(step, checkpoints))}
     gone = [one for one in checkpoints if one.pk not in kept]
     if gone:
         Checkpoint.objects.filter(pk__in=[one.pk for one in gone]).delete()

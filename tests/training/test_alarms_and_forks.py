@@ -93,6 +93,20 @@ def test_the_checkpoint_before_an_alarm_is_kept(submit: Submit, settings: Any) -
     assert "before the alarm" in page(ended(run)) and "?step=2" in page(run)
 
 
+def test_a_warning_from_the_start_does_not_hide_the_checkpoint_before_an_explosion(
+    submit: Submit, settings: Any
+) -> None:
+    """A run that was stopped offered the exploded checkpoint for its fork, since another alarm had warned at step 0."""
+    settings.FLYWHEEL_KEPT_CHECKPOINTS = 1
+    run = submit(
+        alarm(0, name="exploits"), ["checkpoint at", 2], alarm(3), ["checkpoint at", 4], ["checkpoint at", 5],
+        alarm(6, "stop"), ["checkpoint at", 6], "fail",
+    )  # fmt: skip
+    runner.run(run)
+    assert sorted(run.checkpoints.values_list("step", flat=True)) == [2, 6]
+    assert "before the alarm" in page(ended(run)) and forking.ForkForm(run).initial["step"] == 2
+
+
 def test_a_paused_run_has_not_failed_and_is_resumed(submit: Submit) -> None:
     run = submit(alarm(3, "pause"), ["checkpoint at", 3], "exit 143", "finish")
     runner.run(run)
