@@ -234,6 +234,8 @@ def world(data_dir: Path) -> dict[str, Any]:
             **dict.fromkeys(("evals:task", "evals:open_task"), eval_set.tasks.filter(split="holdout").first().pk),
             "evals:compared_task": before.samples.first().task_id,
             "environments:detail": environment.pk,
+            "promotion:graph": adapter.pk,
+            "promotion:effect": channel.promotions.get().pk,
             **dict.fromkeys([f"promotion:{name}" for name in ("pair", "pair_parts", "prepare")], (before.pk, after.pk)),
             **dict.fromkeys(
                 [f"reviews:{name}" for name in ("detail", "undo", "queue", "adjudicate", "export")], review.pk

@@ -88,6 +88,8 @@ BY_API = {
     "registry:server_stop": "POST registry_api:server_stop",
     "registry:server_probe": "POST registry_api:server_probe",
     "promotion:models": "GET promotion_api:channels",
+    "promotion:effect": "GET promotion_api:effect",
+    "promotion:graph": "GET promotion_api:graph",
     "promotion:model": "GET registry_api:model_version",
     "promotion:compare": "GET evals_api:runs",
     "promotion:pair": "GET promotion_api:preparation",

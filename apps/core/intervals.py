@@ -55,6 +55,15 @@ def _within(angle: float, df: int) -> float:
     return (angle + sine * total) * 2 / math.pi if odd else sine * total
 
 
+def newcombe(before: tuple[int, int], after: tuple[int, int], level: float = LEVEL) -> tuple[float, float]:
+    """Interval of the difference of two shares, after - before, of (successes, n) each: Newcombe's method 10 (1998), from the
+    Wilson intervals of both. Both n above 0."""
+    (low1, high1), (low2, high2) = wilson(*before, level), wilson(*after, level)
+    p1, p2 = before[0] / before[1], after[0] / after[1]
+    below, above = sqrt((p2 - low2) ** 2 + (high1 - p1) ** 2), sqrt((high2 - p2) ** 2 + (p1 - low1) ** 2)
+    return max(-1.0, p2 - p1 - below), min(1.0, p2 - p1 + above)
+
+
 def mean_difference(
     differences: Sequence[float], level: float = LEVEL
 ) -> tuple[float | None, float | None, float | None]:

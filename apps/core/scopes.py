@@ -212,6 +212,8 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "promotion_api:history": {"GET": RESULT},
     "promotion_api:card": {"GET": READABLE},
     "promotion_api:download_link": {"POST": READABLE},
+    "promotion_api:effect": {"GET": RESULT},
+    "promotion_api:graph": {"GET": RESULT},
     "promotion_api:policy": {"GET": RESULT, "PUT": OWNED},
     "promotion_api:plan": {"GET": RESULT},
     "promotion_api:promote": {"POST": MANAGED},

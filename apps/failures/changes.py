@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from math import sqrt
 
 from apps.core.charts import UNKNOWN
-from apps.core.intervals import LEVEL, wilson
+from apps.core.intervals import LEVEL, newcombe
 from apps.core.models import Project
 from apps.failures import rates
 from apps.failures.rates import Kind, Rate
@@ -43,11 +42,8 @@ class Change:
         return self.interval_at(LEVEL)
 
     def interval_at(self, level: float) -> tuple[float, float]:
-        """Of the difference, by Newcombe's method 10 (1998): from the Wilson intervals of both sides."""
-        (low1, high1), (low2, high2) = (wilson(one.failed, one.n, level) for one in (self.before, self.after))
-        p1, p2 = self.before.rate, self.after.rate
-        below, above = sqrt((p2 - low2) ** 2 + (high1 - p1) ** 2), sqrt((high2 - p2) ** 2 + (p1 - low1) ** 2)
-        return max(-1.0, p2 - p1 - below), min(1.0, p2 - p1 + above)
+        """Of the difference; both sides have runs."""
+        return newcombe((self.before.failed, self.before.n), (self.after.failed, self.after.n), level)
 
     @property
     def verdict(self) -> str:

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.promotion import api, channels_api, preparation_api, reports_api
+from apps.promotion import api, channels_api, effects_api, preparation_api, reports_api
 from apps.promotion.pulling import api as pulling
 
 app_name = "promotion_api"
@@ -8,10 +8,12 @@ urlpatterns = [
     path("channels/", api.collection, name="channels"),
     path("channels/<slug:name>/", pulling.channel, name="channel"),
     path("channels/<slug:name>/history/", api.history, name="history"),
+    path("channels/<slug:name>/history/<int:pk>/effect/", effects_api.effect, name="effect"),
     path("channels/<slug:name>/policy/", channels_api.policy, name="policy"),
     path("channels/<slug:name>/plan/", channels_api.plan, name="plan"),
     path("channels/<slug:name>/promote/", channels_api.promote, name="promote"),
     path("channels/<slug:name>/rollback/", channels_api.rollback, name="rollback"),
+    path("lineage/graph/", effects_api.graph, name="graph"),
     path("gate-reports/", reports_api.collection, name="gate_reports"),
     path("gate-reports/preparation/", preparation_api.pair, name="preparation"),
     path("gate-reports/<uuid:pk>/", reports_api.item, name="gate_report"),

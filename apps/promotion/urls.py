@@ -1,7 +1,7 @@
 from django.urls import path
 
 from apps.promotion import views
-from apps.promotion.pages import files, pair, planning, policy
+from apps.promotion.pages import effect, files, graph, pair, planning, policy
 
 app_name = "promotion"
 urlpatterns = [
@@ -9,6 +9,8 @@ urlpatterns = [
     path("<int:pk>/", views.model, name="model"),
     path("<int:pk>/card/", files.card, name="model_card"),
     path("<int:pk>/download/", files.download, name="model_download"),
+    path("<int:pk>/graph/", graph.graph, name="graph"),
+    path("promotions/<int:pk>/effect/", effect.effect, name="effect"),
     path("compare/", views.compare, name="compare"),
     path("compare/<uuid:baseline>/<uuid:candidate>/", pair.pair, name="pair"),
     path("compare/<uuid:baseline>/<uuid:candidate>/parts/", pair.pair_parts, name="pair_parts"),

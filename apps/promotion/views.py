@@ -106,6 +106,7 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "trains": project.model_versions.current().trainable().filter(pk=version.pk).exists(),
             "live_in": version.live_in.all(),
             "card": card_of(version),
+            "moves": version.promotions.select_related("channel")[:10],
         },
     )
 

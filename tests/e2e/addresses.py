@@ -167,7 +167,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "reviews:verifier_edit": (verifier,), "reviews:probe": (probe.pk,),
         **{f"training:{name}": (world.training.pk,) for name in ("detail", "export", "fork", "run_examples", "outputs")}, "training:search": (searched(world, by).pk,), "promotion:model": (world.grpo.model_version_id,),
         "promotion:report": (world.report.pk,), "promotion:pair": (world.baseline.pk, world.grpo.pk),
-        "promotion:policy": ("production",), "registry:server": (server.name,), "registry:server_edit": (server.name,), "registry:ray_cluster_edit": (ray_cluster.name,),
+        "promotion:policy": ("production",), "promotion:graph": (world.grpo.model_version_id,), "promotion:effect": (world.project.channels.get(name="production").promotions.first().pk,), "registry:server": (server.name,), "registry:server_edit": (server.name,), "registry:ray_cluster_edit": (ray_cluster.name,),
         **talked(runs[0], by), "automation:flow": (flow.pk,), "automation:edit": (flow.pk,), "automation:run": (run_now(flow=flow, by=by).pk,),
     }  # fmt: skip
     queries = {

@@ -1,0 +1,211 @@
+"""The effect of one promotion, as the pages and the API show it.
+
+Before and after are not an experiment: what else changed in those days is listed beside the rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count, Max
+
+from apps.core.intervals import LEVEL
+from apps.core.models import AuditEvent
+from apps.evals.costs import total_cost
+from apps.evals.models import EvalRun
+from apps.evals.paired import corrected
+from apps.failures.models import Failure, FailureCluster
+from apps.promotion.effects.marks import Share, Shift, shift
+from apps.promotion.effects.windows import USUAL, Counted, count, windows
+from apps.promotion.models import Promotion
+from apps.registry.models import ModelVersion
+from apps.training.lineage import COUNTED, datasets_behind, ids_of, jobs_behind
+from apps.training.models import PromptSearch
+
+MODES, CLUSTERS = 30, 30
+WEEK = 168  # hours
+CHANGES = {
+    "channel": "Moves and settings of channels",
+    "failure_mode": "Failure modes",
+    "rubric": "The judge’s rubric",
+    "reclassification": "Past failures reclassified",
+    "failures": "Failures classified or decided in bulk",
+    "environment": "Environments: prompts, tools, sampling",
+    "verifier": "Verifiers",
+    "modelversion": "Model and prompt versions",
+    "model_version": "Model and prompt versions",
+    "server": "Servers",
+    "redaction": "Redaction of trajectories",
+    "retention": "Retention of trajectories",
+}
+"""Of the audit log, by the first word of an action: what may change failure rates without the promotion."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A failure mode (`slug`) or a cluster (`slug`: its id) before and after. `trained`: the version learned from its failures."""
+
+    name: str
+    slug: str
+    shift: Shift
+    trained: bool = False
+
+
+@dataclass(frozen=True)
+class Other:
+    """Something else that changed between the two windows' ends: how often, and when last."""
+
+    title: str
+    n: int
+    last: datetime
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A week's worth at the traffic after the promotion; low and high are those of the failure rate's interval."""
+
+    failures: float
+    low: float
+    high: float
+    cost_usd: float | None
+
+
+@dataclass(frozen=True)
+class Effect:
+    move: Promotion
+    days: int
+    before: Counted
+    after: Counted
+    total: Shift
+    modes: list[Line]
+    clusters: list[Line]
+    others: list[Other]
+
+    @property
+    def named(self) -> bool:
+        """Whether only runs that name the two versions are counted."""
+        return bool(self.after.window.version)
+
+    @property
+    def differences(self) -> int:
+        return len(self.modes) + len(self.clusters)
+
+    @property
+    def saving(self) -> Saving | None:
+        hours, total = self.after.window.hours, self.total
+        if total.difference is None or total.low is None or total.high is None or not hours:
+            return None
+        weekly = self.after.runs / hours * WEEK
+        sides = (self.before, self.after)
+        each = [one.cost_usd / one.runs if one.cost_usd and one.runs else None for one in sides]
+        cost = None if None in each else (each[0] - each[1]) * weekly  # type: ignore[operator]
+        return Saving(-total.difference * weekly, -total.high * weekly, -total.low * weekly, cost)
+
+
+def effect_of(move: Promotion, days: int = USUAL) -> Effect:
+    project = move.channel.project
+    before, after = (count(project.pk, window) for window in windows(move, days))
+    trained = _trained_on(move.to_version)
+    names = {mode.pk: mode for mode in project.failure_modes.all()}
+    found = before.clusters.keys() | after.clusters.keys() | trained
+    clusters = {one.pk: one for one in FailureCluster.objects.filter(project=project, pk__in=found)}
+    shown = sorted(
+        clusters, key=lambda pk: (pk not in trained, -before.clusters.get(pk, 0) - after.clusters.get(pk, 0), str(pk))
+    )[:CLUSTERS]
+    modes = sorted(before.modes.keys() | after.modes.keys(), key=lambda pk: -before.modes.get(pk, 0) - after.modes.get(pk, 0))[:MODES]  # fmt: skip
+    level = corrected(len(modes) + len(shown))
+
+    def moved(of: Any, key: Any, each: float, reopened: bool = False) -> Shift:
+        sides = (Share(of(one).get(key, 0), one.runs) for one in (before, after))
+        return shift(*sides, each, reopened=reopened)
+
+    return Effect(
+        move, days, before, after,
+        shift(Share(before.failed, before.runs), Share(after.failed, after.runs), LEVEL),
+        [Line(names[pk].name, names[pk].slug, moved(lambda one: one.modes, pk, level)) for pk in modes if pk in names],
+        [
+            Line(clusters[pk].name, str(pk), moved(lambda one: one.clusters, pk, level, _came_back(clusters[pk])), pk in trained)
+            for pk in shown
+        ],
+        list(_others(move, before.window.begin, after.window.end)),
+    )  # fmt: skip
+
+
+def _came_back(cluster: FailureCluster) -> bool:
+    return cluster.state == FailureCluster.State.REOPENED
+
+
+def _trained_on(version: ModelVersion) -> set[Any]:
+    """The clusters of the failed runs that the version and its ancestors learned from."""
+    runs = ids_of(datasets_behind(version), COUNTED)
+    found = Failure.objects.filter(trajectory__in=runs, cluster__isnull=False).order_by()
+    return set(found.values_list("cluster", flat=True).distinct())
+
+
+def _others(move: Promotion, begin: datetime, end: datetime) -> Iterable[Other]:
+    rows = AuditEvent.objects.filter(project=move.channel.project_id, at__gte=begin, at__lt=end).order_by()
+    found: dict[str, tuple[int, datetime]] = {}
+    for action, n, last in rows.values_list("action").annotate(n=Count("*"), last=Max("at")):
+        if title := CHANGES.get(action.partition(".")[0]):
+            known = found.get(title, (0, last))
+            found[title] = known[0] + n, max(known[1], last)
+    own = Promotion.objects.filter(channel__project=move.channel.project_id, at__gte=begin, at__lt=end).exclude(
+        pk=move.pk
+    )
+    for other in own.select_related("channel", "to_version").order_by("-at")[:5]:
+        yield Other(f"{other.get_kind_display()} in {other.channel}: {other.to_version}", 1, other.at)
+    yield from (Other(title, *known) for title, known in sorted(found.items(), key=lambda item: item[1][1], reverse=True))  # fmt: skip
+
+
+# What it cost to make
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A step of making a version: its time on a worker, and USD where prices were recorded."""
+
+    what: str
+    seconds: float | None
+    usd: float | None
+    job: Any = None
+
+
+def costs_of(version: ModelVersion) -> list[Cost]:
+    """The job that made it, and its evaluations together."""
+    found = []
+    job = next((job for node, job in jobs_behind(version) if node.pk == version.pk), None)
+    if job:
+        usd = job.used.get("usd") if isinstance(job, PromptSearch) else None
+        found.append(Cost("Prompt search" if isinstance(job, PromptSearch) else "Training", job.seconds, usd, job))
+    runs: Sequence[EvalRun] = list(version.eval_runs.filter(started_at__isnull=False))
+    if runs:
+        prices = [cost for run in runs if (cost := total_cost(run)) is not None]
+        seconds = sum(run.seconds or 0 for run in runs)
+        found.append(
+            Cost(
+                f"{len(runs):,} evaluation{'s' * (len(runs) != 1)}",
+                seconds,
+                sum(prices) if len(prices) == len(runs) else None,
+            )
+        )
+    return found
+
+
+def as_json(found: Effect) -> dict[str, Any]:
+    saving = found.saving
+    return {
+        "promotion": found.move.pk, "kind": found.move.kind, "channel": found.move.channel.name, "at": found.move.at,
+        "from_version": found.move.from_version and str(found.move.from_version), "to_version": str(found.move.to_version),
+        "days": found.days, "runs_name_versions": found.named,
+        "windows": {name: {"from": one.window.begin, "to": one.window.end, "runs": one.runs, "failed": one.failed, "latency_ms": one.latency_ms,
+                           "cost_usd": one.cost_usd} for name, one in (("before", found.before), ("after", found.after))},
+        "failures": found.total.as_dict(),
+        "modes": [{"mode": line.slug, "name": line.name} | line.shift.as_dict() for line in found.modes],
+        "clusters": [{"cluster": line.slug, "name": line.name, "trained_on": line.trained} | line.shift.as_dict() for line in found.clusters],
+        "also_changed": [{"what": other.title, "times": other.n, "last": other.last} for other in found.others],
+        "costs": [{"what": cost.what, "seconds": cost.seconds, "usd": cost.usd} for cost in costs_of(found.move.to_version)],
+        "saves_per_week": saving and {"failures": saving.failures, "low": saving.low, "high": saving.high, "cost_usd": saving.cost_usd},
+    }  # fmt: skip

@@ -1,0 +1,81 @@
+"""The effect of a promotion over REST."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.openapi import described
+from apps.evals.lookups import find_version
+from apps.promotion.effects.graph import as_json as graph_json
+from apps.promotion.effects.graph import graph_of
+from apps.promotion.effects.report import as_json, effect_of
+from apps.promotion.effects.windows import LONGEST, USUAL
+from apps.promotion.models import Promotion
+from apps.trajectories.api import number_of
+
+SHIFT = {
+    "type": "object",
+    "properties": {
+        "before": {"type": "object", "description": "{failed, runs, rate}"},
+        "after": {"type": "object", "description": "{failed, runs, rate}"},
+        "difference": {"type": ["number", "null"]}, "low": {"type": ["number", "null"]}, "high": {"type": ["number", "null"]},
+        "mark": {"enum": ["fixed", "improved", "unchanged", "worse", "reopened", "too few runs"]},
+    },
+    "additionalProperties": True,
+}  # fmt: skip
+EFFECT = {
+    "type": "object",
+    "properties": {
+        "promotion": {"type": "integer"}, "channel": {"type": "string"}, "from_version": {"type": ["string", "null"]},
+        "to_version": {"type": "string"}, "days": {"type": "integer"},
+        "runs_name_versions": {"type": "boolean", "description": "Only runs that name the two versions are counted; else all runs"},
+        "windows": {"type": "object", "description": "before and after: {from, to, runs, failed, latency_ms, cost_usd}"},
+        "failures": SHIFT, "modes": {"type": "array", "items": SHIFT}, "clusters": {"type": "array", "items": SHIFT},
+        "also_changed": {"type": "array", "items": {"type": "object"}, "description": "{what, times, last}"},
+        "costs": {"type": "array", "items": {"type": "object"}, "description": "{what, seconds, usd}"},
+        "saves_per_week": {"type": ["object", "null"], "description": "{failures, low, high, cost_usd}"},
+    },
+    "additionalProperties": True,
+}  # fmt: skip
+
+
+@extend_schema(
+    operation_id="v1_channels_effect", responses=described({200: EFFECT}, 400, 404),
+    parameters=[OpenApiParameter("days", int, description=f"Before and after, 1 to {LONGEST}, else {USUAL}")],
+    description="Production before and after a promotion or rollback (`id` of the channel’s history): failure rates by mode and cluster with "
+    "intervals that hold together, what else changed, what the version cost and saves. Windows end at the channel’s moves around it.",
+)  # fmt: skip
+@api_view(["GET"])
+def effect(request: Request, name: str, pk: int) -> Response:
+    days = number_of(request, "days", USUAL, 1, LONGEST)
+    rows = Promotion.objects.filter(channel__project=request.auth.project, channel__name=name)
+    move = rows.filter(pk=pk).select_related("channel__project", "from_version", "to_version").first()
+    if move is None:
+        raise NotFound("This channel’s history has no such move.")
+    return Response(as_json(effect_of(move, days)))
+
+
+GRAPH = {
+    "type": "object",
+    "properties": {
+        "nodes": {"type": "array", "items": {"type": "object"}, "description": "{id, kind, title, detail, url}"},
+        "edges": {"type": "array", "items": {"type": "object"}, "description": "{from, to}, ids of nodes"},
+    },
+}  # fmt: skip
+
+
+@extend_schema(
+    operation_id="v1_lineage_graph", responses=described({200: GRAPH}, 400, 404),
+    parameters=[OpenApiParameter("version", str, required=True, description="A model version, such as support-v4")],
+    description="From a version down to the production runs that it learned from, by failure mode, and up to the channels and the traffic "
+    "that it served. Groups of runs are one node with a count; their `url` lists them.",
+)  # fmt: skip
+@api_view(["GET"])
+def graph(request: Request) -> Response:
+    if not (name := request.query_params.get("version")):
+        raise ValidationError({"path": "version", "error": "is needed"})
+    return Response(graph_json(graph_of(request.auth.project, find_version(request, name))))

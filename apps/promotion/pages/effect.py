@@ -1,0 +1,38 @@
+"""The effect of a promotion: a page, and the fragment that the version's page asks for."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+
+from apps.core.access import project_view
+from apps.core.forms import whole
+from apps.core.models import Project
+from apps.core.timeouts import TooLong, patience
+from apps.promotion.effects.report import costs_of, effect_of
+from apps.promotion.effects.windows import LONGEST, USUAL
+from apps.promotion.models import Promotion
+
+SPANS = (1, 7, 30, 90)
+EFFECT_MS = 6_000
+
+
+@project_view()
+def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """For htmx only what is before and after."""
+    rows = Promotion.objects.filter(channel__project=project)
+    move = get_object_or_404(rows.select_related("channel__project", "from_version", "to_version__parent", "by", "gate_report"), pk=pk)  # fmt: skip
+    days = whole(request.GET.get("days"), 1, LONGEST) or USUAL
+    context: dict[str, Any] = {"move": move, "days": days, "spans": SPANS, "costs": costs_of(move.to_version)}
+    with suppress(TooLong), patience(EFFECT_MS):
+        found = effect_of(move, days)
+        context |= {
+            "found": found,
+            "sides": [(name, one, urlencode(one.window.query)) for name, one in (("Before", found.before), ("After", found.after))],
+            "others_of_channel": rows.filter(channel=move.channel).select_related("to_version")[:12],
+        }  # fmt: skip
+    return render(request, f"promotion/{'_effect' if request.htmx else 'effect'}.html", context)
