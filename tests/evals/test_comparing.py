@@ -291,7 +291,7 @@ def test_other_verifiers_sets_and_samples_are_named(
 def test_everything_is_shown_exported_and_told_by_api(pair: tuple[EvalRun, EvalRun], client: Client) -> None:
     for run, mode in zip(pair, ("bad_planning", "format_error"), strict=True):
         run.samples.filter(success=False).update(
-            mode=mode, tools=["tickets.close"], tags=["vip"], components={"tools": 0.25, "odd": "text"}
+            mode=mode, tools=["tickets.close", "email.send"], tags=["vip"], components={"tools": 0.25, "odd": "text"}
         )
     login(client, pair[0])
     query = address(*pair).partition("?")[2]
@@ -307,6 +307,8 @@ def test_everything_is_shown_exported_and_told_by_api(pair: tuple[EvalRun, EvalR
     whole = client.get(f"{export}?{query}&format=json").json()
     assert [one["key"] for one in whole["components"]] == ["component:tools"]  # “odd” is no number
     assert {kind["key"] for kind in whole["groups"]} == {"tool", "tag", "difficulty"} and len(whole["results"]) == 12
+    groups = {kind["key"]: [(one["value"], one["tasks"]) for one in kind["groups"]] for kind in whole["groups"]}
+    assert groups["tool"] == [("email.send", 12), ("tickets.close", 12)] and groups["tag"] == [("vip", 12)]
     assert whole["correction"]["measures"] == len(whole["measures"])
 
 

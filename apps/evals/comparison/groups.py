@@ -52,10 +52,11 @@ class Kind:
 
 def kinds_of(tables: Tables, comparable: Collection[int], names: Mapping[str, str]) -> list[Kind]:
     """`names` of failure modes, by slug. Kinds of which there is nothing, or only one group, are left out."""
+    tools, tags = _named_in_samples(tables)
     found = [
         _kind(tables, comparable, BUCKET, dict(_buckets(tables, names))),
-        _kind(tables, comparable, TOOL, _named_in_samples(tables, "tools")),
-        _kind(tables, comparable, TAG, _named_in_samples(tables, "tags")),
+        _kind(tables, comparable, TOOL, tools),
+        _kind(tables, comparable, TAG, tags),
         _difficulty(tables, comparable),
     ]
     return [kind for kind in found if kind.groups]
@@ -95,16 +96,21 @@ class _Joined(Func):
     output_field = TextField()
 
 
-def _named_in_samples(tables: Tables, field: str) -> dict[str, tuple[str, set[int]]]:
-    """Tasks by what their samples' tools or tags name, of all evaluations together."""
-    found: dict[str, tuple[str, set[int]]] = {}
-    joined = StringAgg(_Joined(F(field), Value(SEPARATOR)), Value(SEPARATOR))
+Members = dict[str, tuple[str, set[int]]]  # value → (name, numbers of tasks)
+
+
+def _named_in_samples(tables: Tables) -> tuple[Members, Members]:
+    """Tasks by the tools and by the tags of their samples, of all evaluations together."""
+    found: tuple[Members, Members] = ({}, {})
+    joined = {f"of_{name}": StringAgg(_Joined(F(name), Value(SEPARATOR)), SEPARATOR) for name in ("tools", "tags")}
     for run in tables.runs:
-        rows = run.samples.exclude(**{field: []}).order_by().values_list("task_id").annotate(names=joined)
-        for task, text in rows.iterator():
-            at = tables.places.get(task)
-            for name in set(text.split(SEPARATOR)) if at is not None else ():
-                found.setdefault(name, (name, set()))[1].add(at)
+        rows = run.samples.exclude(tools=[], tags=[]).order_by().values_list("task_id").annotate(**joined)
+        for task, *texts in rows:
+            if (at := tables.places.get(task)) is None:
+                continue
+            for members, text in zip(found, texts, strict=True):
+                for name in set((text or "").split(SEPARATOR)) - {""}:
+                    members.setdefault(name, (name, set()))[1].add(at)
     return found
 
 

@@ -62,7 +62,7 @@ def counts_of(tables: Tables) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for at, run in enumerate(tables.runs):
         failed = run.samples.filter(masked=False).exclude(mode="", success=True).order_by()
-        for task, mode, n in failed.values_list("task_id", "mode").annotate(n=Count("*")).iterator():
+        for task, mode, n in failed.values_list("task_id", "mode").annotate(n=Count("*")):
             if (place := tables.places.get(task)) is not None:
                 found.setdefault(mode or NO_BUCKET, np.zeros((len(tables.runs), len(tables))))[at, place] = n
     return found

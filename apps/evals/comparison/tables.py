@@ -96,9 +96,7 @@ class Tables:
     def task_rows(self, *fields: str) -> Iterator[tuple]:
         places = {(run.eval_set_id, run.split) for run in self.runs}
         for eval_set, split in places:
-            yield from (
-                Task.objects.filter(eval_set=eval_set, split=split).order_by().values_list("pk", *fields).iterator()
-            )
+            yield from Task.objects.filter(eval_set=eval_set, split=split).order_by().values_list("pk", *fields)
 
 
 def read(runs: Sequence[EvalRun]) -> Tables:

@@ -23,7 +23,7 @@ from apps.trajectories.models import HourlyCount
 
 COLUMNS = ("Production runs", "Tasks", "Trained by", "Versions", "Channels", "Traffic")
 MOST = 8  # nodes of a kind that one node leads to; the rest is one more
-WIDTH, HEIGHT, GAP, ROW, TOP = 190, 44, 56, 56, 28  # pixels
+WIDTH, HEIGHT, GAP, ROW, TOP = 144, 44, 24, 56, 28  # pixels
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Graph:
             a, b = self.nodes[start], self.nodes[end]
             if a.column == b.column:
                 side, one, two = a.x, a.y + HEIGHT // 2, b.y + HEIGHT // 2
-                yield Edge(f"M{side} {one} C{side - 22} {one} {side - 22} {two} {side} {two}")
+                yield Edge(f"M{side} {one} C{side - 18} {one} {side - 18} {two} {side} {two}")
             else:
                 left, right, one, two = a.x + WIDTH, b.x, a.y + HEIGHT // 2, b.y + HEIGHT // 2
                 middle = (left + right) // 2
