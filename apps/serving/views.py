@@ -9,6 +9,7 @@ from apps.core.access import project_view
 from apps.core.models import ApiKey, Project, Role
 from apps.core.paging import page_of
 from apps.core.scopes import Scope
+from apps.promotion.policies import PRODUCTION
 from apps.serving.actions import set_limits
 from apps.serving.forms import LimitsForm
 from apps.serving.routes import routes_of
@@ -20,8 +21,11 @@ ROWS = 30
 def endpoint(request: HttpRequest, project: Project) -> HttpResponse:
     """Where the project's channels are asked, what answers, and what each key may ask."""
     keys = project.api_keys.live().filter(scopes__contains=[Scope.GENERATE]).select_related("endpoint_limits")
+    routes = routes_of(project)
+    names = [route.channel for route in routes] or [PRODUCTION]
     context = {
-        "routes": routes_of(project),
+        "routes": routes,
+        "example": PRODUCTION if PRODUCTION in names else names[0],
         "page": page_of(request, keys.order_by("name", "pk"), ROWS),
     }
     return render(request, "serving/endpoint.html", context)
