@@ -153,7 +153,9 @@ lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
-# Three at a time on two cores, whole files each: a third of the suite waits for processes that it starts.
+# Three at a time on two cores, whole files each: a third of the suite waits for processes that it starts. Bytecode is kept also where
+# the machine's environment says not to: else each of the three, and each process that tests start, compiles us and our tests anew.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: setup lint
 	$(PY) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
