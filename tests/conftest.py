@@ -16,8 +16,10 @@ settings.load_profile("default")
 
 def pytest_configure(config: pytest.Config) -> None:
     from django.conf import settings
+    from django.test import TransactionTestCase
 
     from flywheel import embedded
+    from tests.emptied import empty
 
     embedded.ensure()
     # Django's advice for tests: by its usual hasher every user that a test makes costs 0.4 s.
@@ -25,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Nothing is collected for a test: files are served from where they lie.
     settings.STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
     settings.WHITENOISE_USE_FINDERS = True
+    TransactionTestCase._fixture_teardown = lambda self: empty()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,15 +38,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "proof" in item.keywords:
             item.add_marker(skip)
-
-
-@pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
-    """Tests that commit are tidied up by TRUNCATE, which the audit log refuses; UPDATE and DELETE stay refused."""
-    from django.db import connection
-
-    with django_db_blocker.unblock(), connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE core_auditevent DISABLE TRIGGER audit_is_never_truncated")
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,7 @@ from django.db import connection
 from psycopg import Cursor, sql
 
 from tests.e2e.seed import World
-
-REMADE = {"django_content_type", "auth_permission"}  # by Django, after each test that commits
+from tests.emptied import STAYS
 
 
 @contextmanager
@@ -32,7 +31,7 @@ def _raw() -> Iterator[Cursor]:
 def _columns(cursor: Cursor) -> dict[str, list[str]]:
     """{table: its columns} of what is emptied between tests, without those that the database computes; a partition's rows are its
     table's."""
-    emptied = {*connection.introspection.django_table_names(only_existing=True)} - REMADE
+    emptied = {*connection.introspection.django_table_names(only_existing=True)} - STAYS
     cursor.execute(
         """SELECT relname::text, array_agg(attname::text) FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
         WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
