@@ -12,6 +12,9 @@ from django.db import close_old_connections
 from hypothesis import HealthCheck, settings
 from schemathesis import Case
 from schemathesis.checks import not_a_server_error
+from schemathesis.generation.feedback import FeedbackSources
+from schemathesis.pytest._test_builder import build_operation_test
+from schemathesis.python._constants.orchestrator import make_constants_value_source
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -25,6 +28,7 @@ from tests.factories import make_environment, make_key, make_project, row
 
 pytestmark = pytest.mark.django_db
 described = schemathesis.openapi.from_wsgi("/api/v1/schema/?format=json", application)
+OPERATIONS = [(found.ok().path, found.ok().method) for found in described.get_all_operations()]
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
@@ -51,10 +55,18 @@ def key(project: Project) -> str:
     return make_key(project)
 
 
-@described.parametrize()
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-def test_the_api_answers_as_it_says(case: Case, key: str) -> None:
+def answered_as_it_says(case: Case, key: str) -> None:
     case.call_and_validate(headers={"Authorization": f"Bearer {key}"}, checks=CHECKS)
+
+
+@pytest.mark.parametrize("path,method", OPERATIONS)
+def test_the_api_answers_as_it_says(key: str, path: str, method: str) -> None:
+    """What `described.parametrize()` does, when the test runs: it makes its cases when tests are collected, in every process of the suite."""
+    build_operation_test(
+        config=described.config, operation=described[path][method], test_func=answered_as_it_says, given_kwargs={},
+        feedback=FeedbackSources(constants_value_source=make_constants_value_source(described)),
+    )(key=key)  # fmt: skip
 
 
 # What examples made of the schema hardly ever hit: (path, method, what the request has, its status).
