@@ -33,12 +33,14 @@ WITH_SNIPPETS = [name for name in WRITTEN_FOR_THE_SITE if "```" in PAGES[name]]
 MOST_BYTES_OF_PICTURES = 1_500_000
 
 
+def curl_to(path: str) -> str:
+    return next(one for one in re.findall(r"```\n(curl .+?)```", README, re.DOTALL) if path in one.splitlines()[0])
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 def test_the_curl_snippet_stores_a_trajectory(live_server: Any) -> None:
-    snippet = re.search(r"```\n(curl .+?)```", README, re.DOTALL)
-    assert snippet
-    command = snippet.group(1).replace("http://127.0.0.1:8000", live_server.url)
+    command = curl_to("/api/v1/trajectories/").replace("http://127.0.0.1:8000", live_server.url)
     env = os.environ | {"FLYWHEEL_API_KEY": make_key(make_project())}
     done = subprocess.run(["sh", "-c", f"{command.strip()} --silent --fail"], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

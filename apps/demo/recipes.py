@@ -38,6 +38,7 @@ HARNESS = {
     "top_p": 1.0,
 }
 VERIFIER = {"kind": "tool_call", "weights": {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}}
+TRY = "Close ticket 42."
 LORA = {"lora_rank": 16, "lora_alpha": 32}
 NEXT = (
     ("training/", "The advisor: which fix the newest evaluation asks for, and the button that starts it"),
@@ -57,6 +58,7 @@ class Recipe:
     holdout: int
     validation: int
     samples_per_task: int
+    next_day: int = 60  # requests to the promoted version
     timed_tasks: int = 24  # on which latency is measured in turns, until it is precise
     timed_rounds: int = 2
     sft: dict[str, Any] = field(default_factory=dict)
@@ -95,6 +97,7 @@ FAST = Recipe(
     holdout=60,
     validation=6,
     samples_per_task=2,
+    next_day=40,
     timed_tasks=22,
     timed_rounds=1,
     sft=FULL.sft | {"steps": 12, "save_every": 6},

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -21,7 +22,7 @@ from rich.console import Console
 from apps.core.actions import create_api_key, create_project
 from apps.core.models import Job, JobState, Project
 from apps.core.scopes import Scope
-from apps.demo.recipes import HARNESS, MODEL, NEXT, VERIFIER, Recipe
+from apps.demo.recipes import HARNESS, MODEL, NEXT, SYSTEM_PROMPT, TRY, VERIFIER, Recipe
 from apps.demo.screen import bar, table_of
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
@@ -32,21 +33,24 @@ from apps.evals.submission import submit_eval
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
 from apps.promotion import actions as promotion
+from apps.promotion.deployment import actions as deployments
 from apps.promotion.models import GateReport, Verdict
+from apps.registry import managed
 from apps.registry.actions import register_base
 from apps.registry.engines import engine_spec, model_spec
-from apps.registry.models import ModelVersion
+from apps.registry.models import Dialect, ModelVersion, ServerKind
 from apps.reviews.actions import override_lock
 from apps.reviews.policy import set_policy
 from apps.reviews.rescoring import submit_probe
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.advisor import Evidence, advise
 from apps.training.models import Method, TrainingRun
-from apps.trajectories.models import Trajectory, with_content
+from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.environments.requests import make_requests
 
 OVERRIDE_REASON = "The demo runs unattended: it overrides the reward review, which a person would normally do."
 PROJECT = ("workplace-assistant", "Workplace assistant")
+SERVER, ARRIVE_S = "production", 120.0
 ALONE_REASON = "The demo has one user, who does everything."
 
 
@@ -63,6 +67,7 @@ class Demo:
     seed: int
     console: Console = field(default_factory=Console)
     seconds: dict[str, float] = field(default_factory=dict)
+    endpoint: str = ""  # where the endpoint listens; "" leaves production's own traffic out
 
     def run(self) -> dict:
         """All steps; returns the report, which is also written to var/demo/report.json. Raises DemoError."""
@@ -83,7 +88,11 @@ class Demo:
         self.advise(sft_eval)
         grpo = self.train(Method.GRPO, sft, self.recipe.grpo, "7 · GRPO")
         grpo_eval = self.evaluate(grpo, "7 · GRPO evaluated")
+        if self.endpoint:
+            self.serve()
         report = self.decide([baseline, sft_eval, grpo_eval]) | {"probes": probes}
+        if self.endpoint:
+            report["next_day"] = self.next_day(trajectories)
         report["seconds"] = self.seconds | {"total": time.monotonic() - began}
         return self.write(report)
 
@@ -106,13 +115,20 @@ class Demo:
             self.channel = promotion.channel_of(self.project)
             if self.channel.current is None:
                 promotion.set_initial(channel=self.channel, version=self.base, by=self.user)
-            self.channel.refresh_from_db()
-            while self.channel.current != self.base:
-                promotion.rollback(
-                    channel=self.channel, by=self.user, reason="the demo starts again from the base model"
-                )
-                self.channel.refresh_from_db()
+            self.back_to_base()
         self.found("0 · Ready", f"{self.base} is what production runs")
+
+    def back_to_base(self) -> None:
+        self.channel.refresh_from_db()
+        while self.channel.current != self.base:
+            reason = "the demo starts again from the base model"
+            self.wait_moved(promotion.rollback(channel=self.channel, by=self.user, reason=reason), "0 · Ready")
+
+    def wait_moved(self, moved: object, title: str) -> None:
+        """A channel with a server moves when a worker has loaded the version there. Raises DemoError."""
+        if isinstance(moved, Job):
+            self.wait(moved, title)
+        self.channel.refresh_from_db()
 
     def child(self, arguments: list[str]) -> None:
         done = subprocess.run([sys.executable, *arguments], cwd=settings.BASE_DIR, capture_output=True, text=True)
@@ -124,34 +140,9 @@ class Demo:
     def produce(self) -> list[Trajectory]:
         """The production agent answers requests and logs them through the public API."""
         with self.timed("produce"):
-            _, key = create_api_key(
-                project=self.project, name=f"demo agent, seed {self.seed}", by=self.user, scopes=[Scope.INGEST]
-            )
             prefix = f"demo-{self.seed}-{self.recipe.requests}"
-            folder = Path(settings.FLYWHEEL_DATA_DIR) / "demo"
-            folder.mkdir(exist_ok=True)
-            path = folder / "agent.json"
-            path.touch(mode=0o600)
-            path.write_text(
-                json.dumps(
-                    {
-                        "model": model_spec(self.base),
-                        "engine": engine_spec(self.base, 32),
-                        "environment": self.environment.as_spec(),
-                        "requests": make_requests(self.seed, self.recipe.requests),
-                        "api": {"url": self.url, "key": key},
-                        "agent": {"name": "workplace-assistant", "version": "1"},
-                        "model_name": str(self.base),
-                        "seed": self.seed,
-                        "id_prefix": prefix,
-                    }
-                )
-            )
-            try:
-                self.follow_agent(path)
-            finally:
-                path.unlink()
-            connection.close()  # minutes old: the database may have been away meanwhile
+            requests = make_requests(self.seed, self.recipe.requests)
+            self.run_agent("1 · Production", requests, model_name=str(self.base), id_prefix=prefix)
         rows = list(Trajectory.objects.filter(project=self.project, external_id__startswith=f"{prefix}-"))
         if len(rows) != self.recipe.requests:
             raise DemoError(f"{len(rows)} of {self.recipe.requests} trajectories arrived.")
@@ -159,9 +150,31 @@ class Demo:
         self.found("1 · Production", f"{len(rows)} trajectories logged through the API, {outcomes['failure']} failed")
         return with_content(rows)
 
-    def follow_agent(self, path: Path) -> None:
-        log = Path(settings.FLYWHEEL_DATA_DIR) / "logs" / "demo-agent.log"
-        with log.open("a") as stderr, bar(self.console, "1 · Production") as advance:
+    def run_agent(self, title: str, requests: list[dict], **more: Any) -> dict:
+        """Returns what the agent reports at its end. Raises DemoError."""
+        name = f"demo agent, seed {self.seed}"
+        _, key = create_api_key(project=self.project, name=name, by=self.user, scopes=[Scope.INGEST, Scope.GENERATE])
+        folder = Path(settings.FLYWHEEL_DATA_DIR) / "demo"
+        folder.mkdir(exist_ok=True)
+        path = folder / "agent.json"
+        path.touch(mode=0o600)
+        spec = {
+            "model": model_spec(self.base), "engine": engine_spec(self.base, 32), "environment": self.environment.as_spec(),
+            "requests": requests, "api": {"url": self.url, "key": key}, "agent": {"name": "workplace-assistant", "version": "1"},
+            "seed": self.seed, "id_prefix": "",
+        } | more  # fmt: skip
+        if spec.get("endpoint"):
+            spec["endpoint"] = {"url": spec["endpoint"], "key": key}
+        path.write_text(json.dumps(spec))
+        try:
+            return self.follow_agent(path, title)
+        finally:
+            path.unlink()
+            connection.close()  # minutes old: the database may have been away meanwhile
+
+    def follow_agent(self, path: Path, title: str) -> dict:
+        log, result = Path(settings.FLYWHEEL_DATA_DIR) / "logs" / "demo-agent.log", {}
+        with log.open("a") as stderr, bar(self.console, title) as advance:
             process = subprocess.Popen(
                 [sys.executable, "-m", "workers.demo_agent", str(path)],
                 cwd=settings.BASE_DIR,
@@ -176,8 +189,11 @@ class Demo:
                     advance(event["done"], event["total"], event["label"])
                 elif event["type"] == "error":
                     raise DemoError(f"The agent failed: {event['message']}")
+                elif event["type"] == "result":
+                    result = event
         if process.wait():
             raise DemoError(f"The agent ended with status {process.returncode}. Read {log}.")
+        return result
 
     # 2
 
@@ -303,6 +319,26 @@ class Demo:
             f"in turns on {len(job.spec['tasks'])} tasks, {rounds} of {self.recipe.timed_rounds} rounds: {shown}",
         )
 
+    def serve(self) -> None:
+        """Starts a server of the base and makes it the channel's target, so that a promotion brings the winner there."""
+        with self.timed("8 · Server"):
+            server = self.project.servers.filter(name=SERVER).first()
+            if server is None:
+                fields = {"name": SERVER, "base": self.base, "kind": ServerKind.TRANSFORMERS, "dialect": Dialect.NATIVE}
+                server = managed.add_managed(project=self.project, fields=fields, by=self.user)
+            run = managed.start(server=server, by=self.user)
+            while not managed.is_up(server):
+                run.refresh_from_db()
+                if not run.is_active:
+                    raise DemoError(f"8 · Server: {run.error}")
+                time.sleep(0.5)
+                server.refresh_from_db()
+            if not self.channel.targets.current().filter(server=server).exists():
+                deployments.add_target(channel=self.channel, server=server, by=self.user)
+            for deployment in self.channel.deployments.active():
+                self.wait(deployment, "8 · Server")
+        self.found("8 · Server", f"the server {server} is up (transformers), {self.base} answers at {self.endpoint}")
+
     def decide(self, runs: list[EvalRun]) -> dict:
         """Every pair through the gate; the best that passes against the baseline is promoted."""
         self.measure(runs)
@@ -321,9 +357,10 @@ class Demo:
         winner = max(passed, key=_quality, default=None)
         if winner:
             why = _why(winner)
-            promotion.promote(
-                channel=self.channel, gate_report=winner, by=self.user, reason=f"The demo's winner. {why}"
-            )
+            with self.timed("8 · Promotion"):
+                reason = f"The demo's winner. {why}"
+                moved = promotion.promote(channel=self.channel, gate_report=winner, by=self.user, reason=reason)
+                self.wait_moved(moved, "8 · Promotion")
             self.found("8 · Gate", f"{winner.candidate.model_version} is promoted to production. {why}")
         else:
             self.found("8 · Gate", "nothing passed the gate, production keeps the baseline")
@@ -344,6 +381,49 @@ class Demo:
             "versions": {name: version(name) for name in ("torch", "transformers", "peft", "trl", "Django")},
         }
 
+    # 9
+
+    def next_day(self, before: list[Trajectory]) -> dict:
+        """The agent asks the endpoint, where the promoted version answers; its users and the triage say how that goes."""
+        with self.timed("9 · Next day"):
+            requests = make_requests(self.seed + 1000, self.recipe.next_day)
+            given = {"endpoint": self.endpoint, "model_name": self.channel.name}
+            names = self.run_agent("9 · Next day", requests, **given)["trajectories"]
+            rows = self.arrived(names)
+            classify_project(project=self.project, by=self.user)
+        shares = {"before": _failed(before), "after": _failed(rows)}
+        self.found(
+            "9 · Next day",
+            f"{len(rows)} requests through the endpoint to {self.channel.current}: {shares['after']:.0%} failed, "
+            f"{shares['before']:.0%} before. Failures by mode before and after: {self.url}/p/{self.project.slug}/",
+        )
+        return {"requests": len(rows), "version": str(self.channel.current)} | shares
+
+    def arrived(self, names: list[str]) -> list[Trajectory]:
+        """The endpoint's trajectories, once all are stored with what their users said. Raises DemoError."""
+        until = time.monotonic() + ARRIVE_S
+        while True:
+            rows = list(
+                Trajectory.objects.filter(project=self.project, external_id__in=names).exclude(
+                    outcome_status=Outcome.UNKNOWN
+                )
+            )
+            if len(rows) == len(names):
+                return rows
+            if time.monotonic() > until:
+                raise DemoError(
+                    f"{len(rows)} of {len(names)} trajectories of the endpoint arrived within {ARRIVE_S} s."
+                )
+            time.sleep(0.5)
+
+    def write_key(self) -> Path:
+        """A key for trying the endpoint, readable by whoever runs the demo."""
+        path = Path(settings.FLYWHEEL_DATA_DIR) / "demo" / "key"
+        _, key = create_api_key(project=self.project, name="README", by=self.user, scopes=[Scope.GENERATE])
+        path.touch(mode=0o600)
+        path.write_text(key)
+        return path
+
     def show(self, runs: list[EvalRun], reports: dict[str, GateReport]) -> None:
         self.console.print(table_of(runs, self.recipe.samples_per_task))
         for name, report in reports.items():
@@ -354,6 +434,9 @@ class Demo:
         path.write_text(json.dumps(report, indent=1, default=str))
         self.console.print(f"The report is in {path}; {report['seconds']['total']:.0f} s in all.")
         self.console.print("\n[bold]What to try next[/]")
+        if self.endpoint:
+            self.console.print(_curl(self.endpoint, self.write_key()), soft_wrap=True, highlight=False)
+            self.console.print("    Talk to production", style="dim", highlight=False)
         for page, text in NEXT:
             self.console.print(f"  {self.url}/p/{self.project.slug}/{page}", soft_wrap=True, highlight=False)
             self.console.print(f"    {text}", style="dim", highlight=False)
@@ -386,6 +469,21 @@ class Demo:
                 time.sleep(0.5)
         if job.state != JobState.SUCCEEDED:
             raise DemoError(f"{title}: the job {job.state}. {job.error}")
+
+
+def _failed(rows: list[Trajectory]) -> float:
+    return sum(row.outcome_status == Outcome.FAILURE for row in rows) / max(1, len(rows))
+
+
+def _curl(endpoint: str, key: Path) -> str:
+    body = json.dumps(
+        {
+            "model": "production",
+            "temperature": 0,
+            "messages": [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": TRY}],
+        }
+    )
+    return f"""  curl {endpoint}/v1/chat/completions -H "Authorization: Bearer $(cat {key})" -d '{body}'"""
 
 
 def _quality(report: GateReport) -> tuple[float, float]:

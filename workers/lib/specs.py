@@ -678,11 +678,14 @@ class Request(Form, kw_only=True):
 
 
 class DemoAgent(Job, kw_only=True):
+    """With `endpoint` the agent asks there (`model_name` is the channel), and each answer is logged by the endpoint itself."""
+
     model: Model
     engine: Engine
     environment: Environment
     requests: Annotated[list[Request], Meta(min_length=1)]
     api: Api
+    endpoint: Api | None = None
     agent: AgentName
     model_name: str
     id_prefix: str

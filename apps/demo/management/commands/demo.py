@@ -28,7 +28,7 @@ class Command(BaseCommand):
             stack.start()
             stack.wait_healthy()
             self.stdout.write(f"Flywheel is up at {stack.url}; watch the demo there.")
-            Demo(stack.url, FAST if fast else FULL, seed).run()
+            Demo(stack.url, FAST if fast else FULL, seed, endpoint=stack.endpoint_url).run()
             if not options["exit"]:
                 self.stdout.write(self.style.SUCCESS(f"Look around at {stack.url} (Ctrl-C stops it)"))
                 stack.serve_forever()
