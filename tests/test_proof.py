@@ -84,6 +84,8 @@ def test_the_demo_survives_kills(tmp_path: Path) -> None:
     demo.kill(r"workers\.grpo")
     report = demo.report()
     assert set(report["models"]) == {"baseline", "sft", "grpo"}
+    day = report["next_day"]  # through the endpoint, to what was promoted
+    assert report["promoted"] == day["version"] and day["after"] < day["before"]
 
 
 def test_the_same_seed_gives_the_same_data(tmp_path: Path) -> None:

@@ -119,16 +119,13 @@ class Demo:
         self.found("0 · Ready", f"{self.base} is what production runs")
 
     def back_to_base(self) -> None:
+        """Without targets, so that it moves at once, whatever has become of an earlier demo's server."""
+        for target in self.channel.targets.current():
+            deployments.remove_target(target=target, by=self.user)
         self.channel.refresh_from_db()
         while self.channel.current != self.base:
-            reason = "the demo starts again from the base model"
-            self.wait_moved(promotion.rollback(channel=self.channel, by=self.user, reason=reason), "0 · Ready")
-
-    def wait_moved(self, moved: object, title: str) -> None:
-        """A channel with a server moves when a worker has loaded the version there. Raises DemoError."""
-        if isinstance(moved, Job):
-            self.wait(moved, title)
-        self.channel.refresh_from_db()
+            promotion.rollback(channel=self.channel, by=self.user, reason="the demo starts again from the base model")
+            self.channel.refresh_from_db()
 
     def child(self, arguments: list[str]) -> None:
         done = subprocess.run([sys.executable, *arguments], cwd=settings.BASE_DIR, capture_output=True, text=True)
@@ -360,7 +357,9 @@ class Demo:
             with self.timed("8 · Promotion"):
                 reason = f"The demo's winner. {why}"
                 moved = promotion.promote(channel=self.channel, gate_report=winner, by=self.user, reason=reason)
-                self.wait_moved(moved, "8 · Promotion")
+                if isinstance(moved, Job):  # the channel moves when the server has the version
+                    self.wait(moved, "8 · Promotion")
+                self.channel.refresh_from_db()
             self.found("8 · Gate", f"{winner.candidate.model_version} is promoted to production. {why}")
         else:
             self.found("8 · Gate", "nothing passed the gate, production keeps the baseline")
