@@ -50,7 +50,7 @@ from workers.lib.environments.requests import make_requests
 
 OVERRIDE_REASON = "The demo runs unattended: it overrides the reward review, which a person would normally do."
 PROJECT = ("workplace-assistant", "Workplace assistant")
-SERVER, ARRIVE_S = "production", 120.0
+SERVER, ARRIVE_S, TRIES = "production", 120.0, 3
 ALONE_REASON = "The demo has one user, who does everything."
 
 
@@ -332,9 +332,24 @@ class Demo:
                 server.refresh_from_db()
             if not self.channel.targets.current().filter(server=server).exists():
                 deployments.add_target(channel=self.channel, server=server, by=self.user)
-            for deployment in self.channel.deployments.active():
-                self.wait(deployment, "8 · Server")
+            self.settle(*self.channel.deployments.active())
         self.found("8 · Server", f"the server {server} is up (transformers), {self.base} answers at {self.endpoint}")
+
+    def settle(self, *deployments: Job) -> bool:
+        """Whether all succeeded, once they have ended. On a busy machine a server may not answer in time."""
+        for deployment in deployments:
+            while deployment.is_active:
+                time.sleep(0.5)
+                deployment.refresh_from_db()
+        return all(deployment.state == JobState.SUCCEEDED for deployment in deployments)
+
+    def promote(self, winner: GateReport, reason: str) -> None:
+        """The channel moves when the server has the version and has proved it. Raises DemoError where it does not."""
+        for _ in range(TRIES):
+            moved = promotion.promote(channel=self.channel, gate_report=winner, by=self.user, reason=reason)
+            if not isinstance(moved, Job) or self.settle(moved):
+                return self.channel.refresh_from_db()
+        raise DemoError(f"8 · Promotion: {moved.error}")
 
     def decide(self, runs: list[EvalRun]) -> dict:
         """Every pair through the gate; the best that passes against the baseline is promoted."""
@@ -355,11 +370,7 @@ class Demo:
         if winner:
             why = _why(winner)
             with self.timed("8 · Promotion"):
-                reason = f"The demo's winner. {why}"
-                moved = promotion.promote(channel=self.channel, gate_report=winner, by=self.user, reason=reason)
-                if isinstance(moved, Job):  # the channel moves when the server has the version
-                    self.wait(moved, "8 · Promotion")
-                self.channel.refresh_from_db()
+                self.promote(winner, f"The demo's winner. {why}")
             self.found("8 · Gate", f"{winner.candidate.model_version} is promoted to production. {why}")
         else:
             self.found("8 · Gate", "nothing passed the gate, production keeps the baseline")
