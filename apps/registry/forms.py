@@ -68,7 +68,7 @@ class ManagedForm(PlainForm):
         help_text="vLLM is for GPUs and wants “make vllm” on its machine; transformers needs nothing more",
     )  # fmt: skip
     dialect = forms.ChoiceField(
-        choices=[choice for choice in Dialect.choices if choice[0] != Dialect.RESPONSES], label="API and tool calls",
+        choices=Dialect, label="API and tool calls",
         initial=Dialect.TEXT,
         help_text="Native: transformers reads any model's calls; vLLM needs enable-auto-tool-choice and tool-call-parser below",
     )  # fmt: skip
