@@ -48,7 +48,7 @@ class Scope(models.TextChoices):
     INGEST = "ingest", "Send trajectories, feedback, and OpenTelemetry data"
     GENERATE = (
         "generate",
-        "Ask the models of the project's channels at the endpoint (/v1/chat/completions, /v1/responses)",
+        "Ask the models of channels at the endpoint (/v1/chat/completions, /v1/responses)",
     )
     READ = "read", "Read everything in the project: trajectories, eval sets, evaluations, models, gate reports"
     EVALUATE = (
