@@ -1,5 +1,7 @@
 """Artifacts in a bucket: an S3 server of this machine (moto's)."""
 
+# ruff: noqa: F811 - fixtures of another file
+
 from __future__ import annotations
 
 import logging
@@ -11,12 +13,15 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.test import Client
 
-from apps.registry import artifacts, buckets
+from apps.registry import artifacts, buckets, uploads
 from apps.registry.artifacts import ArtifactError, _home, chunks_of, free_with, local_path, read_file, store_folder
 from apps.registry.models import Artifact, ModelVersion
 from tests.factories import make_adapter, make_base, make_project
 from tests.registry.s3 import BUCKET, client_of, s3_server, use_bucket
+from tests.registry.test_trained_elsewhere import base, models  # noqa: F401 - fixtures
+from tests.registry.test_uploads import Sender
 
 pytestmark = pytest.mark.django_db
 PREFIX = "team/artifacts"
@@ -182,3 +187,25 @@ def test_what_came_back_meanwhile_stays(bucket: Any, data_dir: Path, django_capt
     again = store_folder(folder)
     [callback() for callback in callbacks]
     assert local_path(elsewhere(again)).is_dir()
+
+
+def test_parts_and_downloads_need_no_disk_that_is_shared(
+    bucket: Any,
+    base: ModelVersion,
+    monkeypatch: pytest.MonkeyPatch,
+    django_capture_on_commit_callbacks: Any,
+) -> None:
+    monkeypatch.setattr(uploads, "PART", 100)
+    sender = Sender(base)
+    sender.begin()
+    sender.put_all()
+    assert any(f"{PREFIX}/uploads/" in key for key in keys(bucket))
+    with django_capture_on_commit_callbacks(execute=True):
+        version = ModelVersion.objects.get(pk=sender.finish().json()["id"])
+    assert not any("/uploads/" in key for key in keys(bucket))
+    elsewhere(version.artifact)
+    link = Client().post(f"/api/v1/model-versions/{version.pk}/download/", **sender.headers).json()["url"]
+    answer = Client().get(link.removeprefix("http://testserver"))
+    body = b"".join(answer.streaming_content)
+    assert sender.contents[WEIGHTS] in body and len(body) == int(answer["Content-Length"])
+    assert not _home(version.artifact_id).exists(), "it was streamed from the bucket"
