@@ -332,6 +332,8 @@ CELERY_BEAT_SCHEDULE = {
     "watch_training": {"task": "training.watch", "schedule": 60.0},
     "forget_uploads": {"task": "registry.forget_uploads", "schedule": 3600.0},
     "check_servers": {"task": "registry.check_servers", "schedule": 300.0},
+    "unload": {"task": "promotion.unload", "schedule": 30.0},
+    "check_targets": {"task": "promotion.check_targets", "schedule": 30.0},
 }
 CELERY_TASK_ROUTES = {"trajectories.digest": {"queue": "ingest"}}
 QUEUES = tuple(name for name in processes.WORKERS if name not in processes.OPTIONAL)

@@ -27,6 +27,8 @@ from apps.evals.models import EvalSet
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.reclassify import start as start_reclassification
 from apps.promotion import actions as promotion
+from apps.promotion.deployment.actions import begin
+from apps.promotion.deployment.models import Deployment, Target
 from apps.promotion.gate.policy import Policy, as_toml
 from apps.prompts import playground
 from apps.registry.managed import add_managed
@@ -279,6 +281,11 @@ def world(data_dir: Path) -> dict[str, Any]:
             ),
             **dict.fromkeys([f"registry:server_{what}" for what in ("run", "start", "stop")], local.name),
             **dict.fromkeys([f"promotion:model{what}" for what in ("", "_card", "_download")], adapter.pk),
+            "promotion:remove_target": Target.objects.create(channel=channel, kind="server", server=server).pk,
+            **dict.fromkeys(
+                ("promotion:deployment", "promotion:deployment_stop"),
+                begin(channel=channel, kind=Deployment.Kind.RESTORE, version=base, by=by).pk,
+            ),
             **dict.fromkeys(
                 [f"prompts:playground{what}" for what in ("", "_status", "_cancel", "_save_task")], tried.pk
             ),
@@ -337,10 +344,20 @@ ROLES = {name: getattr(PATTERNS[name].callback, "role", None) for name in PAGES}
 WRITES = {name for name in PAGES if only_posts(PATTERNS[name])}
 
 
+ON_CHANNEL = [
+    f"promotion:{name}"
+    for name in (
+        "rollback", "channel", "channel_status", "restore", "segment", "freeze", "unfreeze", "add_target", "remove_target",
+        "deployment", "deployment_stop",
+    )
+]  # fmt: skip
+
+
 def url_of(name: str, world: dict[str, Any]) -> str:
     args: list = [world["project"].slug]
-    if name == "promotion:rollback" or name.startswith("promotion:policy"):
+    if name in ON_CHANNEL or name.startswith("promotion:policy"):
         args.append("production")
+        args += [world["pks"][name]] if name in world["pks"] else []
     elif name in world["pks"]:
         pk = world["pks"][name]
         args += pk if isinstance(pk, tuple) else [pk]
@@ -424,12 +441,14 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "registry:ray_cluster_new", "registry:ray_cluster_edit", "registry:ray_cluster_remove", "registry:ray_cluster_check",
         "registry:server_start", "registry:server_stop", "trajectories:retention", "trajectories:redaction_switch",
         "trajectories:redaction_add", "trajectories:redaction_edit", "trajectories:redaction_delete",
+        "promotion:freeze", "promotion:unfreeze", "promotion:add_target", "promotion:remove_target",
     }  # fmt: skip
     assert all(ROLES[name] == Role.OPERATOR for name in PAGES if name.startswith("webhooks:"))
     assert pages_of(Role.OWNER) == {
         "core:project", "core:archive_project", "core:delete_project", "core:deletion_again", "core:object_delete",
         "core:settings", "core:invite", "core:revoke_invitation", "core:set_member", "core:remove_member", "core:unlock_member", "reviews:override", "reviews:policy_save",
         "reviews:probe_waive", "promotion:create_channel", "promotion:policy_save", "promotion:policy_import",
+        "promotion:segment",
     }  # fmt: skip
 
 
@@ -442,6 +461,7 @@ def key_args(name: str) -> list:
         [UUID(int=1)],
         [UUID(int=1), UUID(int=1)],
         [UUID(int=1), 1],
+        ["x", UUID(int=1)],
         ["x", 1],
         ["x", 1, "tool"],
         [UUID(int=1), "x", 1],

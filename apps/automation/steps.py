@@ -36,7 +36,7 @@ from apps.failures.clusters.store import recluster
 from apps.failures.models import Classification
 from apps.promotion import actions as promotion
 from apps.promotion import preparation
-from apps.promotion.models import GateReport, Promotion, Verdict
+from apps.promotion.models import Approval, Deployment, GateReport, Promotion, Verdict
 from apps.promotion.policies import channel_of, find_channel
 from apps.registry.models import ModelVersion
 from apps.reviews.evidence import lock_of
@@ -315,10 +315,19 @@ def promote(turn: Turn, asked: specs.Promote) -> Outputs:
     if report.verdict != Verdict.PROMOTE:
         raise StepFailed(f"The gate says “{report.verdict}”: {report.report['summary']}")
     flow = turn.run.version
-    move: Promotion = promotion.promote(
-        channel=report.channel, gate_report=report, by=turn.by, reason=f"The flow “{flow.flow}”, version {flow.number}"
-    )
-    return {"model": move.to_version_id, "channel": move.channel.name}
+    moved: Promotion | Deployment | Approval | None = None
+    if "deploy" not in turn.step.jobs:
+        moved = promotion.promote(
+            channel=report.channel,
+            gate_report=report,
+            by=turn.by,
+            reason=f"The flow “{flow.flow}”, version {flow.number}",
+        )
+    if isinstance(moved, Approval):
+        raise StepFailed(f"The policy of {report.channel} asks for two people. Promote it on the report's page.")
+    if moved is None or isinstance(moved, Deployment):
+        turn.job("deploy", Deployment, lambda: moved)  # type: ignore[arg-type, return-value]
+    return {"model": report.candidate.model_version_id, "channel": report.channel.name}
 
 
 def ask(turn: Turn, asked: specs.Ask) -> Outputs:

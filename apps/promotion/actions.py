@@ -19,10 +19,14 @@ from apps.evals.latency import latencies
 from apps.evals.models import EvalRun, LatencyMeasurement, Split
 from apps.notifications.actions import tell_of_override
 from apps.promotion import preparation
-from apps.promotion.announcing import announce_move, announce_report
+from apps.promotion.announcing import announce_proposal, announce_report
 from apps.promotion.conditions import PromotionError, needs_owner, require_deciding_set
+from apps.promotion.deployment import actions as deployments
+from apps.promotion.deployment import fingerprints
+from apps.promotion.freezing import require_not_frozen
 from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, Timing, compare, prefix
-from apps.promotion.models import Channel, GateReport, Promotion
+from apps.promotion.models import Approval, Channel, Deployment, GateReport, Promotion
+from apps.promotion.moves import locked, move, name_of
 from apps.promotion.policies import channel_of, label_of, policy_of, require_keys_allowed
 from apps.promotion.signing import code_hash, document_of, is_genuine, sign
 from apps.promotion.wear import comparison_number
@@ -165,6 +169,8 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
         candidate=str(candidate.model_version),
     )
     announce_report(row)
+    if deployments.has_targets(row.channel):
+        fingerprints.ask_for(candidate.model_version, by=by)  # so that it is there when the version is deployed
     return row
 
 
@@ -244,23 +250,48 @@ def set_initial(*, channel: Channel, version: ModelVersion, by: Any) -> Promotio
     """What production ran before Flywheel knew of it. Only for a channel that has nothing yet."""
     if version.kind == ModelKind.REWARD:
         raise PromotionError(f"{version} is a reward model and no agent; it cannot run in {channel.name}.")
-    channel = _locked(channel)
+    channel = locked(channel)
     if channel.current_id:
         raise PromotionError(f"{channel.name} runs {channel.current} already. Promote through the gate instead.")
-    return _move(channel, version, Promotion.Kind.INITIAL, by, reason="what production ran before")
+    moved = move(channel, version, Promotion.Kind.INITIAL, by, reason="what production ran before")
+    if channel.targets.current().filter(server__isnull=False).exists():
+        deployments.begin(
+            channel=channel, kind=Deployment.Kind.RESTORE, version=version, by=by, reason="It is what the channel runs"
+        )
+    return moved
+
+
+@transaction.atomic
+def set_segment(*, channel: Channel, segment: str, by: Any) -> None:
+    """The environment or the users that the channel serves, as a label; "" none."""
+    channel = locked(channel)
+    before, channel.segment = channel.segment, segment
+    channel.save(update_fields=["segment", "updated_at"])
+    audit(
+        "channel.labelled",
+        project=channel.project,
+        by=by,
+        target=channel,
+        channel=channel.name,
+        before=before,
+        segment=segment,
+    )
 
 
 @transaction.atomic
 def promote(
     *, channel: Channel, gate_report: GateReport, by: Any, reason: str = "", key: ApiKey | None = None
-) -> Promotion:
+) -> Promotion | Deployment | Approval:
     """Moves the channel to the report's candidate. Raises PromotionError where the report does not support it.
 
-    The report must be made for this channel by its present policy, on a frozen hold-out, against what runs now. Who may
-    promote is said by the policy. An owner may override another verdict, and decides what `needs_owner` says. `key`: the API key that asks, `by` is then
-    who created it; a key overrides nothing. Raises PermissionDenied.
+    The report must be made for this channel by its present policy, on a frozen hold-out, against what runs now. Who may promote is
+    said by the policy. An owner may override another verdict, and decides what `needs_owner` says. `key`: the API key that asks, `by`
+    is then who created it; a key overrides nothing. Raises PermissionDenied.
+
+    A channel with targets gets a Deployment, which moves it when all of them serve the candidate. Where the policy asks for two
+    people, the first one's consent is an Approval, and nothing moves yet.
     """
-    channel = _locked(channel)
+    channel = locked(channel)
     candidate = gate_report.candidate.model_version
     baseline = gate_report.baseline.model_version
     if channel.pk != gate_report.channel_id:
@@ -304,7 +335,10 @@ def promote(
         )
     require_keys_allowed(channel, policy, key)
     get_membership(by, channel.project.slug, Role.OWNER if overridden else Role(policy.promoters))
-    move = _move(
+    require_not_frozen(channel)
+    if policy.two_people and (waiting := _first_of_two(gate_report, policy, by, reason.strip())):
+        return waiting
+    moved = _bring(
         channel,
         candidate,
         Promotion.Kind.PROMOTE,
@@ -316,79 +350,129 @@ def promote(
     )
     if overridden:
         tell_of_override(
-            project=channel.project, by=by, subject=f"{move.to_version} was promoted to {channel.name} against the gate",
-            page=gate_report.get_absolute_url(), key=f"override:{move.pk}",
+            project=channel.project, by=by, subject=f"{candidate} was promoted to {channel.name} against the gate",
+            page=gate_report.get_absolute_url(), key=f"override:{gate_report.pk}",
         )  # fmt: skip
-    return move
+    return moved
+
+
+def _first_of_two(gate_report: GateReport, policy: Policy, by: Any, reason: str) -> Approval | None:
+    """The consent of `by`, where nobody else's is there yet. One of the two needs the policy's role of approvers. Raises
+    PromotionError where the same person asks again."""
+    row, new = Approval.objects.get_or_create(
+        gate_report=gate_report, by=by, defaults={"by_name": name_of(by), "reason": reason}
+    )
+    others = [other for other in gate_report.approvals.exclude(pk=row.pk) if _may_still(other, gate_report, policy)]
+    roles = [role_in(gate_report.project, person) for person in (by, *(other.by for other in others))]
+    needed = Role(policy.approvers)
+    if others and any(role and role.rank >= needed.rank for role in roles):
+        return None
+    if not new:
+        who = f"an {needed.label.lower()}" if others else "another person"
+        raise PromotionError(
+            f"You have approved this promotion. The policy of {gate_report.channel} asks for two people: {who} has to approve it, too."
+        )
+    audit(
+        "channel.proposed", project=gate_report.project, by=by, target=gate_report.channel, channel=gate_report.channel.name,
+        version=str(gate_report.candidate.model_version), version_id=gate_report.candidate.model_version_id,
+        report_id=str(gate_report.pk), about=[gate_report.candidate.model_version, gate_report], reason=reason,
+    )  # fmt: skip
+    announce_proposal(row)
+    return row
+
+
+def _may_still(row: Approval, gate_report: GateReport, policy: Policy) -> bool:
+    """Whoever has left, or has a smaller role now, counts no more."""
+    role = role_in(gate_report.project, row.by)
+    return role is not None and role.rank >= Role(policy.promoters).rank
+
+
+def role_in(project: Any, user: Any) -> Role | None:
+    found = (
+        project.memberships.filter(user=user, user__is_active=True).values_list("role", flat=True).first()
+        if user
+        else None
+    )
+    return Role(found) if found else None
+
+
+def _bring(
+    channel: Channel, version: ModelVersion, kind: Promotion.Kind, by: Any, **given: Any
+) -> Promotion | Deployment:
+    """At once where the channel has no targets, else by a deployment."""
+    if deployments.has_targets(channel):
+        return deployments.begin(channel=channel, kind=Deployment.Kind(kind), version=version, by=by, **given)
+    return move(channel, version, kind, by, **given)
 
 
 @transaction.atomic
 def rollback(
-    *, channel: Channel, by: Any, reason: str = "", key: ApiKey | None = None, from_version: str = ""
-) -> Promotion:
-    """Moves the channel back to what ran before. Repeated, it goes back further, unless `from_version` names what is to be
-    taken back: what ran when somebody looked. `key`: the API key that asks.
+    *,
+    channel: Channel,
+    by: Any,
+    reason: str = "",
+    key: ApiKey | None = None,
+    from_version: str = "",
+    to_version: str = "",
+) -> Promotion | Deployment:
+    """Moves the channel back to what ran before, or to `to_version`: any that it ran. Repeated, it goes back further, unless
+    `from_version` names what is to be taken back: what ran when somebody looked. It stops a deployment that runs, and no freeze
+    holds it up. `key`: the API key that asks.
 
-    Raises PromotionError; PermissionDenied for a key that the policy does not allow.
+    Raises PromotionError; PermissionDenied for a key that the policy does not allow, and for what only an owner may: to go back to
+    a version that was itself taken back.
     """
-    channel = _locked(channel)
+    channel = locked(channel)
     require_keys_allowed(channel, policy_of(channel)[0], key)
     if from_version and from_version != str(channel.current):
         raise PromotionError(
             f"{channel.name} runs {channel.current} now, not {from_version}. Look again before you roll back."
         )
-    target = previous_of(channel)
+    target = _earlier(channel, to_version, by, key) if to_version else previous_of(channel)
     if target is None:
         raise PromotionError(f"{channel.name} has run nothing before; there is nothing to go back to.")
     if policy_of(channel)[0].rollback_needs_reason and not reason.strip():
         raise PromotionError(f"Enter a reason: the policy of {channel.name} asks for one.")
-    return _move(channel, target, Promotion.Kind.ROLLBACK, by, reason=reason.strip(), actor_label=label_of(key))
+    return _bring(channel, target, Promotion.Kind.ROLLBACK, by, reason=reason.strip(), actor_label=label_of(key))
 
 
 def previous_of(channel: Channel) -> ModelVersion | None:
-    """What ran before the current version: forward moves are pushed, a rollback takes the last one off."""
+    """What ran before the current version: forward moves are pushed, a rollback takes off those above what it goes to."""
     moves = channel.forward_moves()
     return moves[-2].to_version if len(moves) > 1 else None
 
 
-def _locked(channel: Channel) -> Channel:
-    return Channel.objects.select_for_update(of=("self",)).select_related("project", "current").get(pk=channel.pk)
+@dataclass(frozen=True)
+class Earlier:
+    """A version that a channel ran. `taken_back`: a rollback ended its time last, so going to it again needs an owner."""
+
+    version: ModelVersion
+    last_live: Any
+    taken_back: bool
 
 
-def _move(
-    channel: Channel,
-    version: ModelVersion,
-    kind: Promotion.Kind,
-    by: Any,
-    *,
-    reason: str,
-    gate_report: GateReport | None = None,
-    **detail: Any,
-) -> Promotion:
-    promotion = Promotion.objects.create(
-        channel=channel,
-        kind=kind,
-        from_version=channel.current,
-        to_version=version,
-        gate_report=gate_report,
-        reason=reason,
-        by=by,
-    )
-    audit(
-        f"channel.{kind}",
-        project=channel.project,
-        by=by,
-        target=channel,
-        channel=channel.name,
-        source=str(channel.current) if channel.current else None,
-        version=str(version),
-        version_id=version.pk,
-        report_id=str(gate_report.pk) if gate_report else None,
-        about=[version, channel.current, gate_report],
-        reason=reason,
-        **detail,
-    )
-    channel.current = version
-    channel.save(update_fields=["current", "updated_at"])
-    announce_move(promotion)
-    return promotion
+def earlier_versions(channel: Channel) -> list[Earlier]:
+    """Those that a rollback can go to, the last one live first; without what is live."""
+    last: dict[int, tuple[ModelVersion, Any]] = {}
+    back: dict[int, bool] = {}
+    for moved in channel.promotions.select_related("from_version", "to_version").order_by("at", "pk"):
+        if moved.from_version is not None:
+            last.pop(moved.from_version_id, None)
+            last[moved.from_version_id] = (moved.from_version, moved.at)
+            back[moved.from_version_id] = moved.kind == Promotion.Kind.ROLLBACK
+    last.pop(channel.current_id, None)
+    return [Earlier(version, at, back[pk]) for pk, (version, at) in reversed(last.items())]
+
+
+def _earlier(channel: Channel, name: str, by: Any, key: ApiKey | None) -> ModelVersion:
+    """Raises PromotionError, PermissionDenied."""
+    if name == str(channel.current):
+        raise PromotionError(f"{channel.name} runs {name} already.")
+    found = next((one for one in earlier_versions(channel) if str(one.version) == name), None)
+    if found is None:
+        raise PromotionError(f"{channel.name} has never run {name}. Promote it by a gate report.")
+    if found.taken_back:
+        if key:
+            raise PermissionDenied(f"{name} was rolled back; an owner may go back to it, on the page.")
+        get_membership(by, channel.project.slug, Role.OWNER)
+    return found.version

@@ -6,10 +6,12 @@ from typing import Any
 
 from django.urls import reverse
 
+from apps.core.actions import audit
 from apps.evals.models import EvalRun
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
-from apps.promotion.models import Channel, GateReport, Promotion
+from apps.promotion.deployment.models import Deployment
+from apps.promotion.models import Approval, Channel, Freeze, GateReport, Promotion
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
 
@@ -59,13 +61,28 @@ def move_json(move: Promotion) -> dict[str, Any]:
         "id": move.pk,
         "kind": move.kind,
         "channel": move.channel.name,
-        "from_version": str(move.from_version) if move.from_version else None,
-        "to_version": str(move.to_version),
+        "from_version": move.from_name or None,
+        "to_version": move.to_name,
         "reason": move.reason,
-        "by": move.by.get_username() if move.by else None,
+        "by": move.by_name or None,
         "gate_report": str(move.gate_report_id) if move.gate_report_id else None,
         "at": move.at,
+        "overridden": move.overridden,
+        "deployment": str(move.deployment_id) if move.deployment_id else None,
+        "proof": [
+            {
+                "target": row["name"],
+                "state": row["state"],
+                "level": row["proof"].get("level"),
+                "sentence": row["sentence"],
+            }
+            for row in move.proof
+        ],
     }
+
+
+def channel_page(channel: Channel) -> str:
+    return reverse("promotion:channel", args=[channel.project.slug, channel.name])
 
 
 def announce_move(move: Promotion) -> None:
@@ -77,12 +94,82 @@ def announce_move(move: Promotion) -> None:
         project=channel.project, event=event, subject=f"{channel}: {move.from_version} → {move.to_version}",
         data={
             "promotion": move_json(move), "api": reverse("promotion_api:channel", args=[channel.name]),
-            "page": reverse("promotion:models", args=[channel.project.slug]),
+            "page": channel_page(channel),
         },
     )  # fmt: skip
     did = "was rolled back" if event == Event.ROLLBACK_MADE else "now runs a promoted version"
     notify(
         topic=Topic(event.value), project=channel.project, by=move.by, key=f"move:{move.pk}",
         subject=f"{channel.name} {did}: {move.from_version or 'nothing'} → {move.to_version}",
-        page=reverse("promotion:models", args=[channel.project.slug]),
+        page=channel_page(channel),
+    )  # fmt: skip
+
+
+def announce_failed_deployment(job: Deployment) -> None:
+    """To people and webhooks, and in the audit log: what failed where, and what serves on."""
+    channel = job.channel
+    page = reverse("promotion:deployment", args=[job.project.slug, channel.name, job.pk])
+    serves = f"{channel.current} still serves" if channel.current else "nothing is live"
+    subject = f"{job.version} was not deployed to {channel}: {serves}"
+    failed = [{"target": row["name"], "sentence": row["sentence"]} for row in job.outcomes if row["state"] == "failed"]
+    audit(
+        "deployment.failed", project=job.project, by=None, target=job, about=[channel, job.version], name=job.name,
+        reason=job.error, channel=channel.name,
+    )  # fmt: skip
+    announce(
+        project=job.project, event=Event.DEPLOYMENT_FAILED, subject=subject,
+        data={
+            "deployment": str(job.pk), "channel": channel.name, "version": str(job.version), "kind": job.kind,
+            "serves": str(channel.current) if channel.current else None, "error": job.error, "failed": failed, "page": page,
+            "api": reverse("promotion_api:deployment", args=[channel.name, job.pk]),
+        },
+    )  # fmt: skip
+    notify(
+        topic=Topic.DEPLOYMENT_FAILED, project=job.project, subject=subject, page=page, key=f"deployment:{job.pk}",
+        excerpt=job.error,
+    )  # fmt: skip
+
+
+def announce_restored(job: Deployment) -> None:
+    audit(
+        "deployment.restored", project=job.project, by=job.created_by, target=job, about=[job.channel, job.version],
+        name=job.name, reason=job.reason, channel=job.channel.name,
+    )  # fmt: skip
+
+
+def announce_freeze(row: Freeze) -> None:
+    """That a channel was frozen, or that it is no longer."""
+    channel, lifted = row.channel, row.lifted_at is not None
+    who = row.lifted_by_name if lifted else row.by_name
+    subject = f"{channel} was {'unfrozen' if lifted else 'frozen'} by {who}"
+    data = {"channel": channel.name, "frozen": not lifted, "reason": row.reason, "until": row.until, "by": who}
+    announce(
+        project=channel.project,
+        event=Event.CHANNEL_FROZEN,
+        subject=subject,
+        data=data | {"page": channel_page(channel)},
+    )
+    notify(
+        topic=Topic.FROZEN, project=channel.project, subject=subject, page=channel_page(channel), by=None if lifted else row.by,
+        key=f"freeze:{row.pk}:{'lifted' if lifted else 'set'}",
+    )  # fmt: skip
+
+
+def announce_proposal(row: Approval) -> None:
+    """The first of two consents: somebody else has to look."""
+    report = row.gate_report
+    subject = (
+        f"{row.by_name} wants to promote {report.candidate.model_version} to {report.channel}: a second person decides"
+    )
+    page = reverse("promotion:report", args=[report.project.slug, report.pk])
+    announce(
+        project=report.project, event=Event.PROMOTION_PROPOSED, subject=subject,
+        data={
+            "gate_report": str(report.pk), "channel": report.channel.name, "version": str(report.candidate.model_version),
+            "by": row.by_name, "reason": row.reason, "page": page,
+        },
+    )  # fmt: skip
+    notify(
+        topic=Topic.PROPOSED, project=report.project, by=row.by, subject=subject, page=page, key=f"proposal:{row.pk}",
+        excerpt=row.reason,
     )  # fmt: skip

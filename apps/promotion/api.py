@@ -46,6 +46,13 @@ MOVE = {
         "by": NULLABLE | {"description": "Who; of an API key whoever created it"},
         "gate_report": {"type": ["string", "null"], "format": "uuid"},
         "at": {"type": "string", "format": "date-time"},
+        "overridden": {"type": "boolean", "description": "Against the gate, by an owner"},
+        "deployment": {"type": ["string", "null"], "format": "uuid"},
+        "proof": {
+            "type": "array",
+            "description": "What was proved on each target before the channel moved",
+            "items": {"type": "object"},
+        },
     },
 }
 CHANNELS_EXAMPLE = OpenApiExample(

@@ -2,6 +2,7 @@ from django.urls import path
 
 from apps.promotion import api, channels_api, effects_api, preparation_api, reports_api
 from apps.promotion.pulling import api as pulling
+from apps.promotion.deployment import api as deployment_api
 
 app_name = "promotion_api"
 urlpatterns = [
@@ -14,6 +15,14 @@ urlpatterns = [
     path("channels/<slug:name>/promote/", channels_api.promote, name="promote"),
     path("channels/<slug:name>/rollback/", channels_api.rollback, name="rollback"),
     path("lineage/graph/", effects_api.graph, name="graph"),
+    path("channels/<slug:name>/restore/", deployment_api.restore, name="restore"),
+    path("channels/<slug:name>/segment/", deployment_api.segment, name="segment"),
+    path("channels/<slug:name>/freeze/", deployment_api.freeze, name="freeze"),
+    path("channels/<slug:name>/targets/", deployment_api.targets, name="targets"),
+    path("channels/<slug:name>/targets/<int:pk>/", deployment_api.target, name="target"),
+    path("channels/<slug:name>/deployments/", deployment_api.deployments, name="deployments"),
+    path("channels/<slug:name>/deployments/<uuid:pk>/", deployment_api.deployment, name="deployment"),
+    path("channels/<slug:name>/deployments/<uuid:pk>/stop/", deployment_api.stop, name="deployment_stop"),
     path("gate-reports/", reports_api.collection, name="gate_reports"),
     path("gate-reports/preparation/", preparation_api.pair, name="preparation"),
     path("gate-reports/<uuid:pk>/", reports_api.item, name="gate_report"),

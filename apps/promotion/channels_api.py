@@ -21,8 +21,9 @@ from apps.evals.lookups import find_set, form_of
 from apps.promotion import actions
 from apps.promotion.announcing import move_json
 from apps.promotion.api import MOVE, MOVE_EXAMPLE, find_channel
+from apps.promotion.deployment.api import DEPLOYMENT, deployment_json
 from apps.promotion.gate.policy import Policy, as_toml, from_toml, from_values
-from apps.promotion.models import PromotionPolicy
+from apps.promotion.models import Approval, Deployment, Promotion, PromotionPolicy
 from apps.promotion.policies import policy_of, save_policy, values_of
 from apps.promotion.reports_api import find_report
 from apps.promotion.wear import plan_for, wear_of
@@ -47,10 +48,11 @@ class Promote(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class RollBack(Struct, forbid_unknown_fields=True, kw_only=True):
     """A reason is needed where the channel's policy asks for one. `from_version`: only if this version is live, so that the same
-    request sent twice goes back once."""
+    request sent twice goes back once. `to_version`: any version that the channel ran, instead of the one before."""
 
     reason: Sentence = ""
     from_version: Sentence = ""
+    to_version: Sentence = ""
 
 
 POLICY = {
@@ -106,6 +108,13 @@ PLAN_EXAMPLE = OpenApiExample(
         "wear": {"tasks": 120, "evaluations": 3, "views": 2, "level": 0.0017, "factor": 1.3, "fresh_tasks_due": False},
     },
 )  # fmt: skip
+BEGUN = {
+    "type": "object",
+    "properties": {
+        "deployment": DEPLOYMENT,
+        "approval": {"type": "object", "description": "The first of two: {by, reason, at}"},
+    },
+}
 MOST = 50  # versions told
 
 
@@ -148,8 +157,9 @@ def policy(request: Request, name: str) -> Response | HttpResponse:
 
 @extend_schema(
     operation_id="v1_channels_promote", request={JSON: json_schema(Promote)},
-    responses=described({200: MOVE}, 400, 403, 404, 409), examples=[PROMOTE_EXAMPLE, MOVE_EXAMPLE],
-    description="Promotes a report's candidate. An API key may do so only where the channel's policy allows it and the gate "
+    responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409), examples=[PROMOTE_EXAMPLE, MOVE_EXAMPLE],
+    description="Promotes a report's candidate. 202 where the channel has targets (`deployment` brings it there, and then the channel "
+    "moves) or its policy asks for two people (`approval`: somebody else has to approve it). An API key may do so only where the channel's policy allows it and the gate "
     "says “promote”: to override the gate is a decision of a person, on the page.",
 )  # fmt: skip
 @api_view(["POST"])
@@ -157,20 +167,30 @@ def promote(request: Request, name: str) -> Response:
     channel, asked = find_channel(request, name), form_of(request, Promote)
     report = find_report(request, asked.report)
     given = {"by": request.auth.created_by, "reason": asked.reason, "key": request.auth}
-    return Response(move_json(actions.promote(channel=channel, gate_report=report, **given)))
+    return _moved(actions.promote(channel=channel, gate_report=report, **given))
+
+
+def _moved(moved: Promotion | Deployment | Approval) -> Response:
+    """200 where the channel has moved, 202 where it will."""
+    if isinstance(moved, Promotion):
+        return Response(move_json(moved))
+    if isinstance(moved, Deployment):
+        return Response({"deployment": deployment_json(moved)}, status=202)
+    return Response({"approval": {"by": moved.by_name, "reason": moved.reason, "at": moved.at}}, status=202)
 
 
 @extend_schema(
     operation_id="v1_channels_rollback", request={JSON: json_schema(RollBack)},
-    responses=described({200: MOVE}, 400, 403, 404, 409), examples=[BACK_EXAMPLE, BACK_TO_EXAMPLE],
-    description="Moves a channel back to what ran before, at once; repeated, it goes back further, unless `from_version` names "
-    "what is live. An API key may do so only where the channel's policy allows it. 409 where nothing ran before.",
+    responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409), examples=[BACK_EXAMPLE, BACK_TO_EXAMPLE],
+    description="Moves a channel back to what ran before, or to `to_version`; repeated, it goes back further, unless `from_version` "
+    "names what is live. 202 where the channel has targets: `deployment` looks whether they still hold it, and stops what else is being "
+    "deployed. A freeze does not hold it up. An API key may do so only where the channel's policy allows it. 409 where nothing ran before.",
 )  # fmt: skip
 @api_view(["POST"])
 def rollback(request: Request, name: str) -> Response:
     channel, asked = find_channel(request, name), form_of(request, RollBack)
     given = {"by": request.auth.created_by, "key": request.auth} | plain(asked)
-    return Response(move_json(actions.rollback(channel=channel, **given)))
+    return _moved(actions.rollback(channel=channel, **given))
 
 
 @extend_schema(

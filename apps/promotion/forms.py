@@ -9,7 +9,7 @@ from apps.core.models import Role
 from apps.promotion.gate.policy import FIELDS, Field, Policy, from_toml, from_values
 from workers.lib.typed import FormError, plain
 
-PROMOTING = ("promoters", "api_keys", "rollback_needs_reason")
+PROMOTING = ("promoters", "two_people", "approvers", "api_keys", "rollback_needs_reason")
 DECIDING = ("eval_set", "min_tasks", "alpha", "sequential")
 SAID_BY_VALUE = ("role", "yes or no", "name")  # units that add nothing to a value
 
@@ -67,7 +67,7 @@ def in_words(policy: Policy) -> list[tuple[Field, str]]:
 
 
 def _field(name: str, value: Any, label: str, help_text: str) -> forms.Field:
-    if name == "promoters":
+    if name in ("promoters", "approvers"):
         roles = [(role.value, role.label) for role in Role.ENGINEER.upward]
         return forms.ChoiceField(choices=roles, label=label, help_text=help_text)
     if isinstance(value, str):

@@ -1,7 +1,7 @@
 from django.urls import path
 
 from apps.promotion import views
-from apps.promotion.pages import effect, files, graph, pair, planning, policy
+from apps.promotion.pages import channel, effect, files, graph, pair, planning, policy
 
 app_name = "promotion"
 urlpatterns = [
@@ -22,6 +22,16 @@ urlpatterns = [
     path("wear/<uuid:pk>/", planning.wear, name="wear"),
     path("reports/<uuid:pk>/file/", views.report_file, name="report_file"),
     path("channels/", policy.create_channel, name="create_channel"),
+    path("channels/<slug:name>/", channel.channel, name="channel"),
+    path("channels/<slug:name>/status/", channel.status, name="channel_status"),
+    path("channels/<slug:name>/restore/", channel.restore, name="restore"),
+    path("channels/<slug:name>/segment/", channel.segment, name="segment"),
+    path("channels/<slug:name>/freeze/", channel.freeze, name="freeze"),
+    path("channels/<slug:name>/unfreeze/", channel.unfreeze, name="unfreeze"),
+    path("channels/<slug:name>/targets/", channel.add_target, name="add_target"),
+    path("channels/<slug:name>/targets/<int:pk>/remove/", channel.remove_target, name="remove_target"),
+    path("channels/<slug:name>/deployments/<uuid:pk>/", channel.deployment, name="deployment"),
+    path("channels/<slug:name>/deployments/<uuid:pk>/stop/", channel.stop, name="deployment_stop"),
     path("channels/<slug:name>/policy/", policy.policy, name="policy"),
     path("channels/<slug:name>/policy/save/", policy.policy_save, name="policy_save"),
     path("channels/<slug:name>/policy/import/", policy.policy_import, name="policy_import"),

@@ -21,8 +21,9 @@ from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun
 from apps.promotion import actions
 from apps.promotion.conditions import needs_owner
+from apps.promotion.freezing import freeze_of
 from apps.promotion.gate.types import points
-from apps.promotion.models import Channel, GateReport, Promotion
+from apps.promotion.models import Approval, Channel, Deployment, GateReport, Promotion
 from apps.promotion.pages.pair import pair_of
 from apps.promotion.policies import PRODUCTION, channel_of, policy_of
 from apps.promotion.pulling.card import card_of
@@ -193,6 +194,10 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "signed": is_genuine(row),
             "owner_decides": needs_owner(row.channel, row, policy),
             "promotions": row.promotions.select_related("by"),
+            "approvals": row.approvals.all(),
+            "two_people": policy.two_people,
+            "freeze": freeze_of(row.channel),
+            "deployment": row.deployments.order_by("-created_at").first(),
             "figure": intervals(
                 [check["title"] for check in measured],
                 [check["difference"] for check in measured],
@@ -260,8 +265,10 @@ def promote(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         GateReport.objects.select_related("baseline", "candidate", "channel"), project=project, pk=pk
     )
     try:
-        move = actions.promote(channel=row.channel, gate_report=row, by=request.user, reason=reason_of(request))
-        messages.success(request, f"{move.to_version} is live in {move.channel}.")
+        moved = actions.promote(channel=row.channel, gate_report=row, by=request.user, reason=reason_of(request))
+        messages.success(request, said_of(moved))
+        if isinstance(moved, Deployment):
+            return redirect("promotion:channel", project.slug, row.channel.name)
     except (actions.PromotionError, PermissionDenied) as error:
         messages.error(request, str(error))
     return redirect("promotion:report", project.slug, pk)
@@ -273,8 +280,22 @@ def rollback(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     channel = get_object_or_404(Channel, project=project, name=name)
     try:
         seen = request.POST.get("from_version", "")
-        move = actions.rollback(channel=channel, by=request.user, reason=reason_of(request), from_version=seen)
-        messages.success(request, f"{channel} is back on {move.to_version}.")
-    except actions.PromotionError as error:
+        moved = actions.rollback(
+            channel=channel, by=request.user, reason=reason_of(request), from_version=seen,
+            to_version=request.POST.get("to_version", ""),
+        )  # fmt: skip
+        messages.success(request, said_of(moved))
+    except (actions.PromotionError, PermissionDenied) as error:
         messages.error(request, str(error))
-    return redirect("promotion:models", project.slug)
+    return redirect("promotion:channel", project.slug, channel.name)
+
+
+def said_of(moved: Promotion | Deployment | Approval) -> str:
+    if isinstance(moved, Deployment):
+        return f"{moved.version} is being brought to the targets of {moved.channel}. The channel moves when all of them serve it."
+    if isinstance(moved, Approval):
+        return "You have approved this promotion. The policy asks for two people: somebody else has to approve it here, too."
+    back = moved.kind == Promotion.Kind.ROLLBACK
+    return (
+        f"{moved.channel} is back on {moved.to_version}." if back else f"{moved.to_version} is live in {moved.channel}."
+    )

@@ -12,7 +12,7 @@ from django.utils import timezone
 from apps.core.kinds import job_models
 from apps.core.models import Job
 from apps.registry.artifacts import local_path
-from apps.registry.engines import server_of
+from apps.registry.engines import adapter_name, server_of
 from apps.registry.models import AdapterSlots, ModelVersion, Server
 from apps.registry.servers import address_of
 from workers.lib.adapter_serving import ROLLOUT_PREFIX
@@ -32,7 +32,7 @@ def load_for(job: Job, version: ModelVersion, engine: dict[str, Any] | None) -> 
     AdapterSlots.objects.get_or_create(base_url=server.base_url)
     with transaction.atomic():
         row = AdapterSlots.objects.select_for_update().get(base_url=server.base_url)
-        name, there = engine["model"], Adapters(address_of(server), server.kind)
+        name, there = adapter_name(version), Adapters(address_of(server), server.kind)
         loaded, uses = there.names(), without_ended(row.adapters)
         if name not in loaded:
             for other in to_unload(loaded, uses | sampled_from(loaded), slots_of(server)):

@@ -70,7 +70,8 @@ def choose(version: ModelVersion, wanted: str = AUTO, *, serving: bool = False) 
         reasons = []
         for holder in known:
             if not (reason := why_not_loaded(holder.server, version)):
-                return _on(holder, adapter_name(version), wanted, adapter=version)
+                name = asked_as(holder.server, holder.served_as, adapter_name(version))
+                return _on(holder, name, wanted, adapter=version)
             reasons.append(reason)
         if wanted == AUTO:
             return _in_process(wanted)
@@ -160,6 +161,11 @@ def rank_of(adapter: ModelVersion) -> int:
 def adapter_name(version: ModelVersion) -> str:
     """What an adapter is called on a server: by its content, so that one name never stands for two."""
     return f"{ADAPTER_PREFIX}{version.digest[:24]}"
+
+
+def asked_as(server: Server, base_served_as: str, name: str) -> str:
+    """The `model` with which an adapter that was loaded as `name` is asked: SGLang answers with the bare base to its name alone."""
+    return f"{base_served_as}:{name}" if server.kind == ServerKind.SGLANG else name
 
 
 def with_limits(

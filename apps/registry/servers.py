@@ -140,9 +140,8 @@ def remove_server(*, server: Server, by: Any) -> None:
         with transaction.atomic():
             server.delete()
     except ProtectedError as error:
-        raise ServerError(
-            f"{name} is used by {uses_of(Server.objects.get(pk=pk))}, so it cannot be removed."
-        ) from error
+        uses = uses_of(Server.objects.get(pk=pk)) or ", ".join(sorted(map(str, error.protected_objects)))
+        raise ServerError(f"{name} is used by {uses}, so it cannot be removed.") from error
     audit("server.removed", project=server.project, by=by, name=name, base_url=server.base_url)
 
 

@@ -13,6 +13,7 @@ from celery import current_app
 from django.conf import settings
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import transaction
+from django.db.models import ProtectedError
 from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils import timezone
@@ -58,6 +59,14 @@ def announce(*, project: Project, event: Event, subject: str, data: dict[str, An
         )
         transaction.on_commit(wake)
     return len(hooks)
+
+
+def send_to(*, hook: Webhook, event: Event, subject: str, data: dict[str, Any]) -> Delivery:
+    """Queues an event for one webhook, whatever it has chosen, in the caller's transaction."""
+    body = _body(event, {"project": hook.project.slug} | data)
+    row = Delivery.objects.create(webhook=hook, event=event, subject=subject[:200], body=body)
+    transaction.on_commit(wake)
+    return row
 
 
 def _body(event: str, data: dict[str, Any]) -> str:
@@ -128,8 +137,16 @@ def edit_webhook(
 
 @transaction.atomic
 def delete_webhook(*, hook: Webhook, by: Any) -> None:
+    """Raises WebhookError where something depends on it."""
     _audit("deleted", hook, by)
-    hook.delete()
+    try:
+        with transaction.atomic():
+            hook.delete()
+    except ProtectedError as error:
+        used = ", ".join(sorted({str(row.channel) for row in error.protected_objects if hasattr(row, "channel")}))
+        raise WebhookError(
+            f"Deployments of {used or 'a channel'} go to this webhook. Remove it from the targets first."
+        ) from error
 
 
 @transaction.atomic

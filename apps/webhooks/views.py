@@ -95,7 +95,11 @@ def edit(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 @project_view(Role.OPERATOR)
 def delete(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     hook = _hook(project, pk)
-    actions.delete_webhook(hook=hook, by=request.user)
+    try:
+        actions.delete_webhook(hook=hook, by=request.user)
+    except WebhookError as error:
+        messages.error(request, str(error))
+        return redirect("webhooks:detail", project.slug, pk)
     messages.success(request, f"The webhook “{hook}” and its log are deleted.")
     return redirect("webhooks:list", project.slug)
 

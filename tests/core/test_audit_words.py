@@ -40,7 +40,7 @@ COMPUTED: dict[str, dict[str, list[str]]] = {
         "f'failure.{kind}'": [f"failure.{kind}" for kind in ("decided", "split", "assigned", "marked")]
     },
     "failures/judge/rubrics.py": {"TRIED": ["rubric.tried"], "TRY_ENDED": ["rubric.try_ended"]},
-    "promotion/actions.py": {"f'channel.{kind}'": [f"channel.{kind}" for kind in Promotion.Kind]},
+    "promotion/moves.py": {"f'channel.{kind}'": [f"channel.{kind}" for kind in Promotion.Kind]},
     "trajectories/actions/arrivals.py": {"f'{kind}.retried'": ["arrival.retried", "trace.retried"]},
     "trajectories/actions/bulk.py": {"f'trajectories.{change.kind}'": [f"trajectories.{kind}" for kind in ("tag", "untag", "outcome")]},
     "trajectories/actions/redaction.py": {"action": ["redaction.enabled", "redaction.disabled"]},

@@ -619,6 +619,14 @@ class CheckServer(Job, kw_only=True):
     dialect: Literal["native", "text", "responses"] = "native"
 
 
+class Fingerprint(Job, kw_only=True):
+    """The log-probabilities that a model gives `text`, and those of its base where it is an adapter."""
+
+    model: Model
+    text: Text
+    dtype: str = "float32"
+
+
 class RayJob(Job, kw_only=True):
     """A run's folder as a job on a Ray cluster. `package` and `secrets` are files: the zipped folder, and {submission, env}, which only
     the owner of the process reads. `alarms` and `method` as in the run's settings."""
@@ -709,6 +717,7 @@ SPECS: dict[str, type[Job]] = {
     "write_variants": WriteVariants,
     "search_prompts": SearchPrompts,
     "check_server": CheckServer,
+    "fingerprint": Fingerprint,
     "ray_job": RayJob,
     "serve": Serve,
     "compare_meaning": CompareMeaning,

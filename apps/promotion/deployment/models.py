@@ -56,7 +56,7 @@ class Target(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.get_kind_display()} {self.server or self.webhook}"
+        return f"{self.channel}: {self.server or self.webhook}"
 
 
 class DeploymentQuerySet(JobQuerySet):

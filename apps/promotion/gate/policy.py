@@ -20,6 +20,8 @@ class Policy(Struct, forbid_unknown_fields=True, frozen=True):
     """Rates and shares are in [0, 1]; errors are probabilities over all comparisons. See FIELDS for what each one means."""
 
     promoters: Literal["engineer", "operator", "owner"] = "engineer"
+    two_people: bool = False
+    approvers: Literal["engineer", "operator", "owner"] = "engineer"
     api_keys: bool = False
     rollback_needs_reason: bool = False
     eval_set: Annotated[str, Meta(max_length=80, pattern=r"^[-a-zA-Z0-9_]*$")] = ""
@@ -45,6 +47,13 @@ class Field:
 FIELDS = {
     "promoters": Field(
         "Who may promote", "role", "This role and those above it. Only an owner can override the gate or fill an empty channel."
+    ),
+    "two_people": Field(
+        "Two people promote", "yes or no",
+        "A second person has to approve a promotion on the report's page, also one that overrides the gate. A rollback needs one.",
+    ),
+    "approvers": Field(
+        "Role of one of the two", "role", "With two people, at least one of them has this role or one above it."
     ),
     "api_keys": Field(
         "API keys may promote, roll back and change this policy", "yes or no",

@@ -1,0 +1,141 @@
+"""Writes of deployments: a channel's targets, and beginning and stopping what brings a version to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from apps.core import jobs
+from apps.core.actions import audit
+from apps.core.models import JobState
+from apps.promotion.conditions import PromotionError
+from apps.promotion.deployment import fingerprints
+from apps.promotion.deployment.models import Deployment, Placement, Target
+from apps.promotion.deployment.places import plan_of
+from apps.promotion.deployment.unloading import leave, unload_soon
+from apps.promotion.models import Channel, GateReport
+from apps.promotion.moves import locked, name_of, notify_listeners
+from apps.registry.actions import ModelError
+from apps.registry.models import ModelVersion, Server
+from apps.webhooks.models import Format, Webhook
+
+MOST = 20  # targets of a channel
+# What stops what: a rollback everything, also another rollback; a promotion a restore.
+RANK = {Deployment.Kind.RESTORE: 0, Deployment.Kind.PROMOTE: 1, Deployment.Kind.ROLLBACK: 2}
+
+
+@transaction.atomic
+def add_target(
+    *, channel: Channel, by: Any, server: Server | None = None, webhook: Webhook | None = None, actor_label: str = ""
+) -> Target:
+    """What the channel runs is brought there at once; the channel does not move. Raises PromotionError."""
+    channel = locked(channel)
+    _require_idle(channel)
+    if channel.targets.current().count() >= MOST:
+        raise PromotionError(f"{channel} has {MOST} targets, which is the most. Remove one first.")
+    place = server or webhook
+    if place is None or (server and webhook) or place.project_id != channel.project_id:
+        raise PromotionError("Choose a server or a webhook of this project.")
+    if webhook and webhook.format != Format.STANDARD:
+        raise PromotionError(f"{webhook} gets Slack messages; a chat cannot acknowledge a deployment.")
+    if server and channel.current:
+        try:
+            plan_of(server, channel.current)
+        except ModelError as error:
+            raise PromotionError(f"{channel} runs {channel.current}, which cannot be served there: {error}") from error
+    kind = Target.Kind.SERVER if server else Target.Kind.WEBHOOK
+    try:
+        with transaction.atomic():
+            target = Target.objects.create(channel=channel, kind=kind, server=server, webhook=webhook, created_by=by)
+    except IntegrityError as error:
+        raise PromotionError(f"{place} is a target of {channel} already.") from error
+    audit(
+        "channel.target_added", project=channel.project, by=by, actor_label=actor_label, target=channel, channel=channel.name,
+        name=str(place), kind=str(kind),
+    )  # fmt: skip
+    if server and channel.current:
+        begin(
+            channel=channel, kind=Deployment.Kind.RESTORE, version=channel.current, by=by, reason=f"{server} was added"
+        )
+    return target
+
+
+@transaction.atomic
+def remove_target(*, target: Target, by: Any, actor_label: str = "") -> None:
+    """What it holds is unloaded. Raises PromotionError while a deployment runs."""
+    channel = locked(target.channel)
+    _require_idle(channel)
+    if not Target.objects.current().filter(pk=target.pk).update(removed_at=timezone.now()):
+        raise PromotionError("This target was removed already.")
+    audit(
+        "channel.target_removed", project=channel.project, by=by, actor_label=actor_label, target=channel,
+        channel=channel.name, name=str(target.server or target.webhook),
+    )  # fmt: skip
+    leave(Placement.objects.filter(target=target))
+    transaction.on_commit(unload_soon)
+    notify_listeners(channel)
+
+
+def _require_idle(channel: Channel) -> None:
+    if active := channel.deployments.active().first():
+        raise PromotionError(f"“{active}” is running. Wait for it, or stop it, before the targets change.")
+
+
+def has_targets(channel: Channel) -> bool:
+    return channel.targets.current().exists()
+
+
+@transaction.atomic
+def begin(
+    *,
+    channel: Channel,
+    kind: Deployment.Kind,
+    version: ModelVersion,
+    by: Any,
+    reason: str = "",
+    gate_report: GateReport | None = None,
+    overridden: bool = False,
+    actor_label: str = "",
+) -> Deployment:
+    """`channel`: as `locked` gave it. A rollback stops what runs; a promotion stops a restore. Raises PromotionError where another
+    deployment runs."""
+    for active in channel.deployments.active().select_for_update():
+        if RANK[kind] <= RANK[Deployment.Kind(active.kind)] and kind != Deployment.Kind.ROLLBACK:
+            raise PromotionError(
+                f"“{active}” is running since {active.created_at:%H:%M} UTC. Wait for it, or stop it on the page of {channel}."
+            )
+        stop(deployment=active, by=by, reason=f"Stopped for a {kind} to {version}.")
+    verb = {"promote": "Promote", "rollback": "Roll back to", "restore": "Load"}[kind]
+    deployment = Deployment(
+        project=channel.project, channel=channel, kind=kind, version=version, from_version=channel.current,
+        gate_report=gate_report, reason=reason, name=f"{verb} {version} in {channel}"[:200],
+        spec={"by": actor_label or name_of(by), "actor_label": actor_label, "overridden": overridden},
+    )  # fmt: skip
+    if kind == Deployment.Kind.PROMOTE:
+        fingerprints.ask_for(version, by=by)
+    return jobs.submit(deployment, by=by)
+
+
+@transaction.atomic
+def stop(*, deployment: Deployment, by: Any, reason: str = "Stopped.") -> bool:
+    """At once, whatever its worker waits for; what it loaded is unloaded. False if it has ended."""
+    row = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk)
+    if row.state == JobState.QUEUED:
+        return jobs.cancel(row, by=by)
+    stopped = row.is_active and jobs.end(row, JobState.CANCELLED, error=reason)
+    if stopped:
+        audit("deployment.stopped", project=row.project, by=by, target=row, name=row.name, reason=reason)
+    return stopped
+
+
+@transaction.atomic
+def restore(*, channel: Channel, by: Any, reason: str) -> Deployment:
+    """Has what the channel runs loaded and proved again on its servers; nothing moves. Raises PromotionError."""
+    channel = locked(channel)
+    if channel.current is None:
+        raise PromotionError(f"Nothing is live in {channel} yet.")
+    if not channel.targets.current().filter(server__isnull=False).exists():
+        raise PromotionError(f"{channel} has no servers as targets.")
+    return begin(channel=channel, kind=Deployment.Kind.RESTORE, version=channel.current, by=by, reason=reason)

@@ -1,0 +1,338 @@
+"""Where a channel is served, by API: targets, deployments, freezes. The key decides the project."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from msgspec import Meta, Struct
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.openapi import JSON, LINE, described, page, results, sent, told
+from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, form_of
+from apps.promotion import freezing
+from apps.promotion.actions import set_segment
+from apps.promotion.api import find_channel
+from apps.promotion.deployment import actions
+from apps.promotion.deployment.models import Deployment, Placement, Target
+from apps.promotion.models import Channel
+from apps.promotion.policies import label_of, policy_of, require_keys_allowed
+from apps.trajectories.api import number_of
+from workers.lib.typed import json_schema
+
+NULLABLE = {"type": ["string", "null"]}
+WHEN = {"type": ["string", "null"], "format": "date-time"}
+OUTCOME = {
+    "type": "object",
+    "required": ["target", "kind", "name", "state", "served_as", "sentence", "proof", "seconds"],
+    "properties": {
+        "target": {"type": "integer"},
+        "kind": {"enum": Target.Kind.values},
+        "name": {"type": "string"},
+        "state": {
+            "enum": ["waiting", "loading", "loaded", "proving", "proved", "live", "failed", "undone", "unreachable"]
+        },
+        "served_as": {"type": "string"},
+        "sentence": {"type": "string", "description": "What was proved and what was not, or what failed"},
+        "proof": {"type": "object", "description": "{level, sentence, canary, gap, move}; {} where nothing was proved"},
+        "seconds": {"type": ["number", "null"]},
+    },
+}
+DEPLOYMENT = {
+    "type": "object",
+    "required": [
+        "id",
+        "channel",
+        "kind",
+        "version",
+        "from_version",
+        "state",
+        "label",
+        "error",
+        "targets",
+        "created_at",
+    ],
+    "properties": {
+        "id": {"type": "string", "format": "uuid"},
+        "channel": {"type": "string"},
+        "kind": {"enum": Deployment.Kind.values},
+        "version": {"type": "string"},
+        "from_version": NULLABLE,
+        "state": {"enum": ["queued", "running", "succeeded", "failed", "cancelled"]},
+        "label": {"type": "string", "description": "What it does now"},
+        "error": {"type": "string"},
+        "reason": {"type": "string"},
+        "by": {"type": "string"},
+        "gate_report": NULLABLE,
+        "targets": {"type": "array", "items": OUTCOME},
+        "created_at": {"type": "string", "format": "date-time"},
+        "finished_at": WHEN,
+    },
+}
+TARGET = {
+    "type": "object",
+    "required": ["id", "kind", "name", "version", "served_as", "proof", "problem"],
+    "properties": {
+        "id": {"type": "integer"},
+        "kind": {"enum": Target.Kind.values},
+        "name": {"type": "string"},
+        "version": NULLABLE | {"description": "The channel's live version, if it is known to be held there"},
+        "served_as": NULLABLE,
+        "proof": {"type": "object"},
+        "problem": {"type": "string", "description": "What the last check found wrong; empty: nothing"},
+        "checked_at": WHEN,
+        "kept": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Earlier versions that are still loaded there",
+        },
+    },
+}
+FREEZE = {
+    "type": "object",
+    "required": ["channel", "frozen", "reason", "until", "by"],
+    "properties": {
+        "channel": {"type": "string"},
+        "frozen": {"type": "boolean"},
+        "reason": {"type": "string"},
+        "until": WHEN,
+        "by": NULLABLE,
+    },
+}
+REASON = Annotated[str, Meta(max_length=2_000, pattern=r"\S")]
+EXAMPLE = {
+    "id": "0d3f0c52-9a51-4b1e-8a4c-0a3d5f2f7c11", "channel": "production", "kind": "promote", "version": "support-v4",
+    "from_version": "support-v3", "state": "running", "label": "Proving", "error": "", "reason": "12 points better", "by": "mara",
+    "gate_report": "6b0c66f7-47a5-4c1c-8f1c-0d6b2e9a5b30",
+    "targets": [{"target": 3, "kind": "server", "name": "gpu-1", "state": "loaded", "served_as": "live-production-support-v4-0d3f0c52",
+                 "sentence": "", "proof": {}, "seconds": 1.4}],
+    "created_at": "2026-11-22T08:00:00Z", "finished_at": None,
+}  # fmt: skip
+TARGET_EXAMPLE = {
+    "id": 3, "kind": "server", "name": "gpu-1", "version": "support-v4", "served_as": "live-production-support-v4-0d3f0c52",
+    "proof": {"level": "weights", "gap": 0.004, "move": 0.99}, "problem": "", "checked_at": "2026-11-22T08:05:00Z",
+    "kept": ["support-v3"],
+}  # fmt: skip
+
+
+class NewTarget(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A server's name, or a webhook's id."""
+
+    server: str = ""
+    webhook: str = ""
+
+
+class NewFreeze(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`until`: with an offset or in UTC; without it somebody has to lift it."""
+
+    reason: REASON
+    until: datetime | None = None
+
+
+def deployment_json(row: Deployment) -> dict[str, Any]:
+    return {
+        "id": str(row.pk),
+        "channel": row.channel.name,
+        "kind": row.kind,
+        "version": str(row.version),
+        "from_version": str(row.from_version) if row.from_version else None,
+        "state": row.state,
+        "label": row.label,
+        "error": row.error,
+        "reason": row.reason,
+        "by": row.spec.get("by", ""),
+        "gate_report": str(row.gate_report_id) if row.gate_report_id else None,
+        "targets": row.outcomes,
+        "created_at": row.created_at,
+        "finished_at": row.finished_at,
+    }
+
+
+def target_json(row: Target, placements: list[Placement]) -> dict[str, Any]:
+    ready = [found for found in placements if found.state == Placement.State.READY]
+    now = next((found for found in ready if found.version_id == row.channel.current_id), None)
+    return {
+        "id": row.pk,
+        "kind": row.kind,
+        "name": str(row.server or row.webhook),
+        "version": str(now.version) if now else None,
+        "served_as": now.served_as if now else None,
+        "proof": now.proof if now else {},
+        "problem": now.problem if now else "",
+        "checked_at": now.checked_at if now else None,
+        "kept": [str(found.version) for found in ready if found is not now],
+    }
+
+
+def targets_of(channel: Channel) -> list[Target]:
+    """With their placements fetched."""
+    rows = channel.targets.current().select_related("server", "webhook", "channel")
+    return list(rows.prefetch_related("placements__version"))
+
+
+def _managing(request: Request, name: str) -> tuple[Channel, dict[str, Any]]:
+    """The channel, and `by` and the label of who changes it. Raises PermissionDenied where its policy allows no keys."""
+    channel = find_channel(request, name)
+    require_keys_allowed(channel, policy_of(channel)[0], request.auth)
+    return channel, {"by": request.auth.created_by, "actor_label": label_of(request.auth)}
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_channels_targets_list", responses=described({200: results(TARGET)}, 404),
+    examples=[told("One server", {"results": [TARGET_EXAMPLE]})],
+    description="Where a channel's version is served, what each place holds, and what was proved there.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_channels_targets_add", request={JSON: json_schema(NewTarget)},
+    responses=described({201: TARGET}, 400, 403, 404, 409), examples=[sent("A server", {"server": "gpu-1"})],
+    description="Adds a server or a webhook as a target. What the channel runs is loaded there at once. Needs a key of an operator, and a "
+    "policy that allows API keys.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def targets(request: Request, name: str) -> Response:
+    if request.method == "GET":
+        rows = targets_of(find_channel(request, name))
+        return Response({"results": [target_json(row, list(row.placements.all())) for row in rows]})
+    channel, acting = _managing(request, name)
+    asked = form_of(request, NewTarget)
+    server = channel.project.servers.filter(name=asked.server).first() if asked.server else None
+    webhook = channel.project.webhooks.filter(pk=_uuid(asked.webhook)).first() if asked.webhook else None
+    return Response(
+        target_json(actions.add_target(channel=channel, server=server, webhook=webhook, **acting), []), status=201
+    )
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+@extend_schema(
+    operation_id="v1_channels_targets_remove", responses=described({204: {"type": "null"}}, 403, 404, 409),
+    description="Removes a target; what was loaded there for the channel is unloaded.",
+)  # fmt: skip
+@api_view(["DELETE"])
+def target(request: Request, name: str, pk: int) -> Response:
+    channel, acting = _managing(request, name)
+    found = channel.targets.current().filter(pk=pk).first()
+    if found is None:
+        raise NotFound("This channel has no such target.")
+    actions.remove_target(target=found, **acting)
+    return Response(status=204)
+
+
+@extend_schema(
+    operation_id="v1_channels_deployments_list", responses=described({200: page(DEPLOYMENT, "integer")}, 400, 404),
+    parameters=[LIMIT, OpenApiParameter("offset", int, description="`next` of the page before")],
+    examples=[told("One that runs", {"results": [EXAMPLE], "next": None})],
+    description="Every deployment of a channel, the newest first, also those that failed.",
+)  # fmt: skip
+@api_view(["GET"])
+def deployments(request: Request, name: str) -> Response:
+    limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 2**31 - 1)
+    rows = find_channel(request, name).deployments.select_related("channel", "version", "from_version")
+    found = list(rows.order_by("-created_at", "-pk")[offset : offset + limit + 1])
+    following = offset + limit if len(found) > limit else None
+    return Response({"results": [deployment_json(row) for row in found[:limit]], "next": following})
+
+
+def find_deployment(channel: Channel, pk: UUID) -> Deployment:
+    """Raises NotFound."""
+    found = channel.deployments.select_related("channel", "version", "from_version").filter(pk=pk).first()
+    if found is None:
+        raise NotFound("This channel has no deployment with this id.")
+    return found
+
+
+@extend_schema(
+    operation_id="v1_channels_deployments_retrieve", responses=described({200: DEPLOYMENT}, 404),
+    examples=[told("One that runs", EXAMPLE)], description="How far a deployment is, on each target.",
+)  # fmt: skip
+@api_view(["GET"])
+def deployment(request: Request, name: str, pk: UUID) -> Response:
+    return Response(deployment_json(find_deployment(find_channel(request, name), pk)))
+
+
+@extend_schema(
+    operation_id="v1_channels_deployments_stop", request=None, responses=described({200: DEPLOYMENT}, 403, 404, 409),
+    examples=[told("One that runs", EXAMPLE | {"state": "cancelled"})],
+    description="Stops a deployment at once. What it loaded is unloaded; what was live stays live.",
+)  # fmt: skip
+@api_view(["POST"])
+def stop(request: Request, name: str, pk: UUID) -> Response:
+    channel, acting = _managing(request, name)
+    found = find_deployment(channel, pk)
+    actions.stop(deployment=found, by=acting["by"], reason=f"Stopped by {acting['actor_label']}.")
+    found.refresh_from_db()
+    return Response(deployment_json(found))
+
+
+@extend_schema(
+    operation_id="v1_channels_restore", request=None, responses=described({202: DEPLOYMENT}, 403, 404, 409),
+    examples=[told("Begun", EXAMPLE | {"kind": "restore", "state": "queued"}, "202")],
+    description="Has what is live loaded and proved again on the channel's servers; the channel does not move.",
+)  # fmt: skip
+@api_view(["POST"])
+def restore(request: Request, name: str) -> Response:
+    channel, acting = _managing(request, name)
+    row = actions.restore(channel=channel, by=acting["by"], reason=f"Asked for by {acting['actor_label']}")
+    return Response(deployment_json(row), status=202)
+
+
+def freeze_json(channel: Channel) -> dict[str, Any]:
+    row = freezing.freeze_of(channel)
+    return {
+        "channel": channel.name, "frozen": row is not None, "reason": row.reason if row else "",
+        "until": row.until if row else None, "by": row.by_name if row else None,
+    }  # fmt: skip
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_channels_freeze_read", responses=described({200: FREEZE}, 404),
+    description="Whether a channel is frozen, until when and why.",
+)  # fmt: skip
+@extend_schema(
+    methods=["PUT"], operation_id="v1_channels_freeze", request={JSON: json_schema(NewFreeze)},
+    responses=described({200: FREEZE}, 400, 403, 404, 409),
+    examples=[sent("Over the holidays", {"reason": "Holidays", "until": "2026-12-28T08:00:00Z"})],
+    description="Freezes a channel: nobody promotes until then. A rollback stays possible. Needs a key of an operator.",
+)  # fmt: skip
+@extend_schema(
+    methods=["DELETE"], operation_id="v1_channels_unfreeze", responses=described({200: FREEZE}, 403, 404, 409),
+    description="Lifts a freeze.",
+)  # fmt: skip
+@api_view(["GET", "PUT", "DELETE"])
+def freeze(request: Request, name: str) -> Response:
+    channel = find_channel(request, name)
+    if request.method == "PUT":
+        asked = form_of(request, NewFreeze)
+        until = asked.until.replace(tzinfo=UTC) if asked.until and asked.until.tzinfo is None else asked.until
+        freezing.freeze(channel=channel, reason=asked.reason, until=until, by=request.auth.created_by, key=request.auth)
+    elif request.method == "DELETE":
+        freezing.unfreeze(channel=channel, by=request.auth.created_by, key=request.auth)
+    return Response(freeze_json(channel))
+
+
+class Segment(Struct, forbid_unknown_fields=True, kw_only=True):
+    segment: Annotated[str, Meta(max_length=80, pattern=LINE)]
+
+
+@extend_schema(
+    operation_id="v1_channels_segment", request={JSON: json_schema(Segment)},
+    responses=described({200: {"type": "object", "properties": {"channel": {"type": "string"}, "segment": {"type": "string"}}}}, 400, 403, 404),
+    examples=[sent("The customers in Europe", {"segment": "eu"})],
+    description="Labels a channel with the environment or the users that it serves. Needs a key of an owner.",
+)  # fmt: skip
+@api_view(["PUT"])
+def segment(request: Request, name: str) -> Response:
+    channel, acting = _managing(request, name)
+    text = form_of(request, Segment).segment.strip()
+    set_segment(channel=channel, segment=text, by=acting["by"])
+    return Response({"channel": channel.name, "segment": text})

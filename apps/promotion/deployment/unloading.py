@@ -1,0 +1,106 @@
+"""Taking off servers what no channel needs there any more: after a deployment that was undone, for room, and of removed targets."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+from celery import current_app
+from django.db import transaction
+from django.utils import timezone
+from kombu.exceptions import OperationalError as BrokerError
+
+from apps.promotion.deployment.models import Placement, Target
+from apps.promotion.deployment.places import lora_name
+from apps.registry.adapters import sampled_from, slots_of, to_unload, without_ended
+from apps.registry.models import AdapterSlots, Server
+from apps.registry.servers import address_of
+from workers.lib.errors import JobError
+from workers.lib.serving import LOAD_S, Adapters
+
+log = logging.getLogger(__name__)
+UNLOAD = "promotion.unload"
+# A load that was under way when its deployment was stopped may still arrive.
+ARRIVES = timedelta(seconds=LOAD_S + 30)
+
+
+def unload_soon() -> None:
+    """Has a worker unload what leaves; where the broker is away, beat does."""
+    try:
+        current_app.send_task(UNLOAD, retry=False, expires=60)
+    except (BrokerError, OSError) as error:
+        log.warning("What leaves is unloaded later: %s", error)
+
+
+def leave(rows: object) -> None:
+    """`rows`: placements that have to go. In the caller's transaction."""
+    if rows.update(state=Placement.State.LEAVING, at=timezone.now()):  # type: ignore[attr-defined]
+        transaction.on_commit(unload_soon)
+
+
+def unload_leaving() -> int:
+    """Says how many went. What does not answer is tried again by the next round."""
+    gone = 0
+    for row in Placement.objects.filter(state=Placement.State.LEAVING).select_related("target__server").order_by("at"):
+        try:
+            gone += _unload(row)
+        except JobError as error:
+            Placement.objects.filter(pk=row.pk).update(problem=str(error)[:500], checked_at=timezone.now())
+    Target.objects.filter(removed_at__isnull=False, placements=None).delete()
+    return gone
+
+
+def _unload(row: Placement) -> int:
+    server = row.target.server
+    if row.loaded and row.served_as and server and server.base_url and not _shared(row, server):
+        there, name = Adapters(address_of(server), server.kind), lora_name(row.served_as)
+        if name in there.names():
+            if not there.unload(name):
+                raise JobError(f"{server} did not unload {name}.")
+        elif not row.proof and row.at > timezone.now() - ARRIVES:
+            return 0
+    return Placement.objects.filter(pk=row.pk, state=Placement.State.LEAVING).delete()[0]
+
+
+def _shared(row: Placement, server: Server) -> bool:
+    others = Placement.objects.exclude(state=Placement.State.LEAVING).exclude(pk=row.pk)
+    return others.filter(target__server__base_url=server.base_url, served_as=row.served_as).exists()
+
+
+def make_room(server: Server, name: str) -> None:
+    """Has a LoRA slot free for one more adapter: idle ones of evaluations leave first, then versions that channels ran before, the
+    oldest first. What a channel runs now never leaves. Raises JobError where there is no room.
+
+    In a transaction: the row of the address is locked, so that no evaluation's adapter leaves that was just found there.
+    """
+    slots = slots_of(server)
+    AdapterSlots.objects.get_or_create(base_url=server.base_url)
+    row = AdapterSlots.objects.select_for_update().get(base_url=server.base_url)
+    there = Adapters(address_of(server), server.kind)
+    loaded = there.names()
+    if not slots or name in loaded:
+        return
+    uses = without_ended(row.adapters) | sampled_from(loaded)
+    leaving = to_unload(loaded, uses, slots)
+    for old in _kept(server):
+        if len(loaded) - len(leaving) < slots:
+            break
+        if (held := lora_name(old.served_as)) in loaded and held not in leaving:
+            leaving.append(held)
+            old.delete()
+    if len(loaded) - len(leaving) >= slots:
+        raise JobError(
+            f"{server} has no LoRA slot left: {len(loaded)} of {slots} are in use. The version that is live and its successor need one "
+            "each. Give the server another slot, or have another channel or job free one."
+        )
+    for other in leaving:
+        if not there.unload(other):
+            raise JobError(f"{server} did not unload {other}, whose slot is needed.")
+
+
+def _kept(server: Server) -> list[Placement]:
+    """What channels ran before and still is loaded there, the oldest first."""
+    rows = Placement.objects.ready().filter(target__server__base_url=server.base_url, loaded=True)
+    rows = rows.select_related("target__channel").order_by("at")
+    live = {row.served_as for row in rows if row.version_id == row.target.channel.current_id}
+    return [row for row in rows if row.served_as not in live]

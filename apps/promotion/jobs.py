@@ -1,0 +1,27 @@
+"""The jobs of floor 9: deployments, and fingerprints by which they know a version."""
+
+from __future__ import annotations
+
+from apps.core.kinds import ChildProcess, InProcess, register
+from apps.promotion.deployment import fingerprints, running
+from apps.promotion.models import Deployment, FingerprintJob
+
+register(
+    Deployment,
+    InProcess(
+        queue="default",
+        steps=running.steps,
+        ended=running.ended,
+        if_lost="The version before still serves everywhere; what was loaded is unloaded.",
+    ),
+)
+register(
+    FingerprintJob,
+    ChildProcess(
+        queue="eval",
+        program=lambda job: "fingerprint",
+        child_spec=fingerprints.job_spec,
+        complete=fingerprints.complete,
+        time_limit_s=1800.0,
+    ),
+)

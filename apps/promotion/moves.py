@@ -1,0 +1,78 @@
+"""How a channel moves: its row locked, one `Promotion` row, the channel, the audit log and the announcements in one transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connection
+
+from apps.core.actions import audit
+from apps.promotion.announcing import announce_move
+from apps.promotion.deployment.models import Deployment
+from apps.promotion.models import Channel, GateReport, Promotion
+from apps.registry.models import ModelVersion
+
+MOVED = "flywheel_routes"  # what the endpoint listens to
+
+
+def locked(channel: Channel) -> Channel:
+    return Channel.objects.select_for_update(of=("self",)).select_related("project", "current").get(pk=channel.pk)
+
+
+def name_of(user: Any) -> str:
+    """Of who acts, as history keeps it."""
+    return user.get_username() if user else "policy"
+
+
+def notify_listeners(channel: Channel) -> None:
+    """Whoever routes to this channel's version looks again once this is committed."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [MOVED, str(channel.pk)])
+
+
+def move(
+    channel: Channel,
+    version: ModelVersion,
+    kind: Promotion.Kind,
+    by: Any,
+    *,
+    reason: str,
+    gate_report: GateReport | None = None,
+    deployment: Deployment | None = None,
+    **detail: Any,
+) -> Promotion:
+    """`channel`: as `locked` gave it."""
+    promotion = Promotion.objects.create(
+        channel=channel,
+        kind=kind,
+        from_version=channel.current,
+        to_version=version,
+        gate_report=gate_report,
+        reason=reason,
+        by=by,
+        from_name=str(channel.current or ""),
+        to_name=str(version),
+        by_name=detail.get("actor_label") or name_of(by),
+        overridden=bool(detail.get("overridden")),
+        deployment=deployment,
+        proof=deployment.outcomes if deployment else [],
+    )
+    audit(
+        f"channel.{kind}",
+        project=channel.project,
+        by=by,
+        target=channel,
+        channel=channel.name,
+        source=str(channel.current) if channel.current else None,
+        version=str(version),
+        version_id=version.pk,
+        report_id=str(gate_report.pk) if gate_report else None,
+        about=[version, channel.current, gate_report],
+        reason=reason,
+        **detail,
+    )
+    channel.current = version
+    channel.save(update_fields=["current", "updated_at"])
+    announce_move(promotion)
+    notify_listeners(channel)
+    return promotion

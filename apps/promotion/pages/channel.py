@@ -1,0 +1,196 @@
+"""A channel's page: what is live, where it is served, the deployment that runs, the freeze, and its whole history."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.errors import Rejected
+from apps.core.forms import PlainForm
+from apps.core.models import Project, Role
+from apps.core.paging import page_of
+from apps.promotion import actions, freezing
+from apps.promotion.deployment import actions as deployments
+from apps.promotion.deployment.models import Placement, Target
+from apps.promotion.history import entries_of
+from apps.promotion.models import Channel
+from apps.promotion.policies import policy_of
+from apps.webhooks.models import Format
+
+
+class FreezeForm(PlainForm):
+    reason = forms.CharField(max_length=2_000)
+    until = forms.DateTimeField(
+        required=False, label="Until (UTC)", widget=forms.DateTimeInput(attrs={"type": "datetime-local"})
+    )
+
+
+def _channel(project: Project, name: str) -> Channel:
+    return get_object_or_404(Channel.objects.select_related("project", "current"), project=project, name=name)
+
+
+@project_view()
+def channel(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    row = _channel(project, name)
+    taken = row.targets.current()
+    may_manage = request.membership.may(Role.OPERATOR)
+    return render(
+        request,
+        "promotion/channel.html",
+        {
+            **status_of(row),
+            "page": page_of(request, entries_of(row), size=25),
+            "earlier": actions.earlier_versions(row),
+            "needs_reason": policy_of(row)[0].rollback_needs_reason,
+            "policy": policy_of(row),
+            "servers": project.servers.exclude(pk__in=taken.values("server")) if may_manage else [],
+            "hooks": project.webhooks.filter(format=Format.STANDARD).exclude(
+                pk__in=taken.filter(webhook__isnull=False).values("webhook")
+            )
+            if may_manage
+            else [],
+            "freeze_form": FreezeForm(),
+        },
+    )
+
+
+def status_of(row: Channel) -> dict[str, Any]:
+    """What the part of the page shows that follows what happens."""
+    deployments_ = row.deployments.select_related("version", "from_version", "channel").order_by("-created_at")
+    active = deployments_.active().first()
+    targets = [(target, *_held(target, row)) for target in _targets(row)]
+    last = deployments_.first()
+    return {
+        "channel": row,
+        "active": active,
+        "failed": last if last and not active and last.state in ("failed", "cancelled") else None,
+        "targets": targets,
+        "freeze": freezing.freeze_of(row),
+    }
+
+
+def _targets(row: Channel) -> list[Target]:
+    rows = row.targets.current().select_related("server", "webhook")
+    return list(rows.prefetch_related("placements__version"))
+
+
+def _held(target: Target, row: Channel) -> tuple[Placement | None, list[Placement]]:
+    """(what serves the live version there, what else is ready)."""
+    ready = [found for found in target.placements.all() if found.state == Placement.State.READY]
+    now = next((found for found in ready if found.version_id == row.current_id), None)
+    return now, [found for found in ready if found is not now]
+
+
+@project_view()
+def status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    """Polled while a deployment runs. When it has ended, the page is loaded again: the history has changed, too."""
+    row = _channel(project, name)
+    found = status_of(row)
+    response = render(request, "promotion/_channel_status.html", found)
+    if found["active"] is None:
+        response["HX-Refresh"] = "true"
+    return response
+
+
+@project_view()
+def deployment(request: HttpRequest, project: Project, name: str, pk: UUID) -> HttpResponse:
+    row = _channel(project, name)
+    found = get_object_or_404(
+        row.deployments.select_related("version", "from_version", "gate_report", "channel"), pk=pk
+    )
+    fragment = "promotion/_deployment.html" if request.headers.get("HX-Request") else "promotion/deployment.html"
+    return render(request, fragment, {"channel": row, "deployment": found})
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def stop(request: HttpRequest, project: Project, name: str, pk: UUID) -> HttpResponse:
+    row = _channel(project, name)
+    found = get_object_or_404(row.deployments, pk=pk)
+    if deployments.stop(deployment=found, by=request.user, reason=f"Stopped by {request.user}."):
+        messages.success(request, f"Stopped. {row.current or 'Nothing'} stays live; what was loaded is unloaded.")
+    else:
+        messages.error(request, "This deployment has already ended.")
+    return redirect("promotion:channel", project.slug, name)
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def restore(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    row = _channel(project, name)
+    return _done(
+        request, row, lambda: deployments.restore(channel=row, by=request.user, reason="Asked for on the page")
+    )
+
+
+@require_POST
+@project_view(Role.OPERATOR)
+def add_target(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    row = _channel(project, name)
+    kind, _, chosen = request.POST.get("target", "").partition(":")
+    server = project.servers.filter(name=chosen).first() if kind == "server" else None
+    webhook = (
+        next((hook for hook in project.webhooks.all() if str(hook.pk) == chosen), None) if kind == "webhook" else None
+    )
+    return _done(
+        request, row, lambda: deployments.add_target(channel=row, server=server, webhook=webhook, by=request.user),
+        f"{server or webhook} is a target of {row} now.",
+    )  # fmt: skip
+
+
+@require_POST
+@project_view(Role.OPERATOR)
+def remove_target(request: HttpRequest, project: Project, name: str, pk: int) -> HttpResponse:
+    row = _channel(project, name)
+    found = get_object_or_404(row.targets.current(), pk=pk)
+    removed = f"{found.server or found.webhook} is no target any more."
+    return _done(request, row, lambda: deployments.remove_target(target=found, by=request.user), removed)
+
+
+@require_POST
+@project_view(Role.OPERATOR)
+def freeze(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    row, form = _channel(project, name), FreezeForm(request.POST)
+    if not form.is_valid():
+        messages.error(
+            request,
+            " ".join(f"{form.fields[field].label or field}: {' '.join(said)}" for field, said in form.errors.items()),
+        )
+        return redirect("promotion:channel", project.slug, name)
+    return _done(
+        request, row, lambda: freezing.freeze(channel=row, by=request.user, **form.cleaned_data),
+        f"{row} is frozen. A rollback stays possible.",
+    )  # fmt: skip
+
+
+@require_POST
+@project_view(Role.OPERATOR)
+def unfreeze(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    row = _channel(project, name)
+    return _done(request, row, lambda: freezing.unfreeze(channel=row, by=request.user), f"{row} is no longer frozen.")
+
+
+@require_POST
+@project_view(Role.OWNER)
+def segment(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    row = _channel(project, name)
+    text = " ".join(request.POST.get("segment", "").split())[:80]
+    return _done(request, row, lambda: actions.set_segment(channel=row, segment=text, by=request.user))
+
+
+def _done(request: HttpRequest, row: Channel, change: Any, said: str = "") -> HttpResponse:
+    try:
+        change()
+    except Rejected as error:
+        messages.error(request, str(error))
+    else:
+        if said:
+            messages.success(request, said)
+    return redirect("promotion:channel", request.project.slug, row.name)

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from celery import shared_task
+
+from apps.promotion.deployment import checking, unloading
+from apps.promotion.models import Target
+
+
+@shared_task(name=unloading.UNLOAD, expires=60)
+def unload() -> int:
+    return unloading.unload_leaving()
+
+
+@shared_task(name="promotion.check_targets", expires=30)
+def check_targets() -> int:
+    """One message for each target, so that a server that hangs keeps no other waiting."""
+    pks = checking.to_check()
+    for pk in pks:
+        check_target.apply_async(args=[pk], expires=60)
+    return len(pks)
+
+
+@shared_task(name="promotion.check_target")
+def check_target(pk: int) -> None:
+    target = Target.objects.current().filter(pk=pk).select_related("server", "channel__current").first()
+    if target is not None:
+        checking.check(target)

@@ -1,0 +1,516 @@
+"""A promotion of a channel with targets: all of them serve the right weights, or the version before serves on everywhere."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import TestCase
+
+from apps.core import jobs, runner
+from apps.core.models import AuditEvent, Project
+from apps.notifications.models import Notification
+from apps.promotion import actions
+from apps.promotion.deployment import actions as deployments
+from apps.promotion.deployment import checking, running, unloading
+from apps.promotion.deployment.placements import placements_of
+from apps.promotion.freezing import freeze
+from apps.promotion.models import Channel, Deployment, Fingerprint, FingerprintJob, GateReport, Placement
+from apps.registry.models import ModelVersion, Server
+from apps.webhooks.actions import create_webhook
+from apps.webhooks.models import Event
+from tests.concurrent import Other
+from tests.factories import (
+    admin_of,
+    make_adapter,
+    make_endpoint,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_server,
+)
+from tests.promotion.serving_peer import Peer, SglangPeer, fingerprint, peer_serving, wait_until
+
+pytestmark = pytest.mark.django_db
+TWO_CONNECTIONS = pytest.mark.django_db(transaction=True)
+RUNTIME_LORA = {"runtime_lora": {"value": True, "how": ""}, "lora_slots": {"value": 3, "how": "", "most": 3}}
+
+
+class Scene:
+    """A channel that runs the base, `old` and `new` adapters with a report for each, and servers to be targets."""
+
+    def __init__(self, project: Project, base: ModelVersion, folder: Path, stack: ExitStack) -> None:
+        self.project, self.base, self.folder, self.stack, self.by = project, base, folder, stack, admin_of(project)
+        self.channel = actions.channel_of(project)
+        actions.set_initial(channel=self.channel, version=base, by=self.by)
+        self.old, self.new = (make_adapter(project, base, folder) for _ in range(2))
+        for version in (self.base, self.old, self.new):
+            fingerprint(version)
+        self.eval_set, self.environment = make_eval_set(project, holdout=32), make_environment(project)
+
+    def target(self, peer: Peer | None = None, **fields: Any) -> Peer:
+        """A server with the base that is a target."""
+        peer, http = self.stack.enter_context(peer_serving(peer or Peer()))
+        name = fields.pop("name", f"gpu-{self.project.servers.count() + 1}")
+        server = make_server(
+            self.project, http.base, name=name, kind=peer.kind, adapters_at=str(self.folder / "artifacts")
+        )
+        Server.objects.filter(pk=server.pk).update(capabilities=RUNTIME_LORA, health="healthy")
+        make_endpoint(self.project, server, served_as="base", parent=self.base, name=f"{name}-base")
+        self.channel.refresh_from_db()
+        deployments.add_target(channel=self.channel, server=Server.objects.get(pk=server.pk), by=self.by)
+        finish(self.channel)
+        return peer
+
+    def report(self, version: ModelVersion) -> GateReport:
+        self.channel.refresh_from_db()
+        live = make_eval_run(self.eval_set, self.channel.current, self.environment, success=0.0)
+        candidate = make_eval_run(self.eval_set, version, self.environment, success=1.0)
+        return actions.make_gate_report(baseline=live, candidate=candidate, by=self.by, channel=self.channel)
+
+    def promote(self, version: ModelVersion) -> Deployment:
+        made = actions.promote(channel=self.channel, gate_report=self.report(version), by=self.by, reason="better")
+        assert isinstance(made, Deployment) and made.state == "queued"
+        return made
+
+    def bring(self, version: ModelVersion) -> Deployment:
+        return run(self.promote(version))
+
+    @property
+    def live(self) -> ModelVersion:
+        return Channel.objects.get(pk=self.channel.pk).current
+
+    def names(self, version: ModelVersion) -> list[str]:
+        return [row.served_as for row in Placement.objects.ready().filter(version=version)]
+
+
+def run(job: Any) -> Any:
+    """What is to follow its commit does."""
+    with TestCase.captureOnCommitCallbacks(execute=True):
+        runner.run(job)
+    job.refresh_from_db()
+    return job
+
+
+def finish(channel: Channel) -> None:
+    for job in channel.deployments.active():
+        assert run(job).state == "succeeded", job.error
+
+
+@pytest.fixture
+def scene(project: Project, base: ModelVersion, data_dir: Path, settings: Any, monkeypatch: Any) -> Iterator[Scene]:
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    monkeypatch.setattr(unloading, "unload_soon", unloading.unload_leaving)
+    monkeypatch.setattr(running, "unload_soon", unloading.unload_leaving)
+    monkeypatch.setattr(deployments, "unload_soon", unloading.unload_leaving)
+    with ExitStack() as stack:
+        yield Scene(project, base, data_dir, stack)
+
+
+# All targets, and the right weights
+
+
+def test_a_promotion_goes_to_all_targets_and_moves_the_channel_last(scene: Scene) -> None:
+    one, two = scene.target(), scene.target()
+    job = scene.promote(scene.old)
+    assert scene.live == scene.base and not one.adapters, "nothing moves in the request"
+    run(job)
+    assert job.state == "succeeded", job.error
+    assert scene.live == scene.old
+    assert [row["state"] for row in job.outcomes] == ["live", "live"]
+    assert {row["proof"]["level"] for row in job.outcomes} == {"weights"}
+    move = scene.channel.promotions.first()
+    assert move.deployment == job and len(move.proof) == 2 and move.to_name == str(scene.old)
+    found = placements_of(scene.live.live_in.get())
+    assert {row.served_as for row in found} == {*one.adapters, *two.adapters} and len(found) == 2
+    assert found[0].target.server.base_url.startswith("http")
+
+
+def test_each_version_has_a_new_name_and_the_one_before_stays_loaded(scene: Scene) -> None:
+    peer = scene.target()
+    scene.bring(scene.old)
+    first = list(peer.adapters)
+    scene.bring(scene.new)
+    assert len(peer.adapters) == 2 and first[0] in peer.adapters and len(set(peer.loads)) == 2
+    assert scene.names(scene.old) == first and scene.live == scene.new
+
+
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_a_target_that_serves_other_weights_leaves_the_old_version_everywhere(scene: Scene, which: str) -> None:
+    one, two = scene.target(), scene.target()
+    scene.bring(scene.old)
+    before = {**one.adapters}, {**two.adapters}
+    bad = one if which == "first" else two
+    stale = next(iter(bad.adapters.values()))
+    bad.before_load = lambda name: bad.swap.update({name: stale})
+    job = scene.bring(scene.new)
+    assert job.state == "failed" and re.search(f"serves? {scene.old}", job.error)
+    assert scene.live == scene.old and scene.channel.promotions.count() == 2
+    assert (one.adapters, two.adapters) == before, "what was loaded is unloaded again"
+    assert {row.version for row in placements_of(scene.live.live_in.get())} == {scene.old}
+    assert not Placement.objects.exclude(state="ready").exists()
+    assert {row["state"] for row in job.outcomes} <= {"failed", "undone"}
+    assert AuditEvent.objects.filter(action="deployment.failed").count() == 1
+
+
+def test_a_server_that_ignores_the_adapter_is_found_out(scene: Scene) -> None:
+    peer = scene.target()
+    peer.before_load = lambda name: peer.swap.update({name: ""})
+    job = scene.bring(scene.new)
+    assert job.state == "failed" and "the base without an adapter" in job.error and not peer.adapters
+
+
+def test_a_server_with_another_base_is_found_out(scene: Scene) -> None:
+    peer = scene.target()
+    peer.offset = -0.5
+    job = scene.bring(scene.new)
+    assert job.state == "failed" and "another base model" in job.error and scene.live == scene.base
+
+
+def bad_chat(path: str, body: dict, sent: Any) -> Any:
+    return (200, {"error": {"message": "CUDA error", "code": 500}}) if path.endswith("chat/completions") else sent
+
+
+def bad_text(path: str, body: dict, sent: Any) -> Any:
+    return (500, {"error": "nan"}) if path.endswith("/completions") and "chat" not in path else sent
+
+
+def other_name(path: str, body: dict, sent: Any) -> Any:
+    return (200, sent[1] | {"model": "base"}) if path.endswith("chat/completions") else sent
+
+
+def no_load(path: str, body: dict, sent: Any) -> Any:
+    return (500, {"error": "No space left on device"}) if "/load_lora" in path else sent
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [(bad_chat, "CUDA error"), (bad_text, "HTTP 500"), (other_name, "answered as “base”"), (no_load, "No space left")],
+)
+def test_a_server_that_fails_leaves_the_old_version(scene: Scene, spoil: Any, said: str) -> None:
+    good, bad = scene.target(), scene.target()
+    scene.bring(scene.old)
+    before = {**good.adapters}
+    bad.spoil = spoil
+    job = scene.bring(scene.new)
+    assert job.state == "failed" and said in job.error and "gpu-2" in job.error
+    assert scene.live == scene.old and good.adapters == before
+
+
+def test_a_server_that_dies_in_the_middle_leaves_the_old_version_and_is_cleaned_when_it_is_back(scene: Scene) -> None:
+    good, bad = scene.target(), scene.target()
+    scene.bring(scene.old)
+    before = {**good.adapters}
+
+    def dies(path: str, body: dict, sent: Any) -> Any:
+        bad.dead = path.endswith("chat/completions") or bad.dead
+        if bad.dead:
+            raise OSError("dead")
+        return sent
+
+    bad.spoil = dies
+    job = scene.bring(scene.new)
+    assert job.state == "failed" and scene.live == scene.old and good.adapters == before
+    assert len(bad.adapters) == 2 and Placement.objects.filter(state="leaving").exists()
+    bad.dead, bad.spoil = False, lambda path, body, sent: sent
+    unloading.unload_leaving()
+    assert len(bad.adapters) == 1 and not Placement.objects.filter(state="leaving").exists()
+
+
+def test_a_server_without_a_free_slot_says_so_and_nothing_live_leaves(scene: Scene) -> None:
+    peer = scene.target()
+    scene.bring(scene.old)
+    peer.adapters |= {"theirs-1": "/x", "theirs-2": "/y"}
+    job = scene.bring(scene.new)
+    assert job.state == "failed" and "no LoRA slot left: 3 of 3" in job.error
+    assert scene.names(scene.old)[0] in peer.adapters and "theirs-1" in peer.adapters
+
+
+def test_the_oldest_kept_version_leaves_for_a_slot(scene: Scene) -> None:
+    peer = scene.target()
+    scene.bring(scene.old)
+    first = next(iter(peer.adapters))
+    scene.bring(scene.new)
+    peer.adapters["theirs"] = "/x"
+    third = make_adapter(scene.project, scene.base, scene.folder)
+    fingerprint(third)
+    job = scene.bring(third)
+    assert job.state == "succeeded", job.error
+    assert first not in peer.adapters and scene.names(scene.new)[0] in peer.adapters and "theirs" in peer.adapters
+
+
+# What cannot be proved
+
+
+def test_without_a_fingerprint_it_says_what_was_not_proved_and_records_what_it_saw(scene: Scene) -> None:
+    scene.target()
+    Fingerprint.objects.filter(version=scene.new).delete()
+    job = scene.promote(scene.new)
+    assert FingerprintJob.objects.filter(version=scene.new).count() == 1, "it is asked for"
+    FingerprintJob.objects.get().request_cancel()
+    assert run(job).state == "succeeded", job.error
+    proof = job.outcomes[0]["proof"]
+    assert proof["level"] == "moves its base" and "was not proved" in proof["sentence"]
+    assert Fingerprint.objects.get(version=scene.new).source == "served"
+
+
+def test_a_server_without_prompt_logprobs_is_only_asked_the_canary(scene: Scene) -> None:
+    peer = scene.target()
+    peer.with_logprobs = False
+    job = scene.bring(scene.new)
+    assert job.state == "succeeded" and scene.live == scene.new
+    assert job.outcomes[0]["proof"]["level"] == "answers" and "was not proved" in job.outcomes[0]["sentence"]
+
+
+def test_a_served_model_cannot_go_to_another_server(scene: Scene) -> None:
+    scene.target()
+    elsewhere = make_endpoint(scene.project, make_server(scene.project, "http://127.0.0.1:9/v1"), served_as="gpt")
+    job = scene.bring(elsewhere)
+    assert job.state == "failed" and "nothing else can generate its answers" in job.error and scene.live == scene.base
+
+
+def test_sglang_is_asked_as_base_and_adapter_and_proves_by_generate(scene: Scene) -> None:
+    peer = scene.target(SglangPeer())
+    job = scene.bring(scene.new)
+    assert job.state == "succeeded", job.error
+    (placement,) = placements_of(scene.live.live_in.get())
+    assert placement.served_as == f"base:{next(iter(peer.adapters))}" and placement.proof["level"] == "weights"
+    stale = next(iter(peer.adapters.values()))
+    peer.before_load = lambda name: peer.swap.update({name: stale})
+    job = scene.bring(scene.old)
+    assert job.state == "failed" and re.search(f"serves? {scene.new}", job.error) and len(peer.adapters) == 1
+
+
+# Rollback
+
+
+def test_a_rollback_uses_what_is_still_loaded(scene: Scene) -> None:
+    peer = scene.target()
+    scene.bring(scene.old)
+    scene.bring(scene.new)
+    loads = list(peer.loads)
+    job = actions.rollback(channel=scene.channel, by=scene.by, reason="worse")
+    assert run(job).state == "succeeded" and scene.live == scene.old and peer.loads == loads
+
+
+def test_a_rollback_loads_what_a_restarted_server_has_lost(scene: Scene) -> None:
+    peer = scene.target()
+    scene.bring(scene.old)
+    scene.bring(scene.new)
+    peer.adapters.clear()
+    job = run(actions.rollback(channel=scene.channel, by=scene.by))
+    assert job.state == "succeeded", job.error
+    assert scene.live == scene.old and scene.names(scene.old) == list(peer.adapters)
+
+
+def test_a_rollback_is_not_held_up_by_a_server_that_is_down(scene: Scene) -> None:
+    _, bad = scene.target(), scene.target()
+    scene.bring(scene.old)
+    scene.bring(scene.new)
+    bad.dead = True
+    job = run(actions.rollback(channel=scene.channel, by=scene.by))
+    assert job.state == "succeeded", job.error
+    assert scene.live == scene.old and [row["state"] for row in job.outcomes] == ["live", "unreachable"]
+
+
+def test_a_rollback_to_what_no_longer_loads_leaves_what_is_live(scene: Scene) -> None:
+    peer = scene.target()
+    scene.bring(scene.old)
+    scene.bring(scene.new)
+    peer.adapters.pop(scene.names(scene.old)[0])
+    peer.spoil = no_load
+    job = run(actions.rollback(channel=scene.channel, by=scene.by))
+    assert job.state == "failed" and "No space left" in job.error and scene.live == scene.new
+
+
+@TWO_CONNECTIONS
+def test_a_rollback_wins_over_a_deployment_that_hangs(scene: Scene) -> None:
+    peer = scene.target()
+    scene.bring(scene.old)
+    released, began = threading.Event(), threading.Event()
+    peer.before_load = lambda name: (began.set(), released.wait(30))
+    slow = scene.promote(scene.new)
+    worker = Other(lambda: runner.run(slow))
+    try:
+        assert began.wait(20)
+        job = run(actions.rollback(channel=scene.channel, by=scene.by, reason="now"))
+        assert job.state == "succeeded", job.error
+        assert scene.live == scene.base
+        slow.refresh_from_db()
+        assert slow.state == "cancelled" and "Stopped for a rollback" in slow.error
+        worker.wait()  # it noticed while the server still hangs
+    finally:
+        released.set()
+    wait_until(lambda: len(peer.adapters) == 2)  # the load arrives late
+    unloading.unload_leaving()
+    assert scene.names(scene.new) == [] and len(peer.adapters) == 1 and scene.live == scene.base
+
+
+# Two at once, a dead worker, a freeze
+
+
+def test_a_second_promotion_waits_its_turn(scene: Scene) -> None:
+    scene.target()
+    report = scene.report(scene.new)
+    scene.promote(scene.old)
+    with pytest.raises(actions.PromotionError, match=r"is running since .+ Wait for it, or stop it"):
+        actions.promote(channel=scene.channel, gate_report=report, by=scene.by, reason="me too")
+    with pytest.raises(actions.PromotionError, match="before the targets change"):
+        deployments.remove_target(target=scene.channel.targets.get(), by=scene.by)
+
+
+def test_a_worker_that_dies_in_the_middle_is_followed_by_another(scene: Scene, monkeypatch: Any) -> None:
+    one, two = scene.target(), scene.target()
+    job = scene.promote(scene.old)
+
+    def killed(self: running.Run) -> Any:
+        raise KeyboardInterrupt
+        yield
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running.Run, "_await_fingerprint", killed)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(job)
+    assert len(one.adapters) == len(two.adapters) == 1 and scene.live == scene.base
+    job.refresh_from_db()
+    assert jobs.retry_or_fail(job, "The worker died.")
+    job.refresh_from_db()
+    assert run(job).state == "succeeded", job.error
+    assert job.attempt == 2 and scene.live == scene.old and len(one.adapters) == len(two.adapters) == 1
+
+
+def test_a_worker_that_dies_too_often_leaves_nothing_behind(scene: Scene, monkeypatch: Any) -> None:
+    peer = scene.target()
+    job = scene.promote(scene.old)
+    Deployment.objects.filter(pk=job.pk).update(max_attempts=1)
+
+    def killed(self: running.Run) -> Any:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(running.Run, "_await_fingerprint", killed)
+    job.refresh_from_db()
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(job)
+    job.refresh_from_db()
+    assert not jobs.retry_or_fail(job, "The worker died.")
+    job.refresh_from_db()
+    assert job.state == "failed" and "version before still serves" in job.error
+    unloading.unload_leaving()
+    Placement.objects.update(at=job.created_at - unloading.ARRIVES)
+    unloading.unload_leaving()
+    assert not peer.adapters and not Placement.objects.exclude(state="ready").exists() and scene.live == scene.base
+
+
+def test_a_freeze_stops_a_deployment_before_the_channel_moves(scene: Scene, monkeypatch: Any) -> None:
+    peer = scene.target()
+    job = scene.promote(scene.old)
+
+    def frozen(self: running.Run) -> Any:
+        freeze(channel=scene.channel, reason="Holidays", by=scene.by)
+        yield self._progress("Frozen meanwhile")
+
+    monkeypatch.setattr(running.Run, "_acknowledged", frozen)
+    run(job)
+    assert job.state == "failed" and "Holidays" in job.error and scene.live == scene.base and not peer.adapters
+
+
+# Targets that lose what they held
+
+
+def test_a_restarted_server_gets_the_live_version_back(scene: Scene) -> None:
+    peer = scene.target()
+    scene.bring(scene.old)
+    before = scene.names(scene.old)
+    checking.check(scene.channel.targets.get())
+    assert not scene.channel.deployments.active().exists(), "nothing is missing"
+    peer.adapters.clear()
+    Channel.objects.get(pk=scene.channel.pk)
+    checking.check(scene.channel.targets.select_related("server", "channel__current").get())
+    job = scene.channel.deployments.active().get()
+    assert job.kind == "restore" and Placement.objects.get(version=scene.old).problem
+    moves = scene.channel.promotions.count()
+    assert run(job).state == "succeeded", job.error
+    assert scene.names(scene.old) == list(peer.adapters) != before and scene.channel.promotions.count() == moves
+    assert not Placement.objects.get(version=scene.old).problem
+
+
+def test_a_server_that_is_down_is_shown_and_not_restored(scene: Scene) -> None:
+    peer = scene.target()
+    scene.bring(scene.old)
+    peer.dead = True
+    checking.check(scene.channel.targets.select_related("server", "channel__current").get())
+    assert not scene.channel.deployments.active().exists() and Placement.objects.get(version=scene.old).problem
+
+
+def test_a_removed_target_is_unloaded_and_a_server_in_use_stays(scene: Scene) -> None:
+    peer = scene.target()
+    scene.bring(scene.old)
+    from apps.registry.servers import ServerError, remove_server
+
+    server = scene.project.servers.get(name="gpu-1")
+    with pytest.raises(ServerError, match="is used by"):
+        remove_server(server=server, by=scene.by)
+    deployments.remove_target(target=scene.channel.targets.get(), by=scene.by)
+    unloading.unload_leaving()
+    assert not peer.adapters and not scene.channel.targets.exists() and scene.live == scene.old
+
+
+# A webhook as target
+
+
+@pytest.fixture
+def hook(scene: Scene) -> Any:
+    row, _ = create_webhook(project=scene.project, url="http://127.0.0.1:9/", events=[Event.SERVER_DOWN], by=scene.by)
+    deployments.add_target(channel=scene.channel, webhook=row, by=scene.by)
+    return row
+
+
+def deliver(hook: Any, ok: bool) -> Callable[[], None]:
+    def work() -> None:
+        wait_until(lambda: hook.deliveries.filter(event="deployment.requested").exists())
+        state = "delivered" if ok else "failed"
+        hook.deliveries.filter(event="deployment.requested").update(state=state, finished_at=hook.created_at)
+
+    return work
+
+
+@TWO_CONNECTIONS
+def test_a_webhook_acknowledges_after_the_servers_hold_it(scene: Scene, hook: Any) -> None:
+    peer = scene.target()
+    job = scene.promote(scene.old)
+    receiver = Other(deliver(hook, True))
+    assert run(job).state == "succeeded", job.error
+    receiver.wait()
+    assert scene.live == scene.old and len(peer.adapters) == 1
+    levels = {row["kind"]: row["proof"]["level"] for row in job.outcomes}
+    assert levels == {"server": "weights", "webhook": "acknowledged"}
+
+
+@TWO_CONNECTIONS
+def test_a_webhook_that_refuses_undoes_the_servers_and_is_told(scene: Scene, hook: Any) -> None:
+    peer = scene.target()
+    job = scene.promote(scene.old)
+    receiver = Other(deliver(hook, False))
+    run(job)
+    receiver.wait()
+    assert (
+        job.state == "failed" and "did not acknowledge" in job.error and scene.live == scene.base and not peer.adapters
+    )
+    assert hook.deliveries.filter(event="deployment.withdrawn").count() == 1
+
+
+def test_a_failed_deployment_is_told_to_people_and_webhooks(scene: Scene) -> None:
+    peer = scene.target()
+    hook, _ = create_webhook(
+        project=scene.project, url="http://127.0.0.1:9/", events=[Event.DEPLOYMENT_FAILED], by=None
+    )
+    peer.spoil = no_load
+    scene.bring(scene.old)
+    assert hook.deliveries.get().event == "deployment.failed"
+    assert Notification.objects.filter(topic="deployment.failed", user=scene.by).exists()

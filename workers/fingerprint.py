@@ -1,0 +1,57 @@
+"""The log-probabilities that a model version gives a fixed text. `python -m workers.fingerprint spec.json` (docs/deployment.md)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from workers.lib.errors import JobError
+from workers.lib.events import Emitter
+from workers.lib.memory import gigabytes
+from workers.lib.program import StopFlag, run_main
+from workers.lib.specs import Fingerprint
+
+MOST_OF_MEMORY = 0.7
+
+
+def check_size(folder: Path) -> None:
+    """Raises JobError where the weights would not fit this machine: to be killed would take others with it."""
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > MOST_OF_MEMORY * there:
+        raise JobError(f"The weights need {gigabytes(size)}; this machine has {gigabytes(there)} of memory.")
+
+
+def main(spec: Fingerprint, events: Emitter, stop: StopFlag) -> None:
+    check_size(Path(spec.model.base))
+    events.progress(0, 2, "loading the model")
+    with stop.at_once():
+        import torch
+
+        from workers.ml.models import add_adapter, device, load_base
+
+        model, tokenizer = load_base(spec.model.base, spec.dtype)
+        if spec.model.adapter:
+            model = add_adapter(model, spec.model.adapter, trainable=False)
+        model = model.to(device()).eval()
+    ids = tokenizer(spec.text, add_special_tokens=False)["input_ids"]
+    tokens = torch.tensor([ids], device=device())
+
+    def logprobs() -> list[float]:
+        """[len(ids) - 1]"""
+        with torch.no_grad():
+            found = model(tokens).logits[0, :-1].float().log_softmax(-1)
+        return found.gather(1, tokens[0, 1:, None])[:, 0].tolist()
+
+    events.progress(1, 2, "computing")
+    own, base = logprobs(), []
+    if spec.model.adapter:
+        with model.disable_adapter():
+            base = logprobs()
+    stop.check()
+    events.progress(2, 2, "done")
+    events.result(ids=ids, logprobs=own, base_logprobs=base)
+
+
+if __name__ == "__main__":
+    run_main("fingerprint", main)

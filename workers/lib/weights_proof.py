@@ -1,0 +1,283 @@
+"""Whether a server has the weights that it should, by the log-probabilities of one fixed text. Light: no torch.
+
+A server's arithmetic differs a little from the one that computed the reference, so absolute values only say that the base
+is the right one. Which adapter serves shows in the move from the base, both taken on the same server: there the
+differences of arithmetic cancel, and the move is compared with that of every version known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from workers.lib.adapter_serving import (
+    LEAST_MOVE,
+    NOTICEABLE,
+    SAME_MODEL,
+    asker_of,
+    difference,
+    mean_distance,
+    norm,
+    text_logprobs,
+)
+from workers.lib.chat_client import ChatClient, ChatError, ChatServer
+from workers.lib.engines import Sampling
+from workers.lib.errors import JobError
+from workers.lib.token_policy import completion_body, is_logprob
+
+# Prose, a dialogue, a tool call and code: an adapter moves what it was trained to write most.
+TEXT = (
+    "The customer writes that order 4711 arrived damaged and asks for a refund.\n"
+    "User: Please move my meeting with Dana to Thursday at 3 pm and tell her why.\n"
+    'Assistant: {"name": "calendar_update", "arguments": {"event_id": "00000217", "field": "start", '
+    '"value": "2023-11-30 15:00:00"}}\n'
+    "Tool: The event was updated.\nAssistant: Done. I moved it and sent Dana a message.\n"
+    "def refund(order: dict) -> float:\n    return round(order['price'] * order['quantity'], 2)\n"
+)
+CANARY = "Reply with one word: ready."
+CANARY_TOKENS = 16
+NOT_OFFERED = (400, 404, 405, 422, 501)  # what a server answers that knows no such request
+NEAREST = 0.8  # another version must be this much nearer, as a share of the distance, to be what serves
+
+Level = Literal["weights", "same as first served", "moves its base", "answers", "acknowledged"]
+
+
+class WrongWeights(JobError):
+    """What serves is not the version; the sentence says what it seems to be."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The log-probabilities of a text [len(ids) - 1]; `base` is its base model's, empty where the version is one itself."""
+
+    ids: list[int]
+    logprobs: list[float]
+    base: list[float] = field(default_factory=list)
+    computed: bool = True
+
+    @property
+    def move(self) -> list[float]:
+        return difference(self.logprobs, self.base)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A model on a server. `base_served_as`: what its base is called there, "" where it is a base itself or that is unknown.
+    `adapter`: what the adapter was loaded as, "" where it is none."""
+
+    server: ChatServer
+    kind: str
+    base_served_as: str = ""
+    adapter: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a server said: to the canary prompt, and of the text where it gives log-probabilities of one; `why_not` where not."""
+
+    canary: str
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    base: list[float] = field(default_factory=list)
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was proved, and what was not: `sentence` says it. Numbers in nats."""
+
+    level: Level
+    sentence: str
+    canary: str = ""
+    gap: float | None = None  # mean |Δ log-probability| from the reference
+    move: float | None = None  # how much of the adapter's move from its base the server shows; 1 is all of it
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure(asked: Asked, ids: Sequence[int] | None, *, with_text: bool = True) -> Measured:
+    """`ids`: of the reference; without one, the server tokenizes TEXT. Raises JobError where it does not answer."""
+    canary = _canary(asked.server)
+    if not with_text or asked.kind == "openai":
+        return Measured(canary, why_not="this kind of server gives no log-probabilities of a text")
+    read = _by_sglang if asked.kind == "sglang" else _by_vllm
+    try:
+        known = list(ids or read.ids(asked))
+        values = read.logprobs(asked, known)
+        base = read.logprobs(_base_of(asked), known) if asked.base_served_as else []
+    except ChatError as error:
+        if error.status in NOT_OFFERED:
+            return Measured(canary, why_not=str(error))
+        raise
+    except JobError as error:
+        return Measured(canary, why_not=str(error))
+    return Measured(canary, known, values, base)
+
+
+def _base_of(asked: Asked) -> Asked:
+    return replace(asked, server=replace(asked.server, model=asked.base_served_as), adapter="")
+
+
+def _canary(server: ChatServer) -> str:
+    """What it answers, in one line. Raises JobError."""
+    question = {"messages": [{"role": "user", "content": CANARY}], "max_tokens": CANARY_TOKENS, "temperature": 0}
+    with ChatClient(server) as client:
+        answer = client.ask(question)
+    if isinstance(named := answer.get("model"), str) and named not in (server.model, *server.model.rsplit(":", 1)[-1:]):
+        raise WrongWeights(f"It answered as “{named[:80]}” when “{server.model}” was asked.")
+    return " ".join(str(answer["choices"][0]["message"].get("content") or "").split())[:200]
+
+
+class _by_vllm:
+    """`prompt_logprobs` of /completions."""
+
+    @staticmethod
+    def ids(asked: Asked) -> list[int]:
+        with asker_of(asked.server) as client:
+            body = completion_body([], Sampling(0.0), [], 0, 1) | {"prompt": TEXT}
+            found = client.ask(body)["choices"][0].get("prompt_token_ids")
+        if not isinstance(found, list) or len(found) < 2 or not all(type(one) is int for one in found):
+            raise JobError(f"{client.where} returned no token ids of its prompt")
+        return found
+
+    @staticmethod
+    def logprobs(asked: Asked, ids: Sequence[int]) -> list[float]:
+        with asker_of(asked.server) as client:
+            return text_logprobs(client, ids, completion_body(ids, Sampling(0.0), [], 0, 1))[0]
+
+
+class _Generate(ChatClient):
+    """SGLang's own API, at the root of the server: /completions gives no log-probabilities of a prompt there."""
+
+    path, wanted = "/generate", "an answer of SGLang's /generate"
+    alterable = ()
+
+    def __init__(self, server: ChatServer) -> None:
+        super().__init__(replace(server, base_url=server.base_url.rstrip("/").removesuffix("/v1")))
+        self.changes = {"model": ""}
+
+    def is_answer(self, answer: Any) -> bool:
+        return isinstance(answer["meta_info"], dict)
+
+
+class _by_sglang:
+    """`input_token_logprobs` of /generate: [[log-probability or null, token id, text or null], …]."""
+
+    @classmethod
+    def ids(cls, asked: Asked) -> list[int]:
+        return [row[1] for row in cls._rows(asked, {"text": TEXT})]
+
+    @classmethod
+    def logprobs(cls, asked: Asked, ids: Sequence[int]) -> list[float]:
+        rows = cls._rows(asked, {"input_ids": list(ids)})
+        if [row[1] for row in rows] != list(ids) or not all(is_logprob(row[0]) for row in rows[1:]):
+            raise JobError("SGLang returned log-probabilities of another text")
+        return [row[0] for row in rows[1:]]
+
+    @staticmethod
+    def _rows(asked: Asked, prompt: dict[str, Any]) -> list[Any]:
+        body = prompt | {
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0}, "return_logprob": True, "logprob_start_len": 0,
+            "lora_path": asked.adapter or None,
+        }  # fmt: skip
+        with _Generate(asked.server) as client:
+            rows = client.ask(body)["meta_info"].get("input_token_logprobs")
+        if (
+            not isinstance(rows, list)
+            or len(rows) < 2
+            or not all(isinstance(row, list) and len(row) > 1 for row in rows)
+        ):
+            raise JobError("SGLang returned no log-probabilities of its prompt")
+        return rows
+
+
+# What that says
+
+
+def judge(
+    name: str, measured: Measured, reference: Reference | None, others: Mapping[str, Reference], *, is_adapter: bool
+) -> Finding:
+    """`name`: of the version; `others`: the references of those that it must not be taken for, of the same text.
+
+    Raises WrongWeights.
+    """
+    if not measured.logprobs:
+        said = f"It answers. That the weights are those of {name} was not proved: {measured.why_not.rstrip('.')}."
+        return Finding("answers", said, measured.canary)
+    if reference is None or reference.ids != measured.ids:
+        return _without_reference(name, measured, is_adapter)
+    gap = mean_distance(measured.logprobs, reference.logprobs)
+    if measured.base and reference.base:
+        base_gap = mean_distance(measured.base, reference.base)
+        if base_gap > SAME_MODEL:
+            raise WrongWeights(
+                f"It serves another base model than {name} was made on: the log-probabilities of a fixed text differ by {base_gap:.2g} "
+                "on average without the adapter."
+            )
+    if gap > SAME_MODEL:
+        raise WrongWeights(
+            f"It serves other weights than {name}: the log-probabilities of a fixed text differ by {gap:.2g} on average, where "
+            f"{SAME_MODEL:g} is the most that arithmetic explains."
+        )
+    move, doubt = None, ""
+    if measured.base and reference.base:
+        move, doubt = _moved(name, measured, reference, others)
+    whose = "computed from its weights" if reference.computed else "recorded when it was first served"
+    said = (
+        f"The log-probabilities of a fixed text of {len(measured.ids)} tokens are those {whose}, ±{gap:.2g} on average"
+    )
+    if move is not None:
+        said += f"; {move:.0%} of the adapter's move from its base"
+    return Finding(
+        "weights" if reference.computed else "same as first served", f"{said}.{doubt}", measured.canary, gap, move
+    )
+
+
+def _moved(
+    name: str, measured: Measured, reference: Reference, others: Mapping[str, Reference]
+) -> tuple[float | None, str]:
+    """(the share of the reference's move that the server made, what cannot be told apart). Raises WrongWeights."""
+    theirs, ours = difference(measured.logprobs, measured.base), reference.move
+    noise = norm(difference(measured.base, reference.base))
+    least = max(NOTICEABLE * noise, LEAST_MOVE * len(ours) ** 0.5)
+    if norm(ours) <= least:
+        return None, f" {name} moves this text too little to be told from its base."
+    move = sum(map(float.__mul__, theirs, ours)) / norm(ours) ** 2
+    if move < 0.5:
+        raise WrongWeights(
+            f"It does not serve {name}: the adapter moves the log-probabilities of a fixed text by {norm(ours) / len(ours) ** 0.5:.2g}, "
+            f"of which the server shows {max(0.0, move):.0%}. It seems to serve {_nearest(theirs, ours, others)}."
+        )
+    alike = []
+    for other, given in others.items():
+        if given.ids != reference.ids or not given.base:
+            continue
+        if norm(difference(given.move, ours)) <= least:
+            alike.append(other)
+        elif norm(difference(theirs, given.move)) < NEAREST * norm(difference(theirs, ours)):
+            raise WrongWeights(f"It serves {other} under the name of {name}, by the log-probabilities of a fixed text.")
+    return move, f" This text does not tell it from {', '.join(alike)}." if alike else ""
+
+
+def _nearest(theirs: list[float], ours: list[float], others: Mapping[str, Reference]) -> str:
+    """What a server seems to have, by its move; "another adapter" where nothing known is near."""
+    known = {"the base without an adapter": norm(theirs)}
+    for name, other in others.items():
+        if other.base and len(other.base) == len(theirs):
+            known[name] = norm(difference(theirs, other.move))
+    nearest = min(known, key=lambda name: known[name])
+    return nearest if known[nearest] < NEAREST * norm(ours) else "another adapter"
+
+
+def _without_reference(name: str, measured: Measured, is_adapter: bool) -> Finding:
+    if not is_adapter or not measured.base:
+        said = f"It answers, and its log-probabilities of a fixed text are recorded now. There was nothing to compare those of {name} with."
+        return Finding("answers", said, measured.canary)
+    moved = difference(measured.logprobs, measured.base)
+    if norm(moved) <= LEAST_MOVE * len(moved) ** 0.5:
+        raise WrongWeights(f"It answers as its base does: the adapter {name} is not applied, or changes nothing.")
+    said = f"An adapter serves: it moves the log-probabilities of a fixed text by {norm(moved) / len(moved) ** 0.5:.2g}. That it is {name}'s "
+    said += "was not proved, since there is nothing to compare with; what it gives the text is recorded now."
+    return Finding("moves its base", said, measured.canary)
