@@ -216,14 +216,14 @@ def judge(
                 f"It serves another base model than {name} was made on: the log-probabilities of a fixed text differ by {base_gap:.2g} "
                 "on average without the adapter."
             )
+    move, doubt = None, ""
+    if measured.base and reference.base:
+        move, doubt = _moved(name, measured, reference, others)
     if gap > SAME_MODEL:
         raise WrongWeights(
             f"It serves other weights than {name}: the log-probabilities of a fixed text differ by {gap:.2g} on average, where "
             f"{SAME_MODEL:g} is the most that arithmetic explains."
         )
-    move, doubt = None, ""
-    if measured.base and reference.base:
-        move, doubt = _moved(name, measured, reference, others)
     whose = "computed from its weights" if reference.computed else "recorded when it was first served"
     said = (
         f"The log-probabilities of a fixed text of {len(measured.ids)} tokens are those {whose}, ±{gap:.2g} on average"
