@@ -22,6 +22,7 @@ from apps.evals.models import EvalRun, EvalSet, Sample
 from apps.promotion import actions
 from apps.promotion.gate.policy import Policy
 from apps.promotion.models import Channel, GateReport, Promotion
+from apps.promotion.moves import locked, move
 from apps.promotion.policies import save_policy
 from apps.promotion.views import change_of, shown_of, suggested_pair
 from apps.promotion.wear import comparison_number
@@ -240,7 +241,7 @@ def test_any_sequence_goes_back_the_way_it_came(
             channel.refresh_from_db()
             if forward:
                 version = make_adapter(project, base, data_dir)
-                actions._move(actions._locked(channel), version, Promotion.Kind.INITIAL, by, reason="")
+                move(locked(channel), version, Promotion.Kind.INITIAL, by, reason="")
                 stack.append(version)
             elif len(stack) > 1:
                 actions.rollback(channel=channel, by=by)

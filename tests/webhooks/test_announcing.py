@@ -13,6 +13,8 @@ from apps.core.models import JobState, Project
 from apps.evals.models import Split
 from apps.evals.submission import submit_eval
 from apps.promotion import actions as promotion
+from apps.promotion.moves import locked
+from apps.promotion.moves import move as make_move
 from apps.webhooks.models import Delivery, Webhook
 from tests.factories import (
     admin_of,
@@ -92,11 +94,12 @@ def test_a_gate_report_a_promotion_and_a_rollback(scene: dict[str, Any], project
     for task in scene["eval_set"].tasks.holdout():
         assert str(task.pk) not in body and task.messages[-1]["content"] not in body
     channel.refresh_from_db()
-    move = promotion._move(channel, scene["adapter"], "promote", scene["by"], reason="better", gate_report=report)
+    move = make_move(locked(channel), scene["adapter"], "promote", scene["by"], reason="better", gate_report=report)
     assert told("promotion.made")["promotion"] == {
         "id": move.pk, "channel": "production", "from_version": str(scene["base"]), "to_version": str(scene["adapter"]),
         "kind": "promote", "reason": "better", "by": scene["by"].get_username(), "gate_report": str(report.pk),
         "at": json.loads(Delivery.objects.get(event="promotion.made").body)["data"]["promotion"]["at"],
+        "overridden": False, "deployment": None, "proof": [],
     }  # fmt: skip
     promotion.rollback(channel=channel, by=scene["by"], reason="worse after all")
     assert told("rollback.made")["promotion"]["to_version"] == str(scene["base"])
