@@ -21,7 +21,7 @@ from apps.evals.lookups import find_set, form_of
 from apps.promotion import actions
 from apps.promotion.announcing import move_json
 from apps.promotion.api import MOVE, MOVE_EXAMPLE, find_channel
-from apps.promotion.deployment.api import DEPLOYMENT, deployment_json
+from apps.promotion.deployment.api import DEPLOYMENT, EXAMPLE, deployment_json
 from apps.promotion.gate.policy import Policy, as_toml, from_toml, from_values
 from apps.promotion.models import Approval, Deployment, Promotion, PromotionPolicy
 from apps.promotion.policies import policy_of, save_policy, values_of
@@ -115,6 +115,9 @@ BEGUN = {
         "approval": {"type": "object", "description": "The first of two: {by, reason, at}"},
     },
 }
+BEGUN_EXAMPLE = OpenApiExample(
+    "To its targets", response_only=True, status_codes=["202"], value={"deployment": EXAMPLE}
+)
 MOST = 50  # versions told
 
 
@@ -157,7 +160,7 @@ def policy(request: Request, name: str) -> Response | HttpResponse:
 
 @extend_schema(
     operation_id="v1_channels_promote", request={JSON: json_schema(Promote)},
-    responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409), examples=[PROMOTE_EXAMPLE, MOVE_EXAMPLE],
+    responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409), examples=[PROMOTE_EXAMPLE, MOVE_EXAMPLE, BEGUN_EXAMPLE],
     description="Promotes a report's candidate. 202 where the channel has targets (`deployment` brings it there, and then the channel "
     "moves) or its policy asks for two people (`approval`: somebody else has to approve it). An API key may do so only where the channel's policy allows it and the gate "
     "says “promote”: to override the gate is a decision of a person, on the page.",
@@ -181,7 +184,7 @@ def _moved(moved: Promotion | Deployment | Approval) -> Response:
 
 @extend_schema(
     operation_id="v1_channels_rollback", request={JSON: json_schema(RollBack)},
-    responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409), examples=[BACK_EXAMPLE, BACK_TO_EXAMPLE],
+    responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409), examples=[BACK_EXAMPLE, BACK_TO_EXAMPLE, BEGUN_EXAMPLE],
     description="Moves a channel back to what ran before, or to `to_version`; repeated, it goes back further, unless `from_version` "
     "names what is live. 202 where the channel has targets: `deployment` looks whether they still hold it, and stops what else is being "
     "deployed. A freeze does not hold it up. An API key may do so only where the channel's policy allows it. 409 where nothing ran before.",

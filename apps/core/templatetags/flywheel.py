@@ -34,10 +34,23 @@ GOOD = {
     "enabled",
     "delivered",
     "done",
+    "live",
+    "proved",
 }
 BAD = {"failure", "failed", "reject", "worse", "high", "locked", "down", "disabled"}
-WARN = {"inconclusive", "open", "draft", "cancelled", "medium", "override", "unlisted", "failing"}
-INFO = {"running", "queued", "holdout", "adapter", "initial", "waiting"}
+WARN = {
+    "inconclusive",
+    "open",
+    "draft",
+    "cancelled",
+    "medium",
+    "override",
+    "unlisted",
+    "failing",
+    "unreachable",
+    "rollback",
+}
+INFO = {"running", "queued", "holdout", "adapter", "initial", "waiting", "loading", "loaded", "proving"}
 
 
 @register.filter

@@ -120,6 +120,12 @@ TARGET_EXAMPLE = {
 }  # fmt: skip
 
 
+FROZEN = {
+    "channel": "production", "frozen": True, "reason": "Holidays", "until": "2026-12-28T08:00:00Z", "by": "mara"
+}  # fmt: skip
+UNFROZEN = {"channel": "production", "frozen": False, "reason": "", "until": None, "by": None}
+
+
 class NewTarget(Struct, forbid_unknown_fields=True, kw_only=True):
     """A server's name, or a webhook's id."""
 
@@ -189,7 +195,8 @@ def _managing(request: Request, name: str) -> tuple[Channel, dict[str, Any]]:
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_channels_targets_add", request={JSON: json_schema(NewTarget)},
-    responses=described({201: TARGET}, 400, 403, 404, 409), examples=[sent("A server", {"server": "gpu-1"})],
+    responses=described({201: TARGET}, 400, 403, 404, 409),
+    examples=[sent("A server", {"server": "gpu-1"}), told("Added", TARGET_EXAMPLE | {"version": None, "served_as": None, "proof": {}}, "201")],
     description="Adds a server or a webhook as a target. What the channel runs is loaded there at once. Needs a key of an operator, and a "
     "policy that allows API keys.",
 )  # fmt: skip
@@ -215,8 +222,9 @@ def _uuid(text: str) -> UUID | None:
 
 
 @extend_schema(
-    operation_id="v1_channels_targets_remove", responses=described({204: {"type": "null"}}, 403, 404, 409),
-    description="Removes a target; what was loaded there for the channel is unloaded.",
+    operation_id="v1_channels_targets_remove", responses=described({200: results(TARGET)}, 403, 404, 409),
+    examples=[told("None is left", {"results": []})],
+    description="Removes a target; what was loaded there for the channel is unloaded. Answers those that are left.",
 )  # fmt: skip
 @api_view(["DELETE"])
 def target(request: Request, name: str, pk: int) -> Response:
@@ -225,7 +233,7 @@ def target(request: Request, name: str, pk: int) -> Response:
     if found is None:
         raise NotFound("This channel has no such target.")
     actions.remove_target(target=found, **acting)
-    return Response(status=204)
+    return Response({"results": [target_json(row, list(row.placements.all())) for row in targets_of(channel)]})
 
 
 @extend_schema(
@@ -296,17 +304,17 @@ def freeze_json(channel: Channel) -> dict[str, Any]:
 
 @extend_schema(
     methods=["GET"], operation_id="v1_channels_freeze_read", responses=described({200: FREEZE}, 404),
-    description="Whether a channel is frozen, until when and why.",
+    examples=[told("Frozen", FROZEN)], description="Whether a channel is frozen, until when and why.",
 )  # fmt: skip
 @extend_schema(
     methods=["PUT"], operation_id="v1_channels_freeze", request={JSON: json_schema(NewFreeze)},
     responses=described({200: FREEZE}, 400, 403, 404, 409),
-    examples=[sent("Over the holidays", {"reason": "Holidays", "until": "2026-12-28T08:00:00Z"})],
+    examples=[sent("Over the holidays", {"reason": "Holidays", "until": "2026-12-28T08:00:00Z"}), told("Frozen", FROZEN)],
     description="Freezes a channel: nobody promotes until then. A rollback stays possible. Needs a key of an operator.",
 )  # fmt: skip
 @extend_schema(
     methods=["DELETE"], operation_id="v1_channels_unfreeze", responses=described({200: FREEZE}, 403, 404, 409),
-    description="Lifts a freeze.",
+    examples=[told("No longer", UNFROZEN)], description="Lifts a freeze.",
 )  # fmt: skip
 @api_view(["GET", "PUT", "DELETE"])
 def freeze(request: Request, name: str) -> Response:
@@ -327,7 +335,7 @@ class Segment(Struct, forbid_unknown_fields=True, kw_only=True):
 @extend_schema(
     operation_id="v1_channels_segment", request={JSON: json_schema(Segment)},
     responses=described({200: {"type": "object", "properties": {"channel": {"type": "string"}, "segment": {"type": "string"}}}}, 400, 403, 404),
-    examples=[sent("The customers in Europe", {"segment": "eu"})],
+    examples=[sent("The customers in Europe", {"segment": "eu"}), told("Labelled", {"channel": "production", "segment": "eu"})],
     description="Labels a channel with the environment or the users that it serves. Needs a key of an owner.",
 )  # fmt: skip
 @api_view(["PUT"])
