@@ -1,8 +1,8 @@
 from django.urls import path
 
 from apps.promotion import api, channels_api, effects_api, preparation_api, reports_api
-from apps.promotion.pulling import api as pulling
 from apps.promotion.deployment import api as deployment_api
+from apps.promotion.pulling import api as pulling
 
 app_name = "promotion_api"
 urlpatterns = [
