@@ -23,7 +23,7 @@ class Scripted:
         self.headers: list[dict[str, str]] = []
         self.connections = self.left = self.open = 0
         self.gap_s = 0.002
-        self.fixed: dict[int, str] = {}  # HTTP status: body, once for each answer
+        self.busy = False  # answers 503 to everything
         self.loop = asyncio.new_event_loop()
         self.readers: dict[asyncio.StreamWriter, asyncio.StreamReader] = {}
 
@@ -72,6 +72,8 @@ class Scripted:
         said = asked if isinstance(asked, str) else asked[-1].get("content") or ""
         words = said.split() if isinstance(said, str) else []
         verb, number = (words or [""])[0], int(words[-1]) if words and words[-1].isdigit() else 5
+        if self.busy:
+            verb, number = "status", 503
         if verb == "status":
             error = {
                 "error": {"message": f"{self.name} refuses", "type": "BadRequestError", "param": None, "code": number}

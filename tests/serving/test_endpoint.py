@@ -245,6 +245,15 @@ def test_another_server_answers_where_one_is_gone(running: Running, server: Make
     assert span_of(running.records(9)[-1]).status_code == 2
 
 
+def test_another_server_answers_where_one_is_busy(running: Running, server: Make) -> None:
+    alpha, beta = server("alpha"), server("beta")
+    running.serve(alpha, beta)
+    alpha.busy = True
+    assert all("beta" in running.post(ask("Hi")).text for _ in range(4)) and alpha.asked
+    beta.busy = True
+    assert running.post(ask("Hi")).status_code == 503  # the last one's answer, as it is
+
+
 def test_nothing_is_asked_twice_once_the_client_has_heard_something(running: Running, server: Make) -> None:
     alpha, beta = server("alpha"), server("beta")
     running.serve(alpha, beta)

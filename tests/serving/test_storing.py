@@ -86,7 +86,8 @@ def test_what_was_read_twice_is_stored_once(project: Project, tmp_path: Path) ->
     put(tmp_path, one := record(project, ["Hi"]))
     stored(project, tmp_path)
     put(tmp_path, one)
-    assert len(stored(project, tmp_path)) == 1
+    (row,) = stored(project, tmp_path)
+    assert row.output_tokens == 4 and row.metadata["span_count"] == 1
 
 
 def test_a_failed_call_is_a_failure_and_one_that_was_left_is_not(project: Project, tmp_path: Path) -> None:
