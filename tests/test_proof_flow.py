@@ -160,10 +160,13 @@ from apps.core.actions import create_api_key
 from apps.core.models import Project
 from apps.demo.wheel import PROJECT
 from apps.promotion import actions as promotion
+from apps.promotion.deployment.actions import remove_target
 from apps.registry.models import ModelVersion
 project = Project.objects.get(slug=PROJECT[0])
 by = get_user_model().objects.filter(is_superuser=True).order_by("pk").first()
 channel, base = promotion.channel_of(project), ModelVersion.objects.get(project=project, name="smollm2-135m")
+for target in channel.targets.current():
+    remove_target(target=target, by=by)
 while channel.current != base:
     promotion.rollback(channel=channel, by=by, reason="What was promoted is taken back")
     channel.refresh_from_db()

@@ -33,13 +33,12 @@ from apps.evals.submission import submit_eval
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
 from apps.promotion import actions as promotion
+from apps.promotion.deployment import actions as deployments
 from apps.promotion.models import GateReport, Verdict
 from apps.registry import managed
 from apps.registry.actions import register_base
-from apps.registry.adapters import path_of
-from apps.registry.engines import adapter_name, engine_spec, model_spec
+from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import Dialect, ModelVersion, ServerKind
-from apps.registry.servers import address_of
 from apps.reviews.actions import override_lock
 from apps.reviews.policy import set_policy
 from apps.reviews.rescoring import submit_probe
@@ -48,11 +47,10 @@ from apps.training.advisor import Evidence, advise
 from apps.training.models import Method, TrainingRun
 from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.environments.requests import make_requests
-from workers.lib.serving import Adapters
 
 OVERRIDE_REASON = "The demo runs unattended: it overrides the reward review, which a person would normally do."
 PROJECT = ("workplace-assistant", "Workplace assistant")
-SERVER, ARRIVE_S = "production", 120.0
+SERVER, ARRIVE_S, TRIES = "production", 120.0, 3
 ALONE_REASON = "The demo has one user, who does everything."
 
 
@@ -121,6 +119,9 @@ class Demo:
         self.found("0 · Ready", f"{self.base} is what production runs")
 
     def back_to_base(self) -> None:
+        """Without targets, so that it moves at once, whatever has become of an earlier demo's server."""
+        for target in self.channel.targets.current():
+            deployments.remove_target(target=target, by=self.user)
         self.channel.refresh_from_db()
         while self.channel.current != self.base:
             promotion.rollback(channel=self.channel, by=self.user, reason="the demo starts again from the base model")
@@ -316,7 +317,7 @@ class Demo:
         )
 
     def serve(self) -> None:
-        """Starts a server of the base and makes it the channel's target, where the winner is loaded."""
+        """Starts a server of the base and makes it the channel's target, so that a promotion brings the winner there."""
         with self.timed("8 · Server"):
             server = self.project.servers.filter(name=SERVER).first()
             if server is None:
@@ -329,18 +330,26 @@ class Demo:
                     raise DemoError(f"8 · Server: {run.error}")
                 time.sleep(0.5)
                 server.refresh_from_db()
+            if not self.channel.targets.current().filter(server=server).exists():
+                deployments.add_target(channel=self.channel, server=server, by=self.user)
+            self.settle(*self.channel.deployments.active())
         self.found("8 · Server", f"the server {server} is up (transformers), {self.base} answers at {self.endpoint}")
 
+    def settle(self, *deployments: Job) -> bool:
+        """Whether all succeeded, once they have ended. On a busy machine a server may not answer in time."""
+        for deployment in deployments:
+            while deployment.is_active:
+                time.sleep(0.5)
+                deployment.refresh_from_db()
+        return all(deployment.state == JobState.SUCCEEDED for deployment in deployments)
+
     def promote(self, winner: GateReport, reason: str) -> None:
-        """The server has the version before the channel moves. Raises JobError where it does not load it."""
-        version = winner.candidate.model_version
-        if self.endpoint:
-            server = self.project.servers.get(name=SERVER)
-            there = Adapters(address_of(server), server.kind)
-            if adapter_name(version) not in there.names():
-                there.load(adapter_name(version), path_of(server, version))
-        promotion.promote(channel=self.channel, gate_report=winner, by=self.user, reason=reason)
-        self.channel.refresh_from_db()
+        """The channel moves when the server has the version and has proved it. Raises DemoError where it does not."""
+        for _ in range(TRIES):
+            moved = promotion.promote(channel=self.channel, gate_report=winner, by=self.user, reason=reason)
+            if not isinstance(moved, Job) or self.settle(moved):
+                return self.channel.refresh_from_db()
+        raise DemoError(f"8 · Promotion: {moved.error}")
 
     def decide(self, runs: list[EvalRun]) -> dict:
         """Every pair through the gate; the best that passes against the baseline is promoted."""
