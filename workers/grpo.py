@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,11 @@ from torch import Tensor
 
 from workers.evaluate import emit_sample, limits_of, sampling_of
 from workers.lib.adapter_serving import ServersLost
-from workers.lib.advantages import OVERLONG, overlong_shaping
 from workers.lib.alarms import Watchman
 from workers.lib.checkpoint_outputs import CheckpointOutputs
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, load
-from workers.lib.errors import JobError, SpecError
+from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.policies import EnginePolicy, Policy, PolicyError
 from workers.lib.probes import watch
@@ -35,12 +35,13 @@ from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
 from workers.lib.specs import Grpo
 from workers.lib.task_draw import TaskDraw
-from workers.lib.watching import Alarmed, report
+from workers.lib.watching import Alarmed, judge_end, report
 from workers.ml import checkpoint
 from workers.ml.correction import correction_of
-from workers.ml.groups import Group, mask_reason, outputs_of, passed_of, rollout_metrics, validation_metrics
+from workers.ml.groups import Group, mask_reason, outputs_of, passed_of, rollout_metrics, shape, validation_metrics
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
-from workers.ml.policy_gradient import Batch, add_gradients, batch_from, sampler_gap
+from workers.ml.policy_gradient import Batch, add_gradients, batch_from, sampler_gap, shared_logprobs
+from workers.ml.ranks import ALONE, join
 from workers.ml.reference import Reference
 from workers.ml.server_rollouts import Ahead, ServerRollouts
 from workers.ml.transformers_engine import TransformersEngine
@@ -52,6 +53,7 @@ class Trainer:
     """A policy, its optimizer, and the steps taken."""
 
     def __init__(self, spec: Grpo, events: Emitter, stop: StopFlag) -> None:
+        self.ranks = join(spec.config.processes)
         same = training_dtype(spec.engine.dtype) == "float32" and spec.rollouts is None
         self.config = structs.replace(spec.config, correction=correction_of(spec.config, same=same))
         self.events, self.stop, self.out = events, stop, Path(spec.out_dir)
@@ -77,7 +79,8 @@ class Trainer:
         self.engine = TransformersEngine(self.model, tokenizer, spec.engine.batch_size)
         self.engine.check = self.stop.check
         # Or vLLM servers generate, each step with its weights as an adapter of its own.
-        self.servers = ServerRollouts(spec, self.engine, partial(events.log, "warning")) if spec.rollouts else None
+        self.serves, warn = spec.rollouts is not None, partial(events.log, "warning")
+        self.servers = ServerRollouts(spec, self.engine, warn) if self.serves and self.ranks.is_main else None
         self.steps_ahead = spec.rollouts.steps_ahead if spec.rollouts else 0
         self.ahead = Ahead()
         self.outputs = CheckpointOutputs(
@@ -97,10 +100,10 @@ class Trainer:
         """
         steps, every = self.config.steps, self.config.eval_every
         try:
-            if self.servers:
-                self.servers.open(self.sampling)
+            if self.serves:
+                self.ranks.from_main(lambda: self.servers.open(self.sampling))
             while True:
-                self.stop.check()
+                self.ranks.check(self.stop.check)
                 validates = every and self.validation and (self.done % every == 0 or self.done == steps)
                 validated = self.validate() if validates else []
                 if self.done % self.config.save_every == 0 or self.done == steps:
@@ -120,22 +123,15 @@ class Trainer:
             if self.servers:
                 self.servers.close()
         self.judge_end()
-        return checkpoint.save_adapter(self.model, self.out / "adapter")
+        adapter = self.out / "adapter"
+        return checkpoint.save_adapter(self.model, adapter) if self.ranks.is_main else adapter
 
     def judge_end(self) -> None:
-        """Raises JobError where no rollout of the run had a reward. Warns where no step had rewards that differ: the weights are as
-        they were, and a run may be too short for the alarms that say so."""
-        seen = self.watchman.history.start  # a checkpoint keeps it
-        if "train/learning_rate" in seen and "train/reward_mean" not in seen:
-            raise JobError(
-                f"None of the rollouts of {self.done} steps could be scored, so nothing was learned. The last reason: {self.masked_by}"
-            )
-        if "train/learning_rate" in seen and "train/grad_norm" not in seen:
-            report(self.events, self.watchman.unmoved(self.done))
+        judge_end(self.events, self.watchman, self.done, self.masked_by)
 
     def step(self) -> None:
         step, began = self.done + 1, time.perf_counter()
-        groups, served = self.next_groups()
+        groups, served = self.ranks.from_main(self.next_groups) if self.serves else self.next_groups()
         sampled = time.perf_counter()
         learning_rate = self.scheduler.get_last_lr()[0]
         metrics = self.update(groups, stale=bool(served.get("rollout/staleness")))
@@ -149,6 +145,7 @@ class Trainer:
             "time/generate_s": sampled - began,
             "time/update_s": time.perf_counter() - sampled,
         }
+        metrics = self.ranks.from_main(lambda: metrics)  # all decide on the same times and alarms
         self.events.metric(step, metrics)
         alarms = self.watchman.look(step, metrics, seen.examples | masked)
         if any(alarm.name == "non_finite" for alarm in alarms):
@@ -203,21 +200,24 @@ class Trainer:
 
         def tell(index: int, sample: int, done: Finished) -> None:
             found[index][sample] = done
-            self.shape(done, phase)
+            if phase == "train":
+                shape(done, self.config)
             if phase != "train" or not self.ahead.active:
                 emit_sample(self.events, tasks[index], sample, done, phase=phase, step=step)
 
-        limits = limits_of(self.environment.harness)
-        try:
-            play(
-                self.policy(sampling), self.environment, tasks, limits, tell,
-                n=n, concurrency=len(tasks) * n, seed=seed, check=self.check,
-            )  # fmt: skip
-        except PolicyError as error:
-            self.stop.check()  # which ended the generation
-            if self.servers:
-                raise ServersLost(str(error)) from error
-            raise
+        def play_some(some: range, tell: Callable[[int, int, Finished], None]) -> None:
+            try:
+                play(
+                    self.policy(sampling), self.environment, tasks, limits_of(self.environment.harness), tell,
+                    n=n, concurrency=len(some) * n, seed=seed, only=some, check=self.check,
+                )  # fmt: skip
+            except PolicyError as error:
+                self.stop.check()  # which ended the generation
+                if self.servers:
+                    raise ServersLost(str(error)) from error
+                raise
+
+        (ALONE if self.serves else self.ranks).share(len(tasks), play_some, tell)
         return [[samples[sample] for sample in range(n)] for samples in found]
 
     def policy(self, sampling: Sampling) -> Policy:
@@ -229,14 +229,6 @@ class Trainer:
         """Raises Stop where the run, or what is sampled ahead, is to end."""
         self.stop.check()
         self.ahead.check()
-
-    def shape(self, done: Finished, phase: str) -> None:
-        """Notes in the score what an overlong episode loses, by its longest answer."""
-        config = self.config
-        if phase == "train" and config.overlong_buffer and done.replies:
-            longest = max(reply.output_tokens for reply in done.replies)
-            lost = overlong_shaping(longest, config.max_new_tokens, config.overlong_buffer, config.overlong_penalty)
-            done.score.components = done.score.components | {OVERLONG: lost}
 
     def update(self, groups: list[Group], stale: bool = False) -> dict[str, float]:
         """One policy update, or several on the same rollouts. `stale`: they were sampled with older weights.
@@ -259,7 +251,7 @@ class Trainer:
         before = checkpoint.snapshot(self.model, self.optimizer) if config.updates_per_batch > 1 else None
         for at in range(config.updates_per_batch):
             try:
-                logprobs, found = add_gradients(self.model, batch, old, reference, config, self.stop.check)
+                logprobs, found = add_gradients(self.model, batch, old, reference, config, self.stop.check, self.ranks)
             except Stop:
                 self.undo(before if at else None)
                 raise
@@ -292,7 +284,8 @@ class Trainer:
         every = 1 if self.config.beta else self.config.kl_every
         if self.reference is None or (self.done + 1) % every:
             return None
-        return self.reference.logprobs(batch.rows, self.config.temperature, self.check)
+        compute = partial(self.reference.logprobs, temperature=self.config.temperature, check=self.check)
+        return shared_logprobs(self.ranks, batch, compute)
 
     def undo(self, before: Any) -> None:
         """As if the step had not begun: no gradients, and the weights as they were before an earlier update of the batch."""
@@ -312,7 +305,7 @@ class Trainer:
         """The chosen tasks answered as the policy is now, for people to read, and whether it exploits its reward."""
         if tasks := self.outputs.tasks(validated=bool(validated)):
             found, _ = self.answers(tasks, 1, "checkpoint")
-            seen = self.outputs.look(found + validated)
+            seen = self.ranks.from_main(lambda: self.outputs.look(found + validated))
             if seen.metrics:
                 self.tell(seen.metrics, seen.examples)
 
@@ -320,10 +313,14 @@ class Trainer:
         self, tasks: list[dict], n: int, phase: str
     ) -> tuple[list[tuple[dict, list[Finished]]], dict[str, float]]:
         """The tasks with n episodes each under the harness's own sampling, and what servers had to do for them."""
-        self.ahead.wait()
-        published = self.servers.publish(self.done) if self.servers else {}
-        sampling = sampling_of(self.environment.harness)
-        found = self.play(tasks, sampling, n, seed=self.seed, phase=phase, step=self.done)
+
+        def answered() -> tuple[list[list[Finished]], dict[str, float]]:
+            self.ahead.wait()
+            published = self.servers.publish(self.done) if self.servers else {}
+            sampling = sampling_of(self.environment.harness)
+            return self.play(tasks, sampling, n, seed=self.seed, phase=phase, step=self.done), published
+
+        found, published = self.ranks.from_main(answered) if self.serves else answered()
         return list(zip(tasks, found, strict=True)), published
 
     def tell(self, metrics: dict[str, float], examples: dict[str, str] | None = None) -> None:
@@ -331,12 +328,13 @@ class Trainer:
         report(self.events, self.watchman.look(self.done, metrics, examples))
 
     def save(self) -> None:
-        folder = checkpoint.save(
-            self.out / f"checkpoint-{self.done}", step=self.done, model=self.model, optimizer=self.optimizer,
-            alarms=self.watchman.state(), draw=self.draw.state(),
-        )  # fmt: skip
+        if self.ranks.is_main:
+            folder = checkpoint.save(
+                self.out / f"checkpoint-{self.done}", step=self.done, model=self.model, optimizer=self.optimizer,
+                alarms=self.watchman.state(), draw=self.draw.state(),
+            )  # fmt: skip
+            self.events.checkpoint(self.done, str(folder))
         self.saved = self.done
-        self.events.checkpoint(self.done, str(folder))
 
 
 def main(

@@ -52,22 +52,32 @@ class Distillation(Trainer):
         rows = [row for group in groups for done in group.episodes for row in rows_of(done)]
         if not rows:
             return {"train/loss": 0.0}
+        tokens = sum(sum(row.learnt) for row in rows)
+        mine = [rows[number] for number in self.ranks.mine([row.ids for row in rows])]
+
+        def share() -> dict[str, float]:
+            if not mine:
+                return {}
+            teacher = logprobs_of(self.teacher, mine, 1.0, self.check)
+            return add_gradients(self.model, mine, teacher, self.config, self.check, tokens)
+
         try:
-            teacher = logprobs_of(self.teacher, rows, 1.0, self.check)
-            metrics = add_gradients(self.model, rows, teacher, self.config, self.check)
+            metrics = self.ranks.totals(share)
         except Stop:
             self.undo(None)
             raise
+        self.ranks.add_gradients(self.model.parameters())
         self.move(metrics)
         return metrics
 
 
 def add_gradients(
-    model: Any, rows: list[TokenRow], teacher: Tensor, config: GrpoConfig, check: Any = lambda: None
+    model: Any, rows: list[TokenRow], teacher: Tensor, config: GrpoConfig, check: Any = lambda: None, tokens: int = 0
 ) -> dict[str, float]:
-    """Adds the gradients of the loss to the model's. `teacher` [R, U]: its log-probabilities of the rows' sampled tokens."""
+    """Adds the gradients of the loss to the model's. `teacher` [R, U]: its log-probabilities of the rows' sampled tokens; `tokens`: how
+    many the mean is over, where these rows are not all."""
     real = pad([[1] * sum(row.learnt) for row in rows], 0)[1].to(teacher.device)
-    tokens, size = real.sum(), config.micro_batch or len(rows)
+    tokens, size = tokens or int(real.sum()), config.micro_batch or len(rows)
     found = {"train/loss": 0.0, "train/entropy": 0.0, "train/teacher_logp": float((teacher * real).sum() / tokens)}
     for start in range(0, len(rows), size):
         for some in scored_parts(model, rows[start : start + size], 1.0, recompute=config.gradient_checkpointing):

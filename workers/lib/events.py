@@ -36,15 +36,18 @@ def encoded(event: dict[str, Any]) -> bytes:
 
 
 class Emitter:
-    """Numbers the events of one attempt from 1 and writes each as one line, at once."""
+    """Numbers the events of one attempt from 1 and writes each as one line, at once. `mute`: only how it ends, if badly; of a process
+    that is not the job's first."""
 
-    def __init__(self, fd: int | None = None) -> None:
+    def __init__(self, fd: int | None = None, *, mute: bool = False) -> None:
         if fd is None:
             fd = int(os.environ.get("FLYWHEEL_EVENTS_FD") or sys.stdout.fileno())
-        self.fd = fd
+        self.fd, self.mute = fd, mute
         self.seq = 0
 
     def emit(self, type: str, **fields: Any) -> None:
+        if self.mute and type != "error":
+            return
         self.seq += 1
         line = encoded({"type": type, "seq": self.seq, "at": datetime.now(UTC).isoformat(), **fields}) + b"\n"
         while line:

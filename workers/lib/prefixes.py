@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -134,6 +134,32 @@ class Tree:
             found.append((node.number, min(len(node.ids), len(ids) - at)))
             at += len(node.ids)
         return _ranges(found)
+
+
+def shares(sequences: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+    """The numbers of the sequences in `count` shares, of which the largest has as few distinct tokens as can be where sequences that
+    begin alike stay together."""
+    if count == 1 or not sequences:
+        return [list(range(len(sequences))), *([] for _ in range(count - 1))]
+    order = sorted(range(len(sequences)), key=lambda number: list(sequences[number]))
+    same = [_same(sequences[one], sequences[other], 0) for one, other in pairwise(order)]
+
+    def cut(most: int) -> list[list[int]]:
+        found, room = [[order[0]]], most - len(sequences[order[0]])
+        for number, common in zip(order[1:], same, strict=True):
+            room -= len(sequences[number]) - common
+            if room < 0:
+                found.append([])
+                room = most - len(sequences[number])
+            found[-1].append(number)
+        return found
+
+    low, high = max(map(len, sequences)), sum(map(len, sequences))
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(cut(middle)) <= count else (middle + 1, high)
+    found = [sorted(share) for share in cut(low)]
+    return found + [[] for _ in range(count - len(found))]
 
 
 def _parts(nodes: Iterable[Node], most: int) -> list[Part]:

@@ -11,16 +11,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from workers.lib import processes
 from workers.lib.errors import SpecError, sentence
 from workers.lib.events import Emitter
 from workers.lib.memory import is_out_of_memory
 from workers.lib.specs import checked
 
 STOPPED = 128 + signal.SIGTERM
+CONNECTIONS = ("gloo", "NCCL", "DistBackendError", "DistNetworkError")
 
 
 class Stop(Exception):
     """The wish to stop, no error: raised by `StopFlag.check` after SIGTERM. Its text, if any, says why."""
+
+
+class PeerEnded(Exception):
+    """Another process of the same job has ended, and says why."""
 
 
 class StopFlag:
@@ -33,8 +39,8 @@ class StopFlag:
         signal.signal(signal.SIGTERM, self._set)
 
     def _set(self, number: int, frame: Any) -> None:
-        self.is_set = True
-        if self.raises:
+        again, self.is_set = self.is_set, True
+        if self.raises and not again:
             raise Stop
 
     @contextlib.contextmanager
@@ -63,18 +69,32 @@ def read_spec(path: Path, kind: str) -> Any:
 
 
 def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> None:
-    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (reported in an event), 143 asked to stop."""
+    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (reported in an event), 143 asked to stop,
+    76 ended with another process of the job. Where the spec asks for several, this one starts them (workers.lib.processes)."""
     if len(sys.argv) != 2:
         sys.exit(f"usage: python -m workers.{kind} spec.json")
-    events, stop = Emitter(), StopFlag()
+    events, stop = Emitter(mute=processes.number() > 0), StopFlag()
     stop.install()
     try:
-        program(read_spec(Path(sys.argv[1]), kind), events, stop)
+        spec = read_spec(Path(sys.argv[1]), kind)
+        asked = getattr(getattr(spec, "config", None), "processes", 1)
+        if asked > 1 and not processes.are_started():
+            processes.start_them(f"workers.{kind}", sys.argv[1], asked)
+        program(spec, events, stop)
+    except PeerEnded:
+        sys.exit(processes.LOST)
     except Stop as stopped:
         events.log("warning", str(stopped) or "Stopped on request.")
         sys.exit(STOPPED)
     except Exception as error:  # the program's boundary: every end is reported in one event
         traceback.print_exc()
+        if processes.count() > 1 and lost_connection(error):
+            sys.exit(processes.LOST)
         cause = "memory" if is_out_of_memory(error) else ""
         events.error(sentence(error), traceback.format_exc(), cause)
         sys.exit(1)
+
+
+def lost_connection(error: BaseException) -> bool:
+    """Whether it is what the libraries say where another process of the job has ended (torch raises RuntimeErrors of its own)."""
+    return isinstance(error, RuntimeError) and any(name in f"{type(error).__name__} {error}" for name in CONNECTIONS)

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Iterable
 from dataclasses import dataclass, replace
 
 import uvloop
@@ -269,13 +269,17 @@ async def stream(
     n: int = 1,
     concurrency: int = 64,
     seed: int = 0,
+    only: Container[int] | None = None,
 ) -> AsyncIterator[tuple[int, int, Finished]]:
     """(index of the task, number of its sample, episode) as they end; at most `concurrency` are open at a time.
+
+    `only`: the indices of the tasks that are played; a task's episodes are the same whatever others are.
 
     Where the reader stops or is cancelled, those under way are cancelled and closed before this returns. Where the job's limit
     is used up, those that have their answers still come to their end: they are paid for.
     """
-    todo = ((index, sample, task) for index, task in enumerate(tasks) for sample in range(n))
+    chosen = ((index, task) for index, task in enumerate(tasks) if only is None or index in only)
+    todo = ((index, sample, task) for index, task in chosen for sample in range(n))
     ended: asyncio.Queue[tuple[int, int, Finished] | BaseException | None] = asyncio.Queue()
     scoring = asyncio.Semaphore(SCORED_AT_ONCE)
 
@@ -327,13 +331,14 @@ def play(
     n: int = 1,
     concurrency: int = 64,
     seed: int = 0,
+    only: Container[int] | None = None,
     check: Callable[[], None] | None = None,
 ) -> None:
     """`stream` in an event loop of its own, for programs: `ended` is called for each episode, and what it raises ends
     the others; so does what `check` raises, which is called twice a second whatever the episodes wait for. Closes the policy."""
 
     async def follow() -> None:
-        episodes = stream(policy, environment, tasks, limits, n=n, concurrency=concurrency, seed=seed)
+        episodes = stream(policy, environment, tasks, limits, n=n, concurrency=concurrency, seed=seed, only=only)
         async with contextlib.aclosing(episodes):
             async for index, sample, done in episodes:
                 ended(index, sample, done)

@@ -155,6 +155,7 @@ class Training(Lora, kw_only=True):
     max_grad_norm: Positive = 1.0
     save_every: AtLeastOne = 10  # steps from one checkpoint to the next
     gradient_checkpointing: bool = False  # activations are computed again in the backward pass: less memory, slower
+    processes: Annotated[int, Meta(ge=1, le=64)] = 1  # that share each step, one for each GPU; the step is the same
     retry_smaller: bool = True  # once, where the memory runs out: with less of it at a time, for the same update
     alarms: AlarmSettings = field(default_factory=AlarmSettings)  # what differs from docs/alarms.md
 

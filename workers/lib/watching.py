@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workers.lib.alarms import LEVELS, Alarm
+from workers.lib.alarms import LEVELS, Alarm, Watchman
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.program import Stop
@@ -30,3 +30,15 @@ def report(events: Emitter, alarms: Sequence[Alarm]) -> None:
         raise Alarmed(f"Stopped at step {worst.step}. {worst.message} A checkpoint is kept. {worst.todo}")
     if worst.action == "pause":
         raise Paused(f"Paused at step {worst.step}. {worst.message} A checkpoint is kept. {worst.todo}")
+
+
+def judge_end(events: Emitter, watchman: Watchman, done: int, masked_by: str) -> None:
+    """Of a run that samples, after its `done` steps. Raises JobError where no rollout of the run had a reward. Warns where no step had
+    rewards that differ: the weights are as they were, and a run may be too short for the alarms that say so."""
+    seen = watchman.history.start  # a checkpoint keeps it
+    if "train/learning_rate" in seen and "train/reward_mean" not in seen:
+        raise JobError(
+            f"None of the rollouts of {done} steps could be scored, so nothing was learned. The last reason: {masked_by}"
+        )
+    if "train/learning_rate" in seen and "train/grad_norm" not in seen:
+        report(events, watchman.unmoved(done))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.lib.advantages import OVERLONG, group_advantages, returns, turn_advantages
+from workers.lib.advantages import OVERLONG, group_advantages, overlong_shaping, returns, turn_advantages
 from workers.lib.probes import watch
 from workers.lib.rollouts import Finished
 from workers.lib.specs import GrpoConfig
@@ -102,6 +102,14 @@ def validation_metrics(episodes: Sequence[Sequence[Finished]]) -> dict[str, floa
         "validation/success": sum(float(score.success) for score in scores) / len(scores),
         "validation/samples": len(scores),
     }
+
+
+def shape(done: Finished, config: GrpoConfig) -> None:
+    """Notes in the score what an overlong episode loses, by its longest answer."""
+    if config.overlong_buffer and done.replies:
+        longest = max(reply.output_tokens for reply in done.replies)
+        lost = overlong_shaping(longest, config.max_new_tokens, config.overlong_buffer, config.overlong_penalty)
+        done.score.components = done.score.components | {OVERLONG: lost}
 
 
 def passed_of(group: Group) -> tuple[str, int, int]:

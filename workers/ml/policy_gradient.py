@@ -18,6 +18,7 @@ from workers.lib.token_rows import TokenRow, rows_of
 from workers.ml.correction import correction_metrics, ratios, sampler_logprobs, weights
 from workers.ml.groups import Group
 from workers.ml.policy_loss import OF_SEQUENCE, Completions, policy_loss
+from workers.ml.ranks import ALONE, Ranks
 from workers.ml.tree import Scored, logprobs_of, pad, scored_parts
 
 
@@ -72,13 +73,30 @@ def token_advantages(done: Finished, given: Tensor) -> list[float]:
     return [advantage for reply, advantage in zip(done.replies, of_turns, strict=False) for _ in reply.token_ids]
 
 
-def micro_batches(model: Any, batch: Batch, config: GrpoConfig) -> Iterator[Scored]:
-    """The parts of the batch's tree, or of a tree for each `micro_batch` rows of it."""
-    size = config.micro_batch or len(batch.rows)
-    for start in range(0, len(batch.rows), size):
-        rows = batch.rows[start : start + size]
+def micro_batches(model: Any, batch: Batch, config: GrpoConfig, numbers: Sequence[int]) -> Iterator[Scored]:
+    """The parts of the tree of these rows of the batch, or of a tree for each `micro_batch` of them."""
+    size = config.micro_batch or max(1, len(numbers))
+    for start in range(0, len(numbers), size):
+        some_numbers = torch.tensor(numbers[start : start + size], device=batch.used.device)
+        rows = [batch.rows[number] for number in numbers[start : start + size]]
         for some in scored_parts(model, rows, config.temperature, recompute=config.gradient_checkpointing):
-            yield Scored(some.rows + start, some.tokens, some.real)
+            yield Scored(some_numbers[some.rows], some.tokens, some.real)
+
+
+def shared_logprobs(ranks: Ranks, batch: Batch, compute: Callable[[list[TokenRow]], Tensor]) -> Tensor:
+    """What `compute` gives for all rows, [R, U]: each process computes some."""
+    if ranks.size == 1:
+        return compute(batch.rows)
+    found, mine = torch.zeros(batch.used.shape, device=batch.used.device), ranks.mine([row.ids for row in batch.rows])
+
+    def work() -> None:
+        if mine:
+            some = compute([batch.rows[number] for number in mine])
+            found[torch.tensor(mine, device=found.device), : some.shape[1]] = some.to(found.dtype)
+
+    ranks.gather(work)
+    ranks.add(found)
+    return found
 
 
 def add_gradients(
@@ -88,12 +106,15 @@ def add_gradients(
     reference: Tensor | None,
     config: GrpoConfig,
     check: Callable[[], None] = lambda: None,
+    ranks: Ranks = ALONE,
 ) -> tuple[Tensor, dict[str, float]]:
     """Adds the gradients of the batch's loss to the model's: (log-probabilities [R, U] of its tokens, metrics).
 
-    `old` None: the batch is on policy, the ratio exactly 1. `check` is called before each part, and may raise.
+    `old` None: the batch is on policy, the ratio exactly 1. `check` is called before each part, and may raise. Of several `ranks`
+    each computes its share of the rows, and all get the sum.
     """
     logprobs, metrics = torch.zeros(batch.used.shape, device=batch.used.device), Counter[str]()
+    mine = ranks.mine([row.ids for row in batch.rows])
     tokens, corrects = batch.used.sum().clamp(min=1), config.correction not in ("off", "auto")
     sampled, completions = sampler_logprobs(batch.rows, logprobs), Completions.of(batch.used, batch.episode)
 
@@ -113,20 +134,30 @@ def add_gradients(
     slope = None
     if batch.split and (config.loss_type in OF_SEQUENCE or (corrects and config.correction_level == "sequence")):
         # A ratio of a whole episode needs all its rows at once: the loss's slope in the log-probabilities is taken first.
-        whole = logprobs_of(model, batch.rows, config.temperature, check).requires_grad_()
+        whole = shared_logprobs(ranks, batch, lambda rows: logprobs_of(model, rows, config.temperature, check))
+        whole.requires_grad_()
         (slope,) = torch.autograd.grad(loss_of(whole, slice(None), whole.shape[1]), whole)
-    for some in micro_batches(model, batch, config):
-        check()
-        here = (some.rows, slice(some.real.shape[1]))
-        logprobs[here] = some.tokens.logprobs.detach()
-        if slope is None:
-            loss_of(some.tokens.logprobs, some.rows, some.real.shape[1]).backward()
-        else:
-            (some.tokens.logprobs * slope[here]).sum().backward()
-        metrics["train/entropy"] += float((some.tokens.entropies * batch.used[here]).sum() / tokens)
+        if not ranks.is_main:
+            metrics.clear()  # of the whole batch: they count once
+
+    def share() -> dict[str, float]:
+        for some in micro_batches(model, batch, config, mine):
+            check()
+            here = (some.rows, slice(some.real.shape[1]))
+            logprobs[here] = some.tokens.logprobs.detach()
+            if slope is None:
+                loss_of(some.tokens.logprobs, some.rows, some.real.shape[1]).backward()
+            else:
+                (some.tokens.logprobs * slope[here]).sum().backward()
+            metrics["train/entropy"] += float((some.tokens.entropies * batch.used[here]).sum() / tokens)
+        return dict(metrics)
+
+    found = ranks.totals(share)
+    ranks.add(logprobs)
+    ranks.add_gradients(model.parameters())
     if old is None:
-        metrics.update(correction_metrics(logprobs, sampled, batch.used, config.correction, config, batch.episode))
-    return logprobs, dict(metrics)
+        found |= correction_metrics(logprobs, sampled, batch.used, config.correction, config, batch.episode)
+    return logprobs, found
 
 
 def sampler_gap(logprobs: Tensor, rows: Sequence[TokenRow], *, same: bool = True) -> dict[str, float]:

@@ -1,0 +1,38 @@
+"""GRPO whose reward random weights can vary in, as a program: `python -m tests.workers.paid_grpo spec.json`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from workers import grpo
+from workers.lib.environments import workplace
+from workers.lib.errors import JobError
+from workers.lib.program import run_main
+from workers.lib.verifiers import Score
+
+
+async def rewarded(episode: Any) -> Score:
+    output = episode.said[0]["content"] or ""
+    share = sum(letter.isascii() and letter.isalpha() for letter in output) / max(1, len(output))
+    return Score(reward=share, success=share > 0.5)
+
+
+class Trainer(grpo.Trainer):
+    def step(self) -> None:
+        rank, step = os.environ.get("KILLED", "-1,0").split(",")
+        if self.ranks.number == int(rank) and self.done == int(step):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.ranks.number == 1 and os.environ.get("BROKEN"):
+            self.engine.check = broken
+        super().step()
+
+
+def broken() -> None:
+    raise JobError("The second process broke.")
+
+
+workplace.OneCall.score = rewarded  # type: ignore[method-assign]
+if __name__ == "__main__":
+    run_main("grpo", lambda spec, events, stop: grpo.main(spec, events, stop, Trainer))

@@ -1,0 +1,174 @@
+"""Several processes that train one adapter: the same run as by one, stopped and ended together."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.workers.conftest import Recorder, typed
+from tests.workers.paid_grpo import rewarded
+from workers import grpo
+from workers.lib.errors import SpecError
+from workers.lib.prefixes import Tree, shares
+from workers.lib.program import StopFlag
+from workers.ml.ranks import join
+
+CONFIG = {
+    "steps": 3, "prompts_per_step": 3, "generations": 4, "learning_rate": 1e-2, "lora_rank": 4, "max_new_tokens": 8,
+    "save_every": 1, "eval_every": 1, "beta": 0.05, "dynamic_sampling": 1, "loss_type": "gspo",
+}  # fmt: skip
+OF_ROUNDING = (
+    "train/ratio",
+    "train/is_",
+    "train/logp_diff",
+    "train/kl",
+    "time/",
+)  # differences of nearly equal numbers
+
+
+def started(spec: dict, program: str = "tests.workers.paid_grpo", **env: str) -> subprocess.Popen:
+    """Two processes, their events on standard output."""
+    path = Path(spec["out_dir"]).with_suffix(".json")
+    path.write_text(json.dumps(spec))
+    return subprocess.Popen(
+        [sys.executable, "-m", "workers.lib.processes", program, str(path), "2"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def ended(child: subprocess.Popen) -> tuple[int, list[dict], str]:
+    """(status, events, what else it said)."""
+    out, err = child.communicate()
+    return child.returncode, [json.loads(line) for line in out.splitlines() if line.startswith("{")], err
+
+
+def metrics_of(rows: list[dict]) -> dict[tuple[int, str], float]:
+    found = [(row["step"], row["values"]) for row in rows if row["type"] == "metric"]
+    return {(step, name): value for step, values in found for name, value in values.items()}
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "adapter" / "adapter_model.safetensors")
+
+
+@pytest.fixture
+def grpo_spec(make_spec: Callable[..., dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict]:
+    monkeypatch.setattr("workers.lib.environments.workplace.OneCall.score", rewarded)
+
+    def make(name: str, processes: int = 2, config: dict | None = None, **fields: Any) -> dict:
+        spec = make_spec(config=CONFIG | {"processes": processes} | (config or {}), seed=11)
+        return spec | {"validation_tasks": spec["tasks"][:1], "out_dir": str(tmp_path / name), "kind": "grpo"} | fields
+
+    return make
+
+
+def test_two_processes_take_the_steps_of_one_and_go_on_from_their_checkpoints(
+    grpo_spec: Callable[..., dict], events: Recorder, tmp_path: Path
+) -> None:
+    grpo.main(typed(grpo_spec("one", 1), "grpo"), events, StopFlag())
+    status, rows, said = ended(started(grpo_spec("two")))
+    assert status == 0, said
+    one, two = metrics_of(events.rows()), metrics_of(rows)
+    assert one.keys() == two.keys()
+    for (step, name), value in one.items():
+        if not name.startswith(OF_ROUNDING):
+            assert math.isclose(value, two[step, name], rel_tol=1e-4, abs_tol=1e-6), (step, name)
+    assert any(one[step, "train/grad_norm"] > 0 for step in (1, 2, 3) if (step, "train/grad_norm") in one)
+    answers = [
+        {(row["phase"], row["step"], row["task_id"], row["index"]): row["output"] for row in some if row["type"] == "sample"}
+        for some in (events.rows(), rows)
+    ]  # fmt: skip
+    assert answers[0] == answers[1]
+    assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1)) and rows[-1]["type"] == "result"
+    first, second = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
+    assert all(torch.allclose(first[name], second[name], rtol=0, atol=1e-5) for name in first)
+    status, rest, said = ended(started(grpo_spec("rest", resume_from=str(tmp_path / "two" / "checkpoint-1"))))
+    assert status == 0, said
+    again = {key: value for key, value in metrics_of(rest).items() if not key[1].startswith("time/") and key[0] > 1}
+    assert again == {key: two[key] for key in again} and len(again) > 20
+    second, third = weights_of(tmp_path / "two"), weights_of(tmp_path / "rest")
+    assert all(torch.equal(second[name], third[name]) for name in second)
+
+
+def test_sigterm_to_one_of_them_ends_all_with_a_checkpoint_of_a_whole_step(grpo_spec: Callable[..., dict]) -> None:
+    child = started(grpo_spec("out", config={"steps": 10_000, "save_every": 10_000, "sampled_outputs": 0}))
+    rows = []
+    for line in child.stdout:
+        rows += [json.loads(line)] if line.startswith("{") else []
+        if len(rows) and rows[-1]["type"] == "metric" and rows[-1]["step"] == 2:
+            break
+    os.kill(ranks_of(child)[1], signal.SIGTERM)
+    status, more, said = ended(child)
+    assert status == 143, said
+    saved = next(row for row in more if row["type"] == "checkpoint")
+    assert json.loads((Path(saved["path"]) / "state.json").read_text())["step"] == saved["step"] >= 2
+
+
+def ranks_of(child: subprocess.Popen) -> list[int]:
+    found = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    return sorted(map(int, found))
+
+
+def test_a_process_that_is_killed_ends_the_other_and_it_is_said(grpo_spec: Callable[..., dict]) -> None:
+    status, rows, said = ended(started(grpo_spec("out"), KILLED="1,2"))
+    assert status == 128 + signal.SIGKILL, said
+    assert "Process 2 of 2 was killed (SIGKILL)" in rows[-1]["message"]
+    assert [row["step"] for row in rows if row["type"] == "checkpoint"] == [1, 2]
+
+
+def test_an_error_of_another_process_is_the_error_of_the_job(grpo_spec: Callable[..., dict]) -> None:
+    status, rows, said = ended(started(grpo_spec("out"), BROKEN="1"))
+    assert status == 1, said
+    (error,) = (row for row in rows if row["type"] == "error")
+    assert "The second process broke." in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("env", "asked", "said"),
+    [
+        ({"ACCELERATE_USE_FSDP": "true"}, 2, "FSDP"),
+        ({}, 3, "“config.processes” must be 2, the number of processes that were started, not 3."),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(env: dict, asked: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ({"RANK": "0", "WORLD_SIZE": "2"} | env).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SpecError, match=re.escape(said)):
+        join(asked)
+
+
+ROWS = [[1, 2, 3, 4, 10], [1, 2, 3, 4, 11], [1, 2, 5, 6, 12], [1, 2, 5, 6, 13], [7, 8, 9]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "count", "expected"),
+    [
+        (ROWS, 1, [[0, 1, 2, 3, 4]]),
+        ([ROWS[0], ROWS[2], ROWS[1], ROWS[3]], 2, [[0, 2], [1, 3]]),  # what begins alike stays together
+        (ROWS[:1], 3, [[0], [], []]),
+        ([], 2, [[], []]),
+        ([[1]] * 4, 2, [[0, 1, 2, 3], []]),  # the same tokens are computed once
+    ],
+)
+def test_rows_are_shared_out_along_what_they_begin_with(rows: list, count: int, expected: list) -> None:
+    assert shares(rows, count) == expected
+
+
+def test_no_share_is_needlessly_large() -> None:
+    rows = [[1, 2, 3, *range(10 * n, 10 * n + n)] for n in range(1, 20)]
+    found = shares(rows, 4)
+    assert sorted(chain.from_iterable(found)) == list(range(len(rows)))
+    assert max(len(Tree([rows[number] for number in share])) for share in found) <= 3 + 190 / 4 + 19

@@ -1,0 +1,140 @@
+"""Several processes that train one adapter: `python -m workers.lib.processes PROGRAM SPEC COUNT` starts a program once for each of
+them, ends them together, and exits as the job's one process would (docs/jobs.md). Light: the standard library only.
+
+`accelerate launch` is not used: its agent starts each process in a session of its own, where a kill of the job's group does not
+reach it, closes the pipe of the events, and starts one process only where there is no GPU. What it sets is set here, so
+that accelerate finds in the programs what it would find there; and `accelerate launch -m workers.grpo spec.json` works by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from workers.lib.guard import end_with_parent
+
+LOST = 76  # exit status of a process that ended because another one did
+END_S = 5.0  # what the others have to end by themselves after one has failed, before they are asked to
+KILL_S = 25.0  # and before they are killed; less than the runner's own patience
+AFTER_ALL = 10**9  # numbers of the events that say how it ended: larger than any program's
+
+
+def number() -> int:
+    """Of this process among those of its job, from 0."""
+    return int(os.environ.get("RANK", 0))
+
+
+def count() -> int:
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def are_started() -> bool:
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def start_them(program: str, spec: str, count: int) -> None:
+    """Becomes the process that starts the others; gives back the memory of what was imported here."""
+    os.execv(sys.executable, [sys.executable, "-m", __name__, program, spec, str(count)])
+
+
+@dataclass
+class Process:
+    number: int
+    child: subprocess.Popen
+    events: BinaryIO | None  # a file, of all but the first, which has the job's own pipe
+    status: int | None = None
+
+    @property
+    def in_words(self) -> str:
+        name = signal.Signals(-self.status).name if self.status is not None and self.status < 0 else ""
+        return f"was killed ({name})" if name else f"ended with status {self.status}"
+
+
+class Processes:
+    def __init__(self, program: str, spec: str, count: int, pipe: int) -> None:
+        self.pipe, self.ended, self.asked = pipe, list[Process](), False
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        shared = os.environ | {
+            "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // count)),
+        }  # fmt: skip
+        self.all = [self._started(program, spec, at, shared) for at in range(count)]
+
+    def _started(self, program: str, spec: str, at: int, shared: dict[str, str]) -> Process:
+        file = tempfile.TemporaryFile() if at else None  # noqa: SIM115 - read when all have ended
+        events = file.fileno() if file else self.pipe
+        child = subprocess.Popen(
+            [sys.executable, "-m", program, spec], pass_fds=[events], preexec_fn=lambda: end_with_parent(signal.SIGKILL),
+            env=shared | {"RANK": str(at), "LOCAL_RANK": str(at), "FLYWHEEL_EVENTS_FD": str(events)},
+        )  # fmt: skip
+        return Process(at, child, file)
+
+    def follow(self) -> int:
+        """The exit status of the job: that of the process that ended badly first."""
+        failed_at = asked_at = None
+        while running := [one for one in self.all if one.status is None]:
+            for one in running:
+                one.status = one.child.poll()
+                if one.status is not None:
+                    self.ended.append(one)
+            now = time.monotonic()
+            if failed_at is None and any(one.status for one in self.ended):
+                failed_at = now
+            if asked_at is None and (self.asked or (failed_at is not None and now - failed_at > END_S)):
+                asked_at = now
+                self.signal(signal.SIGTERM)
+            if asked_at is not None and now - asked_at > KILL_S:
+                self.signal(signal.SIGKILL)
+            time.sleep(0.05)
+        return self.status()
+
+    def signal(self, which: int) -> None:
+        for one in self.all:
+            if one.status is None:
+                one.child.send_signal(which)
+
+    def status(self) -> int:
+        bad = [one for one in self.ended if one.status]
+        if not bad:
+            return 0
+        first = next((one for one in bad if one.status != LOST), bad[0])
+        silent = self.all[0].status == LOST or (self.all[0].status or 0) < 0  # nobody has said why
+        if silent and (error := next(filter(None, map(error_of, self.ended)), None)):
+            self.emit(error)
+            return 1
+        if silent or first is not self.all[0]:
+            self.emit({"type": "log", "level": "warning", "message": f"Process {first.number + 1} of {len(self.all)} {first.in_words}, and the others were ended with it."})  # fmt: skip
+        return 128 - (first.status or 0) if (first.status or 0) < 0 else first.status or 0
+
+    def emit(self, event: dict[str, Any]) -> None:
+        line = json.dumps(event | {"seq": AFTER_ALL}).encode() + b"\n"
+        while line:
+            line = line[os.write(self.pipe, line) :]
+
+
+def error_of(process: Process) -> dict[str, Any] | None:
+    """What a process that has no pipe of the job's said of its end."""
+    if process.events is None:
+        return None
+    process.events.seek(0)
+    return next((event for event in map(json.loads, process.events) if event["type"] == "error"), None)
+
+
+def main(program: str, spec: str, count: int) -> int:
+    processes = Processes(program, spec, count, int(os.environ.get("FLYWHEEL_EVENTS_FD") or sys.stdout.fileno()))
+    signal.signal(signal.SIGTERM, lambda *_: setattr(processes, "asked", True))
+    return processes.follow()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
