@@ -342,6 +342,9 @@ FLYWHEEL_DTYPE = os.environ.get("FLYWHEEL_DTYPE", "float32")
 if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
     raise ImproperlyConfigured(f"FLYWHEEL_DTYPE must be float32, bfloat16 or float16, not {FLYWHEEL_DTYPE!r}.")
 
+# How many processes may share a step of a training run: the GPUs of a training worker, or on processors as many as they can feed.
+FLYWHEEL_TRAINING_PROCESSES = int(os.environ.get("FLYWHEEL_TRAINING_PROCESSES") or 1)
+
 # Folders on this machine in which base models and adapters may be named on a page or by API; the command takes any.
 FLYWHEEL_MODEL_FOLDERS = [
     folder for folder in os.environ.get("FLYWHEEL_MODEL_FOLDERS", "").split(os.pathsep) if folder

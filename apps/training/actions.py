@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings as django_settings
 from django.db import transaction
 from django.db.models import Count
 
@@ -187,6 +188,11 @@ def prepared_run(
         settings = convert(config, CONFIGS[method], "config")
     except FormError as error:
         raise TrainingError(str(error)) from error
+    if (count := getattr(settings, "processes", 1)) > (most := django_settings.FLYWHEEL_TRAINING_PROCESSES):
+        raise TrainingError(
+            f"“config.processes” must be at most {most} here, not {count}: one for each GPU of a training worker. An operator who has "
+            "more sets FLYWHEEL_TRAINING_PROCESSES."
+        )
     if parent.kind == ModelKind.REWARD:
         raise TrainingError(f"{parent} is a reward model. Choose the model that is to be trained.")
     if parent.kind == ModelKind.PROMPT:

@@ -323,3 +323,12 @@ def test_a_step_has_a_size_that_an_estimate_can_hold(algorithm: str, name: str, 
     assert checked(needed | {name: most}, algorithm)[name] == most
     with pytest.raises(ConfigError, match=f"must be at most {most}"):
         checked(needed | {name: most + 1}, algorithm)
+
+
+def test_processes_are_bounded_by_what_they_share() -> None:
+    given = {"steps": 3, "learning_rate": 1e-4, "prompts_per_step": 2}
+    assert checked(given | {"processes": 2}, "grpo")["processes"] == 2
+    with pytest.raises(ConfigError, match="must be at most prompts_per_step, which is 2"):
+        checked(given | {"processes": 3}, "grpo")
+    with pytest.raises(ConfigError, match="processes"):
+        checked({"steps": 3, "learning_rate": 1e-4, "batch_size": 4, "processes": 2}, "sft")

@@ -155,7 +155,6 @@ class Training(Lora, kw_only=True):
     max_grad_norm: Positive = 1.0
     save_every: AtLeastOne = 10  # steps from one checkpoint to the next
     gradient_checkpointing: bool = False  # activations are computed again in the backward pass: less memory, slower
-    processes: Annotated[int, Meta(ge=1, le=64)] = 1  # that share each step, one for each GPU; the step is the same
     retry_smaller: bool = True  # once, where the memory runs out: with less of it at a time, for the same update
     alarms: AlarmSettings = field(default_factory=AlarmSettings)  # what differs from docs/alarms.md
 
@@ -222,6 +221,9 @@ class BestOfNConfig(SftConfig, kw_only=True):
     max_new_tokens: AnswerTokens = 64
 
 
+Processes = Annotated[int, Meta(ge=1, le=64)]  # that share each step, one for each GPU; the step is the same
+
+
 class OnPolicyConfig(Training, kw_only=True):
     """The student's samples are drawn at temperature 1, and each is learned from once."""
 
@@ -230,6 +232,7 @@ class OnPolicyConfig(Training, kw_only=True):
     max_new_tokens: AnswerTokens = 64
     micro_batch: Count = 0  # completions whose gradients are computed together; 0: all
     gradient_checkpointing: bool = False
+    processes: Processes = 1
     eval_every: Count = 0
     eval_samples: Drawn = 1
     save_every: AtLeastOne = 5
@@ -277,12 +280,15 @@ class GrpoConfig(Training, kw_only=True):
     sample_batch: Count = 0  # answers that are sampled side by side in process; 0: SIDE_BY_SIDE
     eval_every: Count = 0
     eval_samples: Drawn = 1
+    processes: Processes = 1
     sampled_outputs: Count = (
         8  # training tasks, and as many validation tasks, answered at each checkpoint for people to read
     )
     save_every: AtLeastOne = 5
 
     def __post_init__(self) -> None:
+        if self.processes > self.prompts_per_step:
+            raise ValueError(f"processes: must be at most prompts_per_step, which is {self.prompts_per_step}")
         low, high = CLIP.get(self.loss_type, (0.2, 0.28))
         self.clip_low = low if self.clip_low is None else self.clip_low
         self.clip_high = high if self.clip_high is None else self.clip_high
