@@ -46,7 +46,8 @@ def adapter(project: Project, base: ModelVersion, data_dir: Path) -> ModelVersio
 @pytest.fixture
 def channel(project: Project, adapter: ModelVersion) -> Channel:
     made = Channel.objects.create(project=project, name="production", current=adapter)
-    Promotion.objects.create(channel=made, kind=Promotion.Kind.INITIAL, to_version=adapter, by=admin_of(project))
+    given = {"to_version": adapter, "to_name": str(adapter), "by": admin_of(project)}
+    Promotion.objects.create(channel=made, kind=Promotion.Kind.INITIAL, **given)
     return made
 
 
