@@ -117,6 +117,8 @@ BY_API = {
     "promotion:deployment": "GET promotion_api:deployment",
     "promotion:deployment_stop": "POST promotion_api:deployment_stop",
     "promotion:segment": "PUT promotion_api:segment",
+    "promotion:model_card": "GET promotion_api:card",
+    "promotion:model_download": "POST promotion_api:download_link",
     "reviews:list": "GET reviews_api:reviews",
     "reviews:detail": "GET reviews_api:review",
     "reviews:verifier": "GET environments_api:verifiers",

@@ -94,6 +94,7 @@ TOTALS: dict[str, str] = dict.fromkeys(
         "promotion:compare", "promotion:pair", "promotion:pair_parts", "promotion:plan", "promotion:wear", "promotion_api:plan", "reviews:list", "automation:run", "automation:run_status", "automation_api:run",
         "webhooks:delivery", "webhooks_api:delivery", "evals_api:sets", "promotion_api:channel", "reviews_api:reviews", "reviews_api:review",
         "evals_api:run", "evals_api:run_cancel", "evals_api:run_finish", "promotion_api:gate_reports",
+        "promotion:model_card", "promotion:model_download", "promotion_api:card", "promotion_api:download",
     ),
     "sums over evaluations",
 )  # fmt: skip
@@ -145,13 +146,17 @@ NOTHING: dict[str, str] = {
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",
     "training": "budget fork_budget import export submit fork config new_from_yaml learned_from_trajectory learned_from_task run_examples outputs outputs_send rollouts rollout curve detail status resume cancel searches search search_status search_cancel search_resume",
     "training_api": "lineage run run_estimate run_config run_export run_submit run_base run_result run_import run_cancel run_resume run_fork run_outputs run_outputs_send run_examples run_metrics run_rollouts run_rollout search search_cancel search_resume",
-    "promotion_api": "download card download_link channels history effect graph policy promote rollback preparation",
-    "promotion": "effect graph model_card model_download prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
+    "promotion_api": "download_link channels history effect graph policy promote rollback preparation restore segment freeze targets target deployments "
+    "deployment deployment_stop",
+    "promotion": "effect graph channel channel_status restore freeze unfreeze add_target remove_target deployment deployment_stop segment prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
+    "serving": "endpoint limits",
+    "serving_api": "endpoint limits",
     "automation": "list runs flow new edit editor check dry_run run_now switch secret delete cancel answer retry",
     "automation_api": "flows flow dry_run flow_runs call cancel retry answer",
 }
 KEYED = (
     "api",
+    "serving_api",
     "core_api",
     "evals_api",
     "environments_api",
