@@ -31,7 +31,7 @@ def application() -> Any:
     given = settings.FLYWHEEL_ENDPOINT
     tables, writer = Tables(), Writer(Path(settings.FLYWHEEL_ENDPOINT_SPOOL))
     endpoint = Endpoint(tables, writer, Bounds(**given))
-    program = [sys.executable, str(settings.BASE_DIR / "manage.py"), "store_answers"]
+    program = [sys.executable, str(settings.BASE_DIR / "manage.py"), "store_answers", "--parent", str(os.getpid())]
 
     async def hand_over() -> None:
         if (file := writer.hand_over()) >= 0:

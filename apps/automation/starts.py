@@ -146,8 +146,10 @@ def _failure_rate(start: specs.FailureRate, since: datetime, known: Known) -> Ca
     after = known.rate(today - timedelta(days=start.days), start.days, start.mode)
     before = known.rate(today - timedelta(days=2 * start.days), start.days, start.mode)
     change = Change(known.at, "rate", after.name, before, after)
+    if change.difference is None:
+        return None
     low, high = change.interval_at(LOOK_LEVEL)
-    if change.difference is None or low <= start.rise:
+    if low <= start.rise:
         return None
     sentence = (
         f"The share of runs with {after.name} rose from {before.rate:.1%} ({before.failed:,} of {before.n:,}) to {after.rate:.1%} "

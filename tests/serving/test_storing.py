@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
+from django.core.management import call_command
 from django.db import OperationalError
 from django.utils import timezone
 from msgspec.structs import replace
 
 from apps.core.models import Project
 from apps.serving import storing
+from apps.serving.management.commands import store_answers
 from apps.serving.spool import HEAD, Record, Writer, read, segments
 from apps.trajectories import assembly, traces
 from apps.trajectories.models import Trajectory, with_content
@@ -214,3 +219,14 @@ def test_a_full_disk_keeps_answers_in_memory(project: Project, tmp_path: Path, m
     writer.put(replace(one, span_id=f"{2:016x}"))
     os.close(writer.hand_over())
     assert [found.span_id for path in segments(tmp_path) for found in read(path)] == [f"{1:016x}", f"{2:016x}"]
+
+
+def test_a_process_that_stores_ends_where_its_parent_was_gone_before_it_began(
+    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.FLYWHEEL_ENDPOINT_SPOOL = tmp_path
+    monkeypatch.setattr(store_answers, "signal", Mock())  # those of the tests stay as they are
+    monkeypatch.setattr(store_answers, "end_with_parent", Mock())
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    call_command("store_answers", parent=gone.pid)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandParser
 
 from apps.serving.storing import run
 from flywheel.orphans import end_with_parent
@@ -18,8 +18,11 @@ from flywheel.orphans import end_with_parent
 class Command(BaseCommand):
     help = "Stores what the endpoint has answered as trajectories, until its parent ends. One at a time; the endpoint starts it."
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--parent", type=int, default=os.getppid(), help="the process whose end ends it")
+
     def handle(self, *args: Any, **options: Any) -> None:
-        parent, stopped = os.getppid(), list[int]()
+        parent, stopped = options["parent"], list[int]()
         signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         end_with_parent(signal.SIGTERM)()
