@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
@@ -41,10 +41,38 @@ EFFECT = {
     },
     "additionalProperties": True,
 }  # fmt: skip
+FAILURES = {
+    "before": {"failed": 84, "runs": 400, "rate": 0.21}, "after": {"failed": 38, "runs": 410, "rate": 0.0927},
+    "difference": -0.1173, "low": -0.1664, "high": -0.0684, "mark": "improved",
+}  # fmt: skip
+WEEK_BEFORE = {
+    "from": "2026-11-15T08:00:00Z",
+    "to": "2026-11-22T08:00:00Z",
+    "runs": 400,
+    "failed": 84,
+    "latency_ms": 910.0,
+    "cost_usd": 3.2,
+}
+WEEK_AFTER = {
+    "from": "2026-11-22T08:00:00Z",
+    "to": "2026-11-29T08:00:00Z",
+    "runs": 410,
+    "failed": 38,
+    "latency_ms": 880.0,
+    "cost_usd": 3.1,
+}
+EFFECT_EXAMPLE = OpenApiExample(
+    "Fewer failures", response_only=True, status_codes=["200"],
+    value={"promotion": 7, "kind": "promote", "channel": "production", "at": "2026-11-22T08:00:00Z", "from_version": "support-v3",
+           "to_version": "support-v4", "days": 7, "runs_name_versions": True, "windows": {"before": WEEK_BEFORE, "after": WEEK_AFTER},
+           "failures": FAILURES, "modes": [{"mode": "wrong-tool", "name": "Wrong tool choice"} | FAILURES], "clusters": [],
+           "also_changed": [], "costs": [{"what": "Training", "seconds": 1840.0, "usd": None}],
+           "saves_per_week": {"failures": 48.1, "low": 28.0, "high": 68.2, "cost_usd": None}},
+)  # fmt: skip
 
 
 @extend_schema(
-    operation_id="v1_channels_effect", responses=described({200: EFFECT}, 400, 404),
+    operation_id="v1_channels_effect", responses=described({200: EFFECT}, 400, 404), examples=[EFFECT_EXAMPLE],
     parameters=[OpenApiParameter("days", int, description=f"Before and after, 1 to {LONGEST}, else {USUAL}")],
     description="Production before and after a promotion or rollback (`id` of the channel’s history): failure rates by mode and cluster with "
     "intervals that hold together, what else changed, what the version cost and saves. Windows end at the channel’s moves around it.",
