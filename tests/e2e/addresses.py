@@ -24,6 +24,7 @@ from apps.evals.submission import submit_eval
 from apps.evals.variants import batches
 from apps.failures.models import Failure, JudgeVerdict
 from apps.failures.reclassify import start as start_reclassification
+from apps.promotion.deployment.models import Deployment
 from apps.promotion.gate.policy import Policy
 from apps.promotion.policies import channel_of, save_policy
 from apps.prompts.models import Playground
@@ -65,7 +66,7 @@ STATIONS = {
     "training:new": "Required before a run can start", "promotion:models": "No models yet",
     "training:searches": "No prompt searches yet", "training:search_new": "Required before a search can start",
     "promotion:compare": "Two evaluations needed", "registry:servers": "No servers yet", "registry:ray_clusters": "No Ray clusters yet", "automation:list": "No flows yet", "automation:runs": "No runs yet", "core:keys": "No API keys yet", "webhooks:list": "No webhooks yet",
-    "prompts:playground_new": "No runs yet",
+    "prompts:playground_new": "No runs yet", "serving:endpoint": "No channel has a live version yet",
 }  # fmt: skip
 """What each says in a new project."""
 FORMS = (
@@ -80,11 +81,11 @@ NO_PAGES = {
         "trajectories:redaction_test", "failures:charts", "failures:classification_status", "failures:similar",
         "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:compared_breakdown", "evals:variant_job_status", "evals:meaning_status",
         "reviews:probe_status",
-        "reviews:rescore", "registry:server_status", "registry:server_run", "training:status", "training:search_status", "prompts:playground_status", "promotion:pair_parts", "promotion:plan", "promotion:wear",
+        "reviews:rescore", "registry:server_status", "registry:server_run", "training:status", "training:search_status", "prompts:playground_status", "promotion:pair_parts", "promotion:plan", "promotion:wear", "promotion:channel_status",
         "training:rollouts", "training:curve", "training:examples", "training:learned_from_trajectory", "training:learned_from_task",
         "automation:dry_run", "automation:run_status", "teamwork:people",
     ),
-    "a file": ("trajectories:span_text", "evals:export_samples", "evals:export_compared", "trajectories:export", "trajectories:raw", "core:audit_export", "reviews:export", "promotion:report_file", "promotion:policy_file", "training:config"),
+    "a file": ("trajectories:span_text", "evals:export_samples", "evals:export_compared", "trajectories:export", "trajectories:raw", "core:audit_export", "reviews:export", "promotion:report_file", "promotion:policy_file", "promotion:model_card", "promotion:model_download", "training:config"),
     "leads to another page, or is its fragment": ("evals:task_samples", "teamwork:comment", "failures:step", "reviews:queue", "reviews:step"),
 }  # fmt: skip
 FINDING = {
@@ -167,7 +168,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "reviews:verifier_edit": (verifier,), "reviews:probe": (probe.pk,),
         **{f"training:{name}": (world.training.pk,) for name in ("detail", "export", "fork", "run_examples", "outputs")}, "training:search": (searched(world, by).pk,), "promotion:model": (world.grpo.model_version_id,),
         "promotion:report": (world.report.pk,), "promotion:pair": (world.baseline.pk, world.grpo.pk),
-        "promotion:policy": ("production",), "promotion:graph": (world.grpo.model_version_id,), "promotion:effect": (world.project.channels.get(name="production").promotions.first().pk,), "registry:server": (server.name,), "registry:server_edit": (server.name,), "registry:ray_cluster_edit": (ray_cluster.name,),
+        "promotion:policy": ("production",), "promotion:channel": ("production",), "promotion:deployment": ("production", deployed(world, by).pk), "promotion:graph": (world.grpo.model_version_id,), "promotion:effect": (world.project.channels.get(name="production").promotions.first().pk,), "registry:server": (server.name,), "registry:server_edit": (server.name,), "registry:ray_cluster_edit": (ray_cluster.name,),
         **talked(runs[0], by), "automation:flow": (flow.pk,), "automation:edit": (flow.pk,), "automation:run": (run_now(flow=flow, by=by).pk,),
     }  # fmt: skip
     queries = {
@@ -181,6 +182,19 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
     names = {**dict.fromkeys(STATIONS), **dict.fromkeys(FORMS), **args, **queries}
     found = {name: reverse(name, args=[project.slug, *args.get(name, ())]) + queries.get(name, "") for name in names}
     return {"core:projects": "/?all"} | found
+
+
+def deployed(world: World, by: Any) -> Deployment:
+    """One that failed, with what it came to on each target."""
+    ended = {"kind": "server", "served_as": "flywheel-1-unbroken" + "n" * 60, "proof": {}}
+    outcomes = [
+        ended | {"target": 1, "name": "eu-1", "state": "proved", "sentence": "It serves the right weights.", "seconds": 2.4},
+        ended | {"target": 2, "name": "eu-2", "state": "failed", "sentence": "It has no LoRA slot left. Start it with more.", "seconds": 0.3},
+    ]  # fmt: skip
+    return Deployment.objects.create(
+        project=world.project, channel=world.project.channels.get(name="production"), kind="promote", version=world.grpo.model_version,
+        state="failed", finished_at=timezone.now(), error="eu-2 has no LoRA slot left.", outcomes=outcomes, reason="12 points better", created_by=by,
+    )  # fmt: skip
 
 
 def charted(project: Project, by: Any) -> Dashboard:

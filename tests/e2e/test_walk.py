@@ -11,7 +11,9 @@ from tests.e2e.addresses import pages_of
 from tests.e2e.seed import World
 
 MOST_TABS = 400
-LINKS = "() => [...document.querySelectorAll('a[href]')].map((at) => new URL(at.getAttribute('href'), location).pathname)"
+LINKS = (
+    "() => [...document.querySelectorAll('a[href]')].map((at) => new URL(at.getAttribute('href'), location).pathname)"
+)
 IN_EDITOR = "() => Boolean(document.activeElement.closest('.CodeMirror'))"
 MAIN_ACTION = """() => [...document.querySelectorAll("main :is(a.btn, button).primary")].find((at) => at.checkVisibility() && !at.disabled && !at.closest('details:not([open])'))"""
 AT_IT = f"() => document.activeElement === ({MAIN_ACTION})()"

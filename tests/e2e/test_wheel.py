@@ -162,7 +162,7 @@ def promote_and_roll_back(page: Any, world: World) -> None:
     base, better = str(world.base), str(world.grpo.model_version)
     go(page, "gm", "models")
     page.get_by_role("link", name=better, exact=True).click()
-    expect(page.get_by_text("Lineage", exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name="Lineage", level=2)).to_be_visible()
     expect(page.locator("span", has_text="↳").get_by_role("link", name=base, exact=True)).to_be_visible()
     expect(page.get_by_role("link", name=world.training.name)).to_be_visible()
     lineage_ends_in_production(page, world)
