@@ -33,6 +33,6 @@ def broken() -> None:
     raise JobError("The second process broke.")
 
 
-workplace.OneCall.score = rewarded  # type: ignore[method-assign]
 if __name__ == "__main__":
+    workplace.OneCall.score = rewarded  # type: ignore[method-assign]
     run_main("grpo", lambda spec, events, stop: grpo.main(spec, events, stop, Trainer))
