@@ -91,17 +91,21 @@ def compared(model: Path, folder: Path, server: dict[str, Any], size: Size) -> l
     from workers.lib.program import StopFlag
     from workers.lib.specs import checked
 
+    class Rewarded(Trainer):
+        def groups_of(self, *args: Any) -> list[Any]:
+            groups = super().groups_of(*args)
+            for episode in (episode for group in groups for episode in group.episodes):
+                episode.score.reward = len(episode.output) % 5 / 5
+            return groups
+
     def trainer(name: str, given: dict[str, Any] | None) -> tuple[Any, list[dict[str, float]]]:
         events = Emitter(os.open(folder / f"{name}.jsonl", os.O_CREAT | os.O_WRONLY))
         metrics: list[dict[str, float]] = []
         events.metric = lambda step, values: metrics.append(values)  # type: ignore[method-assign]
 
-        def rewarded(done: Any, phase: str) -> None:
-            done.score.reward = len(done.output) % 5 / 5
-
-        made = Trainer(checked(spec_of(model, folder / name, given, size), "grpo"), events, StopFlag())
-        if size.small:
-            made.shape = rewarded
+        made = (Rewarded if size.small else Trainer)(
+            checked(spec_of(model, folder / name, given, size), "grpo"), events, StopFlag()
+        )
         return made, metrics
 
     served, theirs = trainer("served", server)
