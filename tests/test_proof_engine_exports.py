@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,14 @@ pytestmark = pytest.mark.proof
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON, MODEL = ROOT / ".venv-engines" / "bin" / "python", ROOT / "var" / "models" / "SmolLM2-135M-Instruct"
 HAS_ENGINES = pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-engines: run `make engines`")
-HAS_MODEL = pytest.mark.skipif(not MODEL.is_dir(), reason="no tokenizer: run `make demo` once")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def model() -> None:
+    subprocess.run([sys.executable, "-m", "workers.prepare_demo_model", str(MODEL)], cwd=ROOT, check=True)
 
 
 @HAS_ENGINES
-@HAS_MODEL
 @pytest.mark.parametrize(
     ("engine", "method", "program", "words"),
     [

@@ -200,6 +200,7 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "budget": budget.compared(run),
             "estimate": budget.estimate_of(run),
             "safe": checkpoints.before_alarm(run, list(run.checkpoints.all())),
+            "alarmed": run.alarms.filter(cleared_step=None, action="stop").first(),
             "forks": run.forks.all()[:20],
             "evaluations": held_out_evaluations(run),
             "changes": [(name, as_text(old), as_text(new)) for name, old, new in forking.changes(run)],

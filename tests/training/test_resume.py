@@ -14,7 +14,7 @@ from apps.core import jobs, runner
 from apps.core.models import AuditEvent, JobLog, JobState, Role
 from apps.reviews.actions import TrainingLocked
 from apps.training import actions
-from apps.training.models import TrainingRun
+from apps.training.models import RunAlarm, TrainingRun
 from tests.core.conftest import ended
 from tests.factories import admin_of, make_member
 
@@ -84,6 +84,17 @@ def test_a_reward_that_was_locked_meanwhile_trains_no_more(failed: TrainingRun) 
     failed.environment.verifier.overrides.all().delete()
     with pytest.raises(TrainingLocked):
         actions.resume(run=failed, by=None)
+
+
+def test_after_an_alarm_a_fork_comes_first(failed: TrainingRun) -> None:
+    client = Client()
+    client.force_login(make_member(failed.project, Role.ENGINEER))
+    address = reverse("training:detail", args=[failed.project.slug, failed.pk])
+    assert '<button class="primary">Resume from step 7' in client.get(address).content.decode()
+    RunAlarm.objects.create(run=failed, step=7, name="kl", action="stop", message="KL exploded.", attempt=1)
+    page = client.get(address).content.decode()
+    assert "An alarm stopped this run at step 7. Go on with the same settings" in page and 'class="btn primary"' in page
+    assert '<button class="primary">Resume' not in page
 
 
 def test_the_button(failed: TrainingRun) -> None:
