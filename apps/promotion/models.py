@@ -14,11 +14,12 @@ from django.utils import timezone
 from apps.core.models import Project
 from apps.evals.models import EvalRun, LatencyMeasurement
 from apps.promotion.deployment.models import Deployment, Fingerprint, FingerprintJob, Placement, Target
+from apps.promotion.trials.models import Trial, TrialAnswer, TrialSession
 from apps.registry.models import ModelVersion
 
 __all__ = [
     "Approval", "Channel", "Deployment", "Fingerprint", "FingerprintJob", "Freeze", "GateReport", "Placement", "Promotion",
-    "PromotionPolicy", "Target", "Verdict",
+    "PromotionPolicy", "Target", "Trial", "TrialAnswer", "TrialSession", "Verdict",
 ]  # fmt: skip
 
 

@@ -75,6 +75,7 @@ class Deployment(Job):
         PROMOTE = "promote"
         ROLLBACK = "rollback"
         RESTORE = "restore"  # what is live, on targets that do not hold it: nothing moves
+        TRIAL = "trial"  # a candidate beside what is live: nothing moves
 
     channel = models.ForeignKey("promotion.Channel", models.CASCADE, related_name="deployments")
     kind = models.CharField(max_length=10, choices=Kind)

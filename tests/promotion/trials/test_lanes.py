@@ -1,0 +1,50 @@
+"""What the endpoint reads of a trial and writes back."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from apps.promotion.models import Channel, Trial, TrialAnswer
+from apps.promotion.trials.lanes import active_trial, note_answers
+from apps.registry.models import ModelVersion
+from tests.promotion.trials.made import answer, make_trial
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize(("state", "gets_traffic"), [("running", True), ("preparing", False), ("promoting", False)])
+def test_only_a_running_trial_gets_traffic(
+    channel: Channel, adapter: ModelVersion, state: str, gets_traffic: bool
+) -> None:
+    trial = make_trial(channel, adapter, state=state)
+    assert active_trial(channel) == (trial if gets_traffic else None)
+
+
+def test_a_trial_against_what_the_channel_no_longer_runs_gets_no_traffic(
+    channel: Channel, adapter: ModelVersion
+) -> None:
+    make_trial(channel, adapter, baseline=adapter)
+    assert active_trial(channel) is None
+
+
+def test_an_answer_that_comes_twice_is_stored_once_and_one_of_a_trial_that_is_gone_not_at_all(
+    channel: Channel, adapter: ModelVersion
+) -> None:
+    trial, gone = make_trial(channel, adapter), make_trial(other(channel), adapter)
+    lost = answer(gone, "b")
+    Trial.objects.filter(pk=gone.pk).delete()
+    given = [answer(trial, "a"), answer(trial, "b", "canary")]
+    assert note_answers([*given, lost]) == 2
+    assert note_answers([answer(trial, "a", span_id=given[0].span_id)]) == 1
+    assert TrialAnswer.objects.count() == 2
+
+
+def other(channel: Channel) -> Channel:
+    return Channel.objects.create(project=channel.project, name="other", current=channel.current)
+
+
+def test_a_channel_has_one_active_trial(channel: Channel, adapter: ModelVersion) -> None:
+    make_trial(channel, adapter)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        make_trial(channel, adapter, state="preparing")
