@@ -84,7 +84,7 @@ def _beside(rows: QuerySet[Rollout], chosen: Filters, step: int, *, later: bool)
 
 
 def group_of(row: Rollout) -> list[Rollout]:
-    """All rollouts of its group by index, each with its `advantage` (None in a validation)."""
+    """All rollouts of its group by index, each with its `advantage` (None in a validation, and where it has no reward)."""
     found = list(
         Rollout.objects.filter(run=row.run, phase=row.phase, step=row.step, task=row.task_id).order_by("index")
     )
@@ -122,7 +122,7 @@ def _weigh(run: TrainingRun, group: list[Rollout]) -> None:
     shaped = [None if row.reward is None else row.reward + row.components.get(OVERLONG, 0.0) for row in group]
     weights = group_advantages(shaped, config.get("scale_rewards", "group"), config.get("baseline", "mean"))
     for row, weight in zip(group, weights, strict=True):
-        row.advantage = weight if row.phase == Rollout.Phase.TRAIN else None
+        row.advantage = weight if row.phase == Rollout.Phase.TRAIN and row.reward is not None else None
 
 
 def _weigh_turns(config: dict, group: list[Rollout]) -> None:

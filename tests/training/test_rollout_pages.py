@@ -112,7 +112,8 @@ def test_before_its_update_a_rollout_is_pending_and_after_an_ended_run_not_train
 
 
 def test_the_reason_of_a_mask_is_said(run: TrainingRun, client: Client) -> None:
-    assert "The judge did not answer." in page(client, make_rollouts(run, [None, 1.0])[0])
+    text = page(client, make_rollouts(run, [None, 1.0])[0])
+    assert "The judge did not answer." in text and "Advantage –" in text
 
 
 def test_j_and_k_walk_the_list_over_steps_within_its_filters(run: TrainingRun, client: Client) -> None:
