@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
@@ -153,6 +154,21 @@ def test_a_verifier_that_crashes_or_hangs_masks_the_sample(monkeypatch: pytest.M
     monkeypatch.setattr(workplace_assistant.WorkplaceEpisode, "score", hang)
     done = one(Scripted(by_gold), Limits(score_seconds=0.05))
     assert done.score.masked and "longer than 0.05 seconds" in done.score.mask_reason
+
+
+@pytest.mark.parametrize(
+    ("reward", "counts"),
+    [(1e6, True), (-1e6, True), (1.1e6, False), (-1e300, False), (math.inf, False), (math.nan, False)],
+)
+def test_a_reward_beyond_all_others_is_masked(monkeypatch: pytest.MonkeyPatch, reward: float, counts: bool) -> None:
+    from workers.lib.environments import workplace_assistant
+
+    async def pay(_: object) -> Score:
+        return Score(reward=reward, success=True, valid=True)
+
+    monkeypatch.setattr(workplace_assistant.WorkplaceEpisode, "score", pay)
+    done = one(Scripted(by_gold))
+    assert done.score.masked != counts and (counts or "is not within ±1,000,000" in done.score.mask_reason)
 
 
 def test_one_that_crashes_harms_no_other() -> None:

@@ -42,6 +42,7 @@ class Limits:
 
 
 CHECKED_EVERY_S = 0.5
+LARGEST_REWARD = 1_000_000  # either way; a group with a larger one has no advantages that mean anything
 MOST_TOKENS = 2**31 - 1  # of an episode: what a column of the database holds
 NO_LIMITS = Limits(seconds=0, turns=0, score_seconds=0)
 EXCEEDED = {
@@ -223,11 +224,14 @@ class _Clock:
 async def _score(episode: Episode, limits: Limits) -> Score:
     try:
         async with asyncio.timeout(limits.score_seconds or None):
-            return await episode.score()
+            score = await episode.score()
     except TimeoutError:
         return masked(f"The verifier took longer than {limits.score_seconds:g} seconds.")
     except Exception as error:
         return masked(f"The verifier failed: {_error_text(error)}")
+    if score.reward is not None and not abs(score.reward) <= LARGEST_REWARD:
+        return masked(f"The reward {score.reward:g} is not within ±{LARGEST_REWARD:,}: beside it no other would count.")
+    return score
 
 
 async def _close(episode: Episode) -> None:
