@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ settings.load_profile("default")
 
 def pytest_configure(config: pytest.Config) -> None:
     from django.conf import settings
+    from django.db.backends.postgresql.creation import DatabaseCreation
     from django.test import TransactionTestCase
 
     from flywheel import embedded
+    from tests.database import create_test_db
     from tests.emptied import empty
 
     embedded.ensure()
@@ -28,6 +32,18 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
     settings.WHITENOISE_USE_FINDERS = True
     TransactionTestCase._fixture_teardown = lambda self: empty()
+    DatabaseCreation.create_test_db = create_test_db
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """What is imported and collected stays to the end: the garbage collector need not look through all of it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
