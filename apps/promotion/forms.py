@@ -9,9 +9,10 @@ from apps.core.models import Role
 from apps.promotion.gate.policy import FIELDS, Field, Policy, from_toml, from_values
 from workers.lib.typed import FormError, plain
 
-PROMOTING = ("promoters", "two_people", "approvers", "api_keys", "rollback_needs_reason")
+PROMOTING = ("promoters", "two_people", "approvers", "api_keys", "rollback_needs_reason", "proof")
+PROOFS = (("any", "Any"), ("weights", "Weights, on every target"))
 DECIDING = ("eval_set", "min_tasks", "alpha", "sequential")
-SAID_BY_VALUE = ("role", "yes or no", "name")  # units that add nothing to a value
+SAID_BY_VALUE = ("role", "yes or no", "name", "level")  # units that add nothing to a value
 
 
 class ChannelForm(PlainForm):
@@ -70,6 +71,8 @@ def _field(name: str, value: Any, label: str, help_text: str) -> forms.Field:
     if name in ("promoters", "approvers"):
         roles = [(role.value, role.label) for role in Role.ENGINEER.upward]
         return forms.ChoiceField(choices=roles, label=label, help_text=help_text)
+    if name == "proof":
+        return forms.ChoiceField(choices=PROOFS, label=label, help_text=help_text)
     if isinstance(value, str):
         return forms.CharField(required=False, max_length=80, label=label, help_text=help_text)
     if isinstance(value, bool):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.test import TestCase
+from msgspec import structs
 
 from apps.core import jobs, runner
 from apps.core.models import AuditEvent, Project
@@ -21,6 +22,7 @@ from apps.promotion.deployment import checking, running, unloading
 from apps.promotion.deployment.placements import placements_of
 from apps.promotion.freezing import freeze
 from apps.promotion.models import Channel, Deployment, Fingerprint, FingerprintJob, GateReport, Placement
+from apps.promotion.policies import policy_of, save_policy
 from apps.registry.models import ModelVersion, Server
 from apps.webhooks.actions import create_webhook
 from apps.webhooks.models import Event
@@ -265,6 +267,48 @@ def test_a_server_without_prompt_logprobs_is_only_asked_the_canary(scene: Scene)
     job = scene.bring(scene.new)
     assert job.state == "succeeded" and scene.live == scene.new
     assert job.outcomes[0]["proof"]["level"] == "answers" and "was not proved" in job.outcomes[0]["sentence"]
+
+
+def require_weights(scene: Scene) -> None:
+    policy = structs.replace(policy_of(scene.channel)[0], proof="weights")
+    save_policy(channel=scene.channel, policy=policy, reason="prove it", by=None)
+
+
+def no_logprobs(scene: Scene, peer: Peer) -> None:
+    peer.with_logprobs = False
+
+
+def no_fingerprint(scene: Scene, peer: Peer) -> None:
+    Fingerprint.objects.filter(version=scene.old).delete()
+
+
+def only_as_first_served(scene: Scene, peer: Peer) -> None:
+    Fingerprint.objects.filter(version=scene.old).update(source="served")
+
+
+@pytest.mark.parametrize("spoil", [no_logprobs, no_fingerprint, only_as_first_served])
+def test_a_policy_that_asks_for_proved_weights_takes_nothing_less(scene: Scene, spoil: Any) -> None:
+    _, peer = scene.target(), scene.target()
+    require_weights(scene)
+    spoil(scene, peer)
+    job = scene.promote(scene.old)
+    FingerprintJob.objects.active().update(state="cancelled", finished_at=job.created_at)
+    run(job)
+    assert job.state == "failed" and "(proof: weights)" in job.error and scene.live == scene.base and not peer.adapters
+
+
+def test_proved_weights_satisfy_that_policy_and_a_rollback_does_not_wait_for_it(scene: Scene) -> None:
+    peer = scene.target()
+    require_weights(scene)
+    assert scene.bring(scene.old).state == "succeeded" and scene.live == scene.old
+    peer.with_logprobs = False
+    assert run(actions.rollback(channel=scene.channel, by=scene.by)).state == "succeeded" and scene.live == scene.base
+
+
+def test_a_webhook_proves_no_weights_and_is_not_even_asked(scene: Scene, hook: Any) -> None:
+    require_weights(scene)
+    job = scene.bring(scene.old)
+    assert job.state == "failed" and "only acknowledges" in job.error and not hook.deliveries.exists()
 
 
 def test_a_served_model_cannot_go_to_another_server(scene: Scene) -> None:

@@ -26,6 +26,7 @@ from apps.promotion.deployment.unloading import leave, make_room, unload_soon
 from apps.promotion.freezing import require_not_frozen
 from apps.promotion.models import Promotion
 from apps.promotion.moves import locked, move, notify_listeners
+from apps.promotion.policies import policy_of
 from apps.registry.actions import ModelError
 from apps.registry.adapters import path_of
 from apps.registry.artifacts import ArtifactError
@@ -36,6 +37,8 @@ from workers.lib.serving import Adapters, list_models
 from workers.lib.weights_proof import Finding, Measured, judge, measure
 
 LOOK_EVERY_S = 0.1
+NOT_PROVED = "The channel's policy asks for a proof of the weights (proof: weights), and there is none."
+NOT_PROVABLE = f"{NOT_PROVED} A webhook only acknowledges: remove this target, or change the policy."
 FINGERPRINT_S = 300.0  # that a promotion waits for the fingerprint of its version
 
 
@@ -62,6 +65,8 @@ class Run:
     def __init__(self, job: Deployment) -> None:
         self.job, self.channel, self.version = job, job.channel, job.version
         self.kind = Deployment.Kind(job.kind)
+        undoing = self.kind in (Deployment.Kind.ROLLBACK, Deployment.Kind.RESTORE)  # what is in trouble waits for no proof
+        self.needs_weights = not undoing and policy_of(self.channel)[0].proof == "weights"
         self.outcomes = Outcomes(job)
         self.places: list[Place] = []
         self.pool = ThreadPoolExecutor(max_workers=16, thread_name_prefix="deployment")
@@ -100,6 +105,8 @@ class Run:
             targets = [target for target in targets if target.server_id]
         if not self.job.cursor.get("prepared"):
             self.outcomes.start(targets)
+        if self.needs_weights and (hook := next((target for target in targets if target.webhook), None)):
+            yield from self._fail(hook.pk, NOT_PROVABLE)
         for target in (target for target in targets if target.server):
             try:
                 self.places.append(self._place(target))
@@ -224,6 +231,8 @@ class Run:
             except JobError as error:
                 yield from self._fail(place.target.pk, str(error))
                 raise
+            if self.needs_weights and found.level != "weights":
+                yield from self._fail(place.target.pk, f"{NOT_PROVED} {found.sentence}")
             if reference is None and result.logprobs:
                 fingerprints.record_served(self.version, result)  # the next target is compared with the first
                 reference = fingerprints.reference_of(self.version)

@@ -24,6 +24,7 @@ class Policy(Struct, forbid_unknown_fields=True, frozen=True):
     approvers: Literal["engineer", "operator", "owner"] = "engineer"
     api_keys: bool = False
     rollback_needs_reason: bool = False
+    proof: Literal["any", "weights"] = "any"
     eval_set: Annotated[str, Meta(max_length=80, pattern=r"^[-a-zA-Z0-9_]*$")] = ""
     min_tasks: Annotated[int, Meta(ge=10, le=1_000_000)] = 30
     alpha: Annotated[float, Meta(ge=0.0001, le=0.2)] = 0.02
@@ -60,6 +61,11 @@ FIELDS = {
         "With the permissions of whoever created the key, and never against the gate. Leave it off if agents have a key.",
     ),
     "rollback_needs_reason": Field("A rollback needs a reason", "yes or no", "A promotion always needs one."),
+    "proof": Field(
+        "Proof that a deployment needs", "level",
+        "“weights”: every target must give a fixed text the log-probabilities of the version's own weights. “any”: an answer, or a webhook's "
+        "acknowledgement, is enough where nothing more can be had. Wrong weights are refused either way.",
+    ),
     "eval_set": Field(
         "Eval set that decides", "name",
         "Only reports on the newest hold-out of this set can promote. If empty, the set of the channel's last promotion decides, "
