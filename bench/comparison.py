@@ -46,7 +46,7 @@ def parts_of(runs: list[Any]) -> dict[str, tuple[float, float]]:
         found[name] = time.perf_counter() - at, cpu_seconds() - cpu
         return result
 
-    compared = timed("read and align", lambda: report.compare(runs))
+    compared = timed("read and align", lambda: report.compare(runs, details=True))
     timed("measures and intervals", lambda: compared.lines)
     timed("components", lambda: compared.components)
     timed("failure modes", lambda: compared.modes)

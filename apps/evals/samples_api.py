@@ -151,7 +151,7 @@ def compare(request: Request) -> HttpResponseBase:
     limit, given = number_of(request, "limit", PAGE, 1, MAX_PAGE), TaskFilters.from_query(query, len(runs))
     for run in runs:
         record_output_view(run, by=request.auth)
-    found = report.compare(runs)
+    found = report.compare(runs, details=True)
     if format:
         for run in runs:
             if run.split == Split.HOLDOUT:

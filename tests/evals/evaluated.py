@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from apps.core.models import JobState
 from apps.evals.actions import freeze
@@ -13,7 +14,7 @@ from apps.evals.stats import summarise
 from tests.factories import admin_of, make_base, make_environment, make_eval_set, make_project
 
 
-def frozen_set(train: int = 5, **columns: str) -> EvalSet:
+def frozen_set(train: int = 5, **columns: Any) -> EvalSet:
     """A set of its own project, frozen; its training tasks have these columns."""
     draft = make_eval_set(make_project(), train=train, frozen=False)
     draft.tasks.filter(split=Split.TRAIN).update(**columns)

@@ -18,6 +18,7 @@ from apps.core.intervals import mean_difference
 from apps.core.models import Role
 from apps.environments.actions import save_environment, save_verifier
 from apps.evals import actions
+from apps.evals.comparison.report import as_json
 from apps.evals.comparison.report import compare as compared
 from apps.evals.comparison.tasks import Filters, TaskTable, changes_of, drops_of
 from apps.evals.models import EvalRun, HoldoutView
@@ -337,3 +338,41 @@ def test_a_held_out_comparison_is_exported_by_post_and_counts(client: Client, tm
     client.post(reverse("evals:open_compared", args=[project.slug]), body)
     assert client.get(url, body).status_code == 302 and views.count() == 2
     assert client.post(url, body).status_code == 200 and views.count() == 4
+
+
+@pytest.mark.django_db
+def test_what_is_read_in_one_query_is_what_the_samples_say(data_dir: Path) -> None:
+    """Against sums by hand, and whether it is read at once or when it is asked for."""
+    facts = {"metadata": {"difficulty": "hard", "mode": "bad_planning"}}
+    eval_set = frozen_set(train=12, **facts)
+    pair = evaluated(eval_set, [2] * 12, data_dir), evaluated(eval_set, [3, 1] * 6, data_dir)
+    for at, run in enumerate(pair):
+        for sample in run.samples.all():
+            n = sample.pk % 5
+            sample.components = {"tools": n / 4 + at, "odd": "text", "whole": n, "said": True} if n else {}
+            sample.mode = "" if sample.success else ["format_error", "", "bad_planning"][n % 3]
+            sample.tools, sample.tags = [f"tool {n}", "all"][: n % 3], ["vip"] if n == 4 else []
+            sample.save()
+        run.samples.filter(pk=run.samples.first().pk).update(masked=True, reward=None, success=False)
+    later, once = compared(pair), compared(pair, details=True)
+    assert as_json(once) == as_json(later)
+    scored = list(pair[1].samples.filter(masked=False))
+    by_task: dict[UUID, list] = {}
+    for sample in scored:
+        by_task.setdefault(sample.task_id, []).append(sample)
+    found = {line.measure.key: line.cells[1].value.mean for line in once.components}
+    assert set(found) == {"component:tools", "component:whole"}, "neither texts nor booleans"
+    given = [[sample.components["tools"] for sample in of if sample.components] for of in by_task.values()]
+    assert found["component:tools"] == pytest.approx(np.mean([np.mean(values) for values in given if values]))
+    shares = [np.mean([not one.success and one.mode == "format_error" for one in of]) for of in by_task.values()]
+    modes = {line.slug: line.cells[1].value.mean for line in once.modes}
+    assert modes["format_error"] == pytest.approx(np.mean(shares)) and set(modes) == {
+        "format_error",
+        "bad_planning",
+        "none",
+    }
+    groups = {kind.key: {one.value: one.n for one in kind.groups} for kind in once.kinds}
+    assert groups["difficulty"] == {"hard": 12} and groups["bucket"] == {"bad_planning": 12}
+    both = scored + list(pair[0].samples.filter(masked=False))
+    assert groups["tool"] == {name: len({one.task_id for one in both if name in one.tools}) for name in groups["tool"]}
+    assert groups["tag"] == {"vip": len({one.task_id for one in both if "vip" in one.tags})}

@@ -7,6 +7,7 @@ differences of arithmetic cancel, and the move is compared with that of every ve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -206,6 +207,7 @@ def judge(
     if not measured.logprobs:
         said = f"It answers. That the weights are those of {name} was not proved: {measured.why_not.rstrip('.')}."
         return Finding("answers", said, measured.canary)
+    _require_numbers(measured)
     if reference is None or reference.ids != measured.ids:
         return _without_reference(name, measured, is_adapter)
     gap = mean_distance(measured.logprobs, reference.logprobs)
@@ -233,6 +235,16 @@ def judge(
     return Finding(
         "weights" if reference.computed else "same as first served", f"{said}.{doubt}", measured.canary, gap, move
     )
+
+
+def _require_numbers(measured: Measured) -> None:
+    """Raises WrongWeights: no comparison with NaN is ever true, so one would hide any difference."""
+    wanted = len(measured.ids) - 1
+    for values in filter(None, (measured.logprobs, measured.base)):
+        if len(values) != wanted or not all(map(math.isfinite, values)):
+            raise WrongWeights(
+                f"It gave no log-probability for each of the {wanted} tokens of a fixed text: {sum(map(math.isfinite, values))} numbers came."
+            )
 
 
 def _moved(

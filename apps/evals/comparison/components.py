@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
+import msgspec
 import numpy as np
-from django.db.models import Avg, FloatField
-from django.db.models.expressions import RawSQL
 
 from apps.evals.comparison.measures import REWARD, Measure
-from apps.evals.comparison.tables import Tables
+from apps.evals.comparison.tables import COMPONENTS, SEPARATOR, Tables
 
-MOST, ASKED = 12, 2_000  # components shown; samples of each evaluation whose components are named
-NUMBER = "CASE jsonb_typeof(components -> %s) WHEN 'number' THEN (components -> %s)::double precision END"
+MOST = 12  # components shown
 
 
 def components_of(tables: Tables) -> list[Measure]:
-    """The most frequent ones; a sample that lacks one says nothing of it."""
-    names: Counter[str] = Counter()
-    for run in tables.runs:
-        asked = run.samples.filter(masked=False).order_by("task_key", "index")[:ASKED]
-        for components in asked.values_list("components", flat=True):
-            names.update(list(components))
-    chosen = sorted(names, key=lambda name: (-names[name], name))[:MOST]
-    values = np.full((len(chosen), len(tables.runs), len(tables)), np.nan)
-    means = {f"c{n}": Avg(RawSQL(NUMBER, [name, name], FloatField())) for n, name in enumerate(chosen)}
-    for at, run in enumerate(tables.runs if chosen else ()):
-        table = list(run.samples.filter(masked=False).order_by().values_list("task_id").annotate(**means))
-        if table:
-            places = [tables.places[task] for task, *_ in table]
-            values[:, at, places] = np.array([given for _, *given in table], dtype=float).T
-    return [
-        Measure(f"component:{name}", name, REWARD, 1, of)
-        for name, of in zip(chosen, values, strict=True)
-        if not np.isnan(of).all()
-    ]
+    """The most frequent ones; a sample that lacks one says nothing of it, nor does a value that is no number."""
+    numbers: dict[str, int] = {}  # of the different texts: far fewer than samples, where components are few values
+    places, codes = [], []
+    for at, task, text in tables.texts(COMPONENTS):
+        found = [numbers.setdefault(one, len(numbers)) for one in text.split(SEPARATOR)]
+        codes += found
+        places += [at * len(tables) + task] * len(found)
+    values = _values([msgspec.json.decode(text) for text in numbers])
+    per_text = np.bincount(codes, minlength=len(numbers)) if codes else np.zeros(0)
+    counts = {name: int(per_text[~np.isnan(of)].sum()) for name, of in values.items()}
+    chosen = sorted(values, key=lambda name: (-counts[name], name))[:MOST]
+    shape, at = (len(tables.runs), len(tables)), np.array(places, dtype=int)
+    means = {name: _means(at, values[name][codes], shape[0] * shape[1]).reshape(shape) for name in chosen}
+    return [Measure(f"component:{name}", name, REWARD, 1, of) for name, of in means.items()]
+
+
+def _values(texts: list[dict]) -> dict[str, np.ndarray]:
+    """{component: [texts]}, NaN where a text lacks it; of those that are a number somewhere."""
+    found: dict[str, np.ndarray] = {}
+    for at, components in enumerate(texts):
+        for name, value in components.items():
+            if type(value) is float or type(value) is int:
+                if name not in found:
+                    found[name] = np.full(len(texts), np.nan)
+                found[name][at] = value
+    return found
+
+
+def _means(places: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """[size]: the mean of the known values at each place; NaN where there are none."""
+    known = ~np.isnan(values)
+    places, values = places[known], values[known]
+    counts = np.bincount(places, minlength=size)
+    return np.divide(np.bincount(places, values, minlength=size), counts, out=np.full(size, np.nan), where=counts > 0)

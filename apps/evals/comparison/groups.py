@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from django.contrib.postgres.aggregates import StringAgg
-from django.db.models import F, Func, TextField, Value
 
 from apps.evals.comparison.measures import RATE, Cell, Measure, cells_of
-from apps.evals.comparison.tables import Tables
+from apps.evals.comparison.tables import SEPARATOR, TAGS, TOOLS, Tables
 from apps.evals.paired import corrected
 
 BUCKET, TOOL, TAG, DIFFICULTY = "bucket", "tool", "tag", "difficulty"
@@ -25,7 +24,6 @@ MOST, LONGEST = 25, 80
 NAMED = "as the tasks say"
 POOLED = "by the share of passes over all of these evaluations together, so that it favours none of them"
 HARD, EASY = 1 / 3, 2 / 3
-SEPARATOR = "\x1f"
 
 
 @dataclass(frozen=True)
@@ -84,16 +82,12 @@ def _buckets(tables: Tables, names: Mapping[str, str]) -> Iterator[tuple[str, tu
     found: dict[str, list[int]] = {}
     by_task = {task: (of_run, given) for task, of_run, given in tables.task_rows("trajectory__failure__mode__slug", "metadata__mode")}  # fmt: skip
     for at, task in enumerate(tables.ids):
-        of_run, given = by_task[task]
+        of_run, text = by_task[task]
+        given = json.loads(text) if text else ""
         slug = of_run or (given if isinstance(given, str) else "")
         if slug:
             found.setdefault(slug[:LONGEST], []).append(at)
     yield from ((slug, (names.get(slug, slug), numbers)) for slug, numbers in found.items())
-
-
-class _Joined(Func):
-    function = "array_to_string"
-    output_field = TextField()
 
 
 Members = dict[str, tuple[str, set[int]]]  # value → (name, numbers of tasks)
@@ -102,20 +96,16 @@ Members = dict[str, tuple[str, set[int]]]  # value → (name, numbers of tasks)
 def _named_in_samples(tables: Tables) -> tuple[Members, Members]:
     """Tasks by the tools and by the tags of their samples, of all evaluations together."""
     found: tuple[Members, Members] = ({}, {})
-    joined = {f"of_{name}": StringAgg(_Joined(F(name), Value(SEPARATOR)), SEPARATOR) for name in ("tools", "tags")}
-    for run in tables.runs:
-        rows = run.samples.exclude(tools=[], tags=[]).order_by().values_list("task_id").annotate(**joined)
-        for task, *texts in rows:
-            if (at := tables.places.get(task)) is None:
-                continue
-            for members, text in zip(found, texts, strict=True):
-                for name in set((text or "").split(SEPARATOR)) - {""}:
-                    members.setdefault(name, (name, set()))[1].add(at)
+    for members, which in zip(found, (TOOLS, TAGS), strict=True):
+        for _, task, text in tables.texts(which):
+            for name in set(text.split(SEPARATOR)) - {""}:
+                members.setdefault(name, (name, set()))[1].add(task)
     return found
 
 
 def _difficulty(tables: Tables, comparable: Collection[int]) -> Kind:
-    given = {task: str(value)[:LONGEST] for task, value in tables.task_rows("metadata__difficulty") if isinstance(value, str | int)}  # fmt: skip
+    rows = ((task, json.loads(text)) for task, text in tables.task_rows("metadata__difficulty") if text)
+    given = {task: str(value)[:LONGEST] for task, value in rows if isinstance(value, str | int)}
     members: dict[str, tuple[str, list[int]]] = {}
     if given:
         for at, task in enumerate(tables.ids):

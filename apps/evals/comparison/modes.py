@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from django.db.models import Count
 
 from apps.evals.comparison.measures import RATE, Cell, Measure, cells_of
-from apps.evals.comparison.tables import Tables
+from apps.evals.comparison.tables import MODES, SEPARATOR, Tables
 from apps.evals.paired import corrected
 
 NO_BUCKET, UNMATCHED = "none", "No rule matched"
@@ -59,13 +59,13 @@ def lines_of(tables: Tables, comparable: Collection[int], names: Mapping[str, st
 
 def counts_of(tables: Tables) -> dict[str, np.ndarray]:
     """{mode: [runs, tasks]}: how many samples of a task have it; NO_BUCKET for failures that no rule matched."""
-    found: dict[str, np.ndarray] = {}
-    for at, run in enumerate(tables.runs):
-        failed = run.samples.filter(masked=False).exclude(mode="", success=True).order_by()
-        for task, mode, n in failed.values_list("task_id", "mode").annotate(n=Count("*")):
-            if (place := tables.places.get(task)) is not None:
-                found.setdefault(mode or NO_BUCKET, np.zeros((len(tables.runs), len(tables))))[at, place] = n
-    return found
+    places: dict[str, list[int]] = defaultdict(list)
+    for at, task, text in tables.texts(MODES):
+        place = at * len(tables) + task
+        for mode in text.split(SEPARATOR):
+            places[mode or NO_BUCKET].append(place)
+    shape = len(tables.runs), len(tables)
+    return {mode: np.bincount(of, minlength=shape[0] * shape[1]).reshape(shape) for mode, of in places.items()}
 
 
 def came_and_went(shares: np.ndarray, at: int) -> tuple[np.ndarray, np.ndarray]:

@@ -60,8 +60,9 @@ class Comparison:
         return len(lines) * len(self.comparable)
 
 
-def compare(runs: Sequence[EvalRun]) -> Comparison:
-    found = tables.read(runs)
+def compare(runs: Sequence[EvalRun], *, details: bool = False) -> Comparison:
+    """`details`: components, modes and groups will be asked for, too, so that all is read at once."""
+    found = tables.read(runs, details=details)
     known = problems.problems_of(found)
     return Comparison(found, known, problems.comparable(found, known))
 

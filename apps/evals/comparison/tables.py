@@ -8,14 +8,19 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 from uuid import UUID
 
 import numpy as np
-from django.db.models import Count, IntegerField, Q, Sum
+from django.contrib.postgres.aggregates import StringAgg
+from django.db import connection, transaction
+from django.db.models import Count, F, Func, IntegerField, Q, QuerySet, Sum, TextField, Value
 from django.db.models.functions import Cast
 
 from apps.evals.costs import PER, price_of
-from apps.evals.models import EvalRun, Task
+from apps.evals.models import EvalRun, Sample, Task
+
+SEPARATOR = "\x1f"
 
 
 def _true(field: str) -> Sum:
@@ -40,6 +45,20 @@ SUMS = {
 }  # of the samples of a task that are not masked
 
 
+def _joined(field: str) -> StringAgg:
+    text = Func(F(field), Value(SEPARATOR), function="array_to_string", output_field=TextField())
+    return StringAgg(text, SEPARATOR, filter=~Q(**{field: []}))
+
+
+DETAILS = {
+    "text_components": StringAgg(Cast("components", TextField()), SEPARATOR),
+    "text_modes": StringAgg("mode", SEPARATOR, filter=Q(success=False) | ~Q(mode="")),
+    "text_tools": _joined("tools"),
+    "text_tags": _joined("tags"),
+}  # of the same samples, as one text each; null where none has it
+COMPONENTS, MODES, TOOLS, TAGS = range(len(DETAILS))
+
+
 @dataclass(frozen=True)
 class Tables:
     """Evaluations, the baseline first, by task: `sums` has [runs, tasks] for each of SUMS and for “masked”.
@@ -52,6 +71,7 @@ class Tables:
     keys: list[str]
     tasks: list[tuple[UUID | None, ...]]
     sums: dict[str, np.ndarray]
+    details: list[list[tuple]] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -93,53 +113,93 @@ class Tables:
         names = dict(self.task_rows("group_key"))
         return np.unique([names[task] for task in self.ids], return_inverse=True)[1] if self.keys else np.zeros(0, int)
 
+    def texts(self, which: int) -> Iterator[tuple[int, int, str]]:
+        """(number of an evaluation, number of a task, text): one of DETAILS, by its number there, where a task has it."""
+        places = self.places
+        for at, rows in enumerate(self._details):
+            for row in rows:
+                if (text := row[1 + which]) is not None and (place := places.get(row[0])) is not None:
+                    yield at, place, text
+
+    @cached_property
+    def _details(self) -> list[list[tuple]]:
+        """[runs] of (task, DETAILS)"""
+        return self.details or [_by_task(run.samples.filter(masked=False).order_by(), **DETAILS) for run in self.runs]
+
     def task_rows(self, *fields: str) -> Iterator[tuple]:
         places = {(run.eval_set_id, run.split) for run in self.runs}
         for eval_set, split in places:
-            yield from Task.objects.filter(eval_set=eval_set, split=split).order_by().values_list("pk", *fields)
+            tasks = Task.objects.filter(eval_set=eval_set, split=split).order_by()
+            yield from _fetched(tasks.values_list("pk", *fields))
 
 
-def read(runs: Sequence[EvalRun]) -> Tables:
-    """A query for each evaluation, and one that says which of its tasks have masked samples."""
-    found = [_sums_of(run) for run in runs]
+def read(runs: Sequence[EvalRun], *, details: bool = False) -> Tables:
+    """A query for each evaluation, and one that says which of its tasks have masked samples. `details`: DETAILS come with it, for those
+    who need them anyhow; else a query of its own reads them when they are asked for."""
+    found = [_rows_of(run, DETAILS if details else {}) for run in runs]
     identities = _identities(runs)
     names: dict[Hashable, str] = {}
     for rows in found:
-        for task, (key, *_) in rows.items():
+        for task, key in zip(rows.tasks, rows.keys, strict=True):
             names.setdefault(identities.get(task, task), f"{key}\t{task}")
     order = sorted(names, key=lambda identity: names[identity])
     number = {identity: at for at, identity in enumerate(order)}
     sums = {name: np.zeros((len(runs), len(order))) for name in (*SUMS, "masked")}
     tasks = np.full((len(order), len(runs)), None, dtype=object)
     for at, rows in enumerate(found):
-        if not rows:
+        if not rows.tasks:
             continue
-        where = np.array([number[identities.get(task, task)] for task in rows])
-        table = np.array([numbers for _, *numbers in rows.values()], dtype=float)
+        where = np.array([number[identities.get(task, task)] for task in rows.tasks])
         for column, name in enumerate(sums):
-            sums[name][at, where] = np.nan_to_num(table[:, column], nan=0.0) if name in COUNTS else table[:, column]
-        tasks[where, at] = list(rows)
+            values = rows.sums[:, column]
+            sums[name][at, where] = np.nan_to_num(values, nan=0.0) if name in COUNTS else values
+        tasks[where, at] = rows.tasks
+    keys = [names[identity].rpartition("\t")[0] for identity in order]
     return Tables(
-        runs, [names[identity].rpartition("\t")[0] for identity in order], [tuple(row) for row in tasks.tolist()], sums
+        runs, keys, [tuple(row) for row in tasks.tolist()], sums, [rows.texts for rows in found] if details else None
     )
 
 
 COUNTS = {"scored", "timed", "input_known", "output_known", "masked"}
 
 
-def _sums_of(run: EvalRun) -> dict[UUID, list]:
-    """{task: [its key, its SUMS, how many of its samples are masked]}"""
-    rows = run.samples.order_by()
-    scored = (
-        rows.filter(masked=False)
-        .values_list("task_id", "task_key")
-        .annotate(**{f"sum_{name}": value for name, value in SUMS.items()})
-    )
-    found = {task: [key, *numbers, 0] for task, key, *numbers in scored}
-    masked = rows.filter(masked=True).values_list("task_id", "task_key").annotate(n=Count("*"))
-    for task, key, n in masked:
-        found.setdefault(task, [key, *[0] * len(SUMS), 0])[-1] = n
-    return found
+@dataclass(frozen=True)
+class _Rows:
+    """Of an evaluation, by task: `sums` [tasks, SUMS and “masked”], `texts` of DETAILS for those tasks that have scored samples."""
+
+    tasks: list[UUID]
+    keys: list[str]
+    sums: np.ndarray
+    texts: list[tuple]
+
+
+def _rows_of(run: EvalRun, details: dict[str, Any]) -> _Rows:
+    samples = run.samples.order_by()
+    scored = _by_task(samples.filter(masked=False), "task_key", **{f"sum_{name}": value for name, value in SUMS.items()}, **details)  # fmt: skip
+    end = 2 + len(SUMS)
+    masked = {task: (key, n) for task, key, n in _by_task(samples.filter(masked=True), "task_key", n=Count("*"))}
+    only = list(masked.keys() - {row[0] for row in scored}) if masked else []
+    sums = np.zeros((len(scored) + len(only), len(SUMS) + 1))
+    if scored:
+        sums[: len(scored), :-1] = [row[2:end] for row in scored]
+    tasks = [*(row[0] for row in scored), *only]
+    if masked:
+        sums[:, -1] = [masked.get(task, ("", 0))[1] for task in tasks]
+    keys = [*(row[1] for row in scored), *(masked[task][0] for task in only)]
+    return _Rows(tasks, keys, sums, [(row[0], *row[end:]) for row in scored] if details else [])
+
+
+def _by_task(samples: QuerySet[Sample], *fields: str, **sums: Any) -> list[tuple]:
+    """(task, fields, sums)"""
+    return _fetched(samples.values_list("task_id", *fields).annotate(**sums))
+
+
+def _fetched(rows: QuerySet) -> list[tuple]:
+    """As the database gives them, past the ORM's conversion of each value: JSON is text."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL work_mem = '64MB'")  # 10,000 tasks with their texts would be written to disk
+        cursor.execute(*rows.query.sql_with_params())
+        return cursor.fetchall()
 
 
 def _identities(runs: Sequence[EvalRun]) -> dict[UUID, Hashable]:

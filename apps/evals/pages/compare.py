@@ -64,7 +64,7 @@ def breakdown(request: HttpRequest, project: Project) -> HttpResponse:
     runs = chosen_of(project, request.GET.getlist("run"))
     if len(runs) < 2:
         return HttpResponse()
-    context: dict[str, Any] = {"runs": runs, "query": query_of(runs), "found": compared(runs)}
+    context: dict[str, Any] = {"runs": runs, "query": query_of(runs), "found": compared(runs, details=True)}
     context["closed"] = [run for run in runs if not may_see(request, run)]
     return render(request, "evals/_compared_breakdown.html", context)
 
@@ -151,7 +151,7 @@ def export(request: HttpRequest, project: Project) -> HttpResponseBase:
         return redirect(page)
     for run in held:
         record_view(eval_set=run.eval_set, by=request.user, detail=f"comparison of {run.pk} as {format}")
-    return files.file_of(compared(runs), filters_of(given, runs), format)
+    return files.file_of(compared(runs, details=format == "json"), filters_of(given, runs), format)
 
 
 # The numbers

@@ -65,7 +65,10 @@ class Run:
     def __init__(self, job: Deployment) -> None:
         self.job, self.channel, self.version = job, job.channel, job.version
         self.kind = Deployment.Kind(job.kind)
-        undoing = self.kind in (Deployment.Kind.ROLLBACK, Deployment.Kind.RESTORE)  # what is in trouble waits for no proof
+        undoing = self.kind in (
+            Deployment.Kind.ROLLBACK,
+            Deployment.Kind.RESTORE,
+        )  # what is in trouble waits for no proof
         self.needs_weights = not undoing and policy_of(self.channel)[0].proof == "weights"
         self.outcomes = Outcomes(job)
         self.places: list[Place] = []
