@@ -7,27 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from django.db.models import Sum
 from django.urls import reverse
-from django.utils import timezone
 
 from apps.core.charts import PALETTE
 from apps.core.models import Project
 from apps.failures import rates
 from apps.failures.changes import Change
-from apps.failures.models import Failure
 from apps.failures.rates import Rate
+from apps.promotion.effects.windows import Window, windows
 from apps.promotion.models import Promotion
 from apps.promotion.policies import PRODUCTION
-from apps.trajectories.ids import floor_of
 from apps.trajectories.metrics import figures, query, sketch
 from apps.trajectories.metrics.cells import Cell
-from apps.trajectories.models import HourlyCount
 
 WINDOW = timedelta(days=7)
-HOUR = timedelta(hours=1)
 MOST_MARKS = 12
 NEWCOMER = 0.01  # of the runs: what had less before the promotion, and more after it, is new
 
@@ -36,8 +32,7 @@ NEWCOMER = 0.01  # of the runs: what had less before the promotion, and more aft
 class Side:
     """The runs of some hours before or after a promotion."""
 
-    begin: datetime
-    end: datetime
+    window: Window
     rate: Rate
     cell: Cell
 
@@ -117,38 +112,33 @@ def label(move: Promotion) -> str:
 
 
 def effect(project: Project, window: timedelta = WINDOW) -> Effect | None:
-    """Of the last promotion of production. Whole hours (UTC): that of the promotion itself is on neither side."""
+    """Of the last promotion of production; the runs are those of `effects.windows`."""
     move = next(iter(promotions(project)), None)
     if move is None:
         return None
-    hour = move.at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    end = min(hour + HOUR + window, timezone.now() + HOUR)
-    before, after = _side(project, hour - window, hour), _side(project, hour + HOUR, end)
-    name = str(move.to_version)
-    change = Change(move.at, "promotion", name, before.rate, after.rate)
+    before, after = (_side(project, one) for one in windows(move, window.days))
+    change = Change(move.at, "promotion", str(move.to_version), before.rate, after.rate)
     return Effect(move, before, after, change, _others(project, before, after))
 
 
-def _side(project: Project, begin: datetime, end: datetime) -> Side:
-    failed = Failure.objects.filter(
-        project=project, trajectory_id__gte=floor_of(begin), trajectory_id__lt=floor_of(end)
-    )
-    given = {"from": begin.isoformat(), "to": end.isoformat()}
-    cell = query.totals(project, given).total
-    return Side(begin, end, Rate("", failed.standing().order_by().count(), cell.runs), cell)
+def _side(project: Project, window: Window) -> Side:
+    cell = query.totals(project, window.query).total
+    return Side(window, Rate("", window.failures(project.pk).count(), cell.runs), cell)
 
 
 def _others(project: Project, before: Side, after: Side) -> list[str]:
     """New versions, models and agents in the traffic, and how much more or less of it there is."""
     found = []
-    for column, title in (("agent_name", "Agent"), ("agent_version", "Agent version"), ("model", "Model")):
+    columns = [("agent_name", "Agent"), ("agent_version", "Agent version"), ("model", "Model")]
+    for column, title in columns[:1] if after.window.version else columns:  # the others are what was promoted
         was, now = _shares(project, column, before), _shares(project, column, after)
         new = [f"{name[:60]} ({share:.0%} of runs)" for name, share in now.items() if name and share > NEWCOMER > was.get(name, 0)]  # fmt: skip
         gone = [name[:60] for name, share in was.items() if name and now and share > NEWCOMER > now.get(name, 0)]
         found += [f"{title} new in the traffic: {', '.join(new[:5])}."] * bool(new)
         found += [f"{title} no longer in the traffic: {', '.join(gone[:5])}."] * bool(gone)
-    hours = [(side.end - side.begin) / HOUR for side in (before, after)]
-    if before.cell.runs and after.cell.runs and all(hours):
+    hours = [side.window.hours for side in (before, after)]
+    apart = before.window.end <= after.window.begin
+    if before.cell.runs and after.cell.runs and all(hours) and apart:
         ratio = (after.cell.runs / hours[1]) / (before.cell.runs / hours[0])
         if not 0.67 < ratio < 1.5:
             found.append(f"Traffic is {ratio:.1f} times what it was, by the hour.")
@@ -158,8 +148,7 @@ def _others(project: Project, before: Side, after: Side) -> list[str]:
 
 
 def _shares(project: Project, column: str, side: Side) -> dict[str, float]:
-    rows = HourlyCount.objects.filter(project=project, hour__gte=side.begin, hour__lt=side.end)
-    counted = dict(rows.order_by().values_list(column).annotate(n=Sum("trajectories")))
+    counted = dict(side.window.runs(project.pk).values_list(column).annotate(n=Sum("trajectories")))
     total = sum(counted.values())
     return {name: n / total for name, n in counted.items() if n > 0} if total else {}
 

@@ -139,6 +139,35 @@ def test_without_names_all_runs_count_and_windows_end_at_other_moves(moved: Prom
 
 
 @pytest.mark.django_db
+def test_an_hour_in_which_all_happened_is_told_apart_by_the_names(data_dir: Path, client: Client) -> None:
+    """As in a demo: traffic, a promotion and the traffic after it, within one hour; the old runs name their model alone."""
+    project = make_project()
+    base = make_base(project, data_dir)
+    adapter = make_adapter(project, base, data_dir)
+    by, at = admin_of(project), timezone.now().isoformat()
+    old = {"agent": {"name": "desk", "version": "1"}, "model": str(base)}
+    new = {"agent": {"name": "production", "version": str(adapter)}}
+    for given, failed, n in ((old, 8, 12), (new, 1, 16)):
+        for index in range(n):
+            (make_failed if index < failed else make_trajectory)(project, started_at=at, **given)
+    classify_project(project=project)
+    digest.run()
+    channel = promotion.channel_of(project)
+    promotion.set_initial(channel=channel, version=base, by=by)
+    move = Promotion.objects.create(channel=channel, kind="initial", from_version=base, to_version=adapter, by=by)
+    found = effect_of(move)
+    assert found.named and (found.total.before, found.total.after) == (Share(8, 12), Share(1, 16))
+    client.force_login(by)
+    said = client.get(reverse("dashboard:promotion_effect", args=[project.slug])).content.decode()
+    assert "66.7% of" in said and "6.2% of" in said and f"that name {base} before" in said
+    links = client.get(reverse("promotion:effect", args=[project.slug, move.pk])).context["sides"]
+    counts = [
+        client.get(f"{reverse('trajectories:list', args=[project.slug])}?{query}").context for _, _, query in links
+    ]
+    assert [len(one["table"]) for one in counts] == [12, 16]
+
+
+@pytest.mark.django_db
 def test_a_cluster_that_came_back_is_reopened(moved: Promotion) -> None:
     newer = Failure.objects.get(agent_version=str(moved.to_version))
     cluster = make_cluster(newer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,11 +22,12 @@ LONGEST, USUAL = 90, 7  # days
 
 @dataclass(frozen=True)
 class Window:
-    """Whole hours (UTC). `version`: only runs that name it; "" for all runs."""
+    """Whole hours (UTC). `version`: only runs that name it; "" for all runs. `named_by`: the column that names it first."""
 
     begin: datetime
     end: datetime
     version: str = ""
+    named_by: str = "agent_version"
 
     @property
     def hours(self) -> float:
@@ -46,7 +47,7 @@ class Window:
     def query(self) -> dict[str, str]:
         """Of the list of trajectories."""
         return {"from": self.begin.isoformat(), "to": self.end.isoformat()} | (
-            {"agent_version": self.version} if self.version else {}
+            {self.named_by: self.version} if self.version else {}
         )
 
 
@@ -90,25 +91,43 @@ def count(project: int, window: Window) -> Counted:
 
 
 def windows(move: Promotion, days: int) -> tuple[Window, Window]:
-    """Up to so many days before and after a move, cut at the channel's moves before and after it and at the current hour. The hour
-    of a move itself is on neither side. Where runs name the versions only those of the two count."""
-    hour, length = _hour(move.at), timedelta(days=days)
+    """Up to so many days before and after a move, cut at the channel's moves before and after it and at the present.
+
+    Where runs name the versions only those of the two count, and hours in which the channel moved are on both sides: the names tell
+    the runs apart. Else all runs count, and such an hour is on neither side.
+    """
     others = Promotion.objects.filter(channel=move.channel_id).exclude(pk=move.pk)
     earlier = others.filter(at__lte=move.at).order_by("-at", "-pk").values_list("at", flat=True).first()
     later = others.filter(at__gt=move.at).order_by("at").values_list("at", flat=True).first()
-    begin, end = hour - length, hour + HOUR + length
+    if move.from_version is not None:
+        named = _cut(move, days, earlier, later, shared=True)
+        before, after = (_naming(*pair, move) for pair in zip(named, (move.from_version, move.to_version), strict=True))
+        if before and after:
+            return before, after
+    return _cut(move, days, earlier, later, shared=False)
+
+
+def _cut(
+    move: Promotion, days: int, earlier: datetime | None, later: datetime | None, *, shared: bool
+) -> tuple[Window, Window]:
+    """`shared`: the hours of moves belong to both of their sides."""
+    hour, length, own = _hour(move.at), timedelta(days=days), HOUR if shared else timedelta()
+    begin, end = hour - length, min(hour + HOUR + length, _hour(timezone.now()) + HOUR)
     if earlier:
-        begin = min(hour, max(begin, _hour(earlier) + HOUR))
-    end = min(end, _hour(timezone.now()) + HOUR, *([_hour(later)] if later else []))
-    before, after = Window(begin, hour), Window(hour + HOUR, max(end, hour + HOUR))
-    project = move.channel.project_id
-    if move.from_version is None:
-        return before, after
-    named = (
-        Window(before.begin, before.end, label_of(move.from_version)),
-        Window(after.begin, after.end, label_of(move.to_version)),
-    )
-    return named if all(one.runs(project).filter(trajectories__gt=0).exists() for one in named) else (before, after)
+        begin = min(hour, max(begin, _hour(earlier) + HOUR - own))
+    if later:
+        end = min(end, _hour(later) + own)
+    start = hour + HOUR - own
+    return Window(begin, hour + own), Window(start, max(end, start))
+
+
+def _naming(window: Window, version: ModelVersion, move: Promotion) -> Window | None:
+    """The window's runs that name the version; None where there are none."""
+    named, runs = label_of(version), window.runs(move.channel.project_id).filter(trajectories__gt=0)
+    for column in ("agent_version", "model"):
+        if runs.filter(**{column: named}).exists():
+            return replace(window, version=named, named_by=column)
+    return None
 
 
 def _hour(at: datetime) -> datetime:
