@@ -111,7 +111,7 @@ $(ENGINES_STAMP):
 	@echo '*' > $(ENGINES)/.gitignore
 	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-engines.txt
-	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1 openrlhf==0.11.2 nemo-automodel==0.7.0 torchao==0.18.0
+	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1 openrlhf==0.11.2 nemo-automodel==0.7.0 torchao==0.18.0 sglang==0.5.23
 	@rm -f $(ENGINES)/.installed-*
 	@touch $@
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.exceptions import PermissionDenied
 from django.test import Client
 from django.urls import reverse
 from drf_spectacular.generators import SchemaGenerator
@@ -221,3 +222,51 @@ def test_the_schema_has_an_example_of_each() -> None:
         assert all("examples" in given["content"]["application/json"] for given in good), name
         if "requestBody" in operation:
             assert "examples" in operation["requestBody"]["content"]["application/json"], name
+
+
+def test_a_rollback_goes_to_any_earlier_version_and_back_only_by_an_owner(
+    project: Project, channel: Channel, base: ModelVersion, report: GateReport
+) -> None:
+    secret, candidate = key_of(project), str(report.candidate.model_version)
+    call(secret, "production/promote/", {"report": str(report.pk), "reason": "better"})
+    unknown = call(secret, "production/rollback/", {"to_version": "nothing@9"})
+    assert unknown.status_code == 409 and "has never run nothing@9" in unknown.json()["detail"]
+    assert call(secret, "production/rollback/", {"to_version": candidate}).status_code == 409, "it runs that already"
+    assert call(secret, "production/rollback/", {"to_version": str(base)}).json()["to_version"] == str(base)
+    refused = call(key_of(project, Role.OWNER), "production/rollback/", {"to_version": candidate})
+    assert refused.status_code == 403 and "was rolled back" in refused.json()["detail"], "not even an owner's key"
+    with pytest.raises(PermissionDenied):
+        actions.rollback(channel=channel, by=make_member(project, Role.OPERATOR), to_version=candidate)
+    assert actions.rollback(channel=channel, by=admin_of(project), to_version=candidate).to_name == candidate
+
+
+@pytest.mark.parametrize(
+    ("role", "put", "promote"), [(Role.ENGINEER, 403, 200), (Role.OPERATOR, 200, 409), (Role.OWNER, 200, 409)]
+)
+def test_an_operators_key_freezes_and_lifts(
+    project: Project, report: GateReport, role: Role, put: int, promote: int
+) -> None:
+    secret, asked = key_of(project, role), {"report": str(report.pk), "reason": "better"}
+    frozen = call(secret, "production/freeze/", {"reason": "release week"}, "PUT")
+    assert frozen.status_code == put
+    if put == 200:
+        assert frozen.json() == call(secret, "production/freeze/").json() and "release week" in str(frozen.json())
+        assert call(secret, "production/freeze/", {"reason": " "}, "PUT").status_code in (400, 409)
+        past = call(secret, "production/freeze/", {"reason": "x", "until": "2020-01-01T00:00:00Z"}, "PUT")
+        assert past.status_code == 409 and "in the past" in past.json()["detail"]
+    answer = call(secret, "production/promote/", asked)
+    assert answer.status_code == promote and ("release week" in answer.json().get("detail", "")) == (promote == 409)
+    if put == 200:
+        assert call(secret, "production/freeze/", method="DELETE").status_code == 200
+        assert call(secret, "production/freeze/", method="DELETE").status_code == 409, "it is not frozen"
+        assert call(secret, "production/promote/", asked).status_code == 200
+
+
+def test_a_channel_is_labelled_with_its_segment(project: Project, channel: Channel, report: GateReport) -> None:
+    assert call(key_of(project, Role.VIEWER), "production/segment/", {"segment": "eu"}, "PUT").status_code == 403
+    secret = key_of(project, Role.OWNER)
+    assert call(secret, "production/segment/", {"segment": " eu "}, "PUT").json()["segment"] == "eu"
+    channel.refresh_from_db()
+    assert channel.segment == "eu" and AuditEvent.objects.filter(action="channel.labelled").count() == 1
+    assert call(secret, "production/segment/", {"segment": "a\nb"}, "PUT").status_code == 400
+    assert call(secret, "nothing/segment/", {"segment": "eu"}, "PUT").status_code == 404

@@ -16,6 +16,7 @@ from apps.evals.jobs import child_spec
 from apps.evals.models import EvalRun, Split
 from apps.evals.submission import submit_eval
 from apps.promotion.actions import as_evaluation, make_gate_report, reproduce
+from apps.promotion.deployment.places import lora_name
 from apps.promotion.gate import compare
 from apps.registry import engines, servers
 from apps.registry.actions import ModelError
@@ -262,3 +263,12 @@ def test_prices_that_are_none(text: str) -> None:
 def test_prices_are_read_as_they_are_written() -> None:
     prices = {"*": [0.0, 0.1], "a b/c": [0.15, 60.0]}
     assert read_prices(write_prices(prices)) == prices and read_prices(" \n") == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"), [("vllm", "adapter-1"), ("transformers", "adapter-1"), ("sglang", "org/base:v2:adapter-1")]
+)
+def test_an_adapter_is_asked_by_the_name_that_its_server_understands(kind: str, asked: str) -> None:
+    """SGLang answers with the bare base to the adapter's name alone; and a base's name may have colons itself."""
+    name = engines.asked_as(Server(kind=kind), "org/base:v2", "adapter-1")
+    assert name == asked and lora_name(name) == "adapter-1"
