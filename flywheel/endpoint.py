@@ -24,9 +24,10 @@ def application() -> Any:
     django.setup()
     from django.conf import settings
 
-    from apps.serving.endpoint import Bounds, Endpoint
+    from apps.serving.endpoint import Endpoint
     from apps.serving.refresh import Tables
     from apps.serving.spool import Writer, settle
+    from apps.serving.turns import Bounds
 
     given = settings.FLYWHEEL_ENDPOINT
     tables, writer = Tables(), Writer(Path(settings.FLYWHEEL_ENDPOINT_SPOOL))

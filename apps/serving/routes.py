@@ -33,6 +33,7 @@ from workers.lib.outgoing import RefusedAddress, check_url
 
 log = logging.getLogger(__name__)
 CHAT_ONLY = ("transformers",)  # kinds of servers that have no /v1/responses
+CURRENT, CANARY, SHADOW = "current", "canary", "shadow"  # kinds of lanes
 COUNTING = (*LOADING, *CHAT_ONLY)  # kinds that count a stream's tokens when asked
 
 
@@ -54,7 +55,8 @@ class Backend:
 
 @dataclass(frozen=True)
 class Lane:
-    """A version and the share of a channel's sessions that it answers. `problem`: why nobody answers for it, as a sentence."""
+    """A version and the share of a channel's sessions that it answers, or as a shadow is asked besides. `problem`: why nobody answers
+    for it, as a sentence. `trial`, `step`: of the trial that both lanes of a channel are in."""
 
     version: str
     version_id: int
@@ -62,15 +64,19 @@ class Lane:
     prompt: dict[str, Any] | None = None
     share: float = 1.0
     problem: str = ""
+    kind: str = CURRENT
+    trial: str = ""
+    step: int = 0
 
 
 @dataclass(frozen=True)
 class Route:
-    """A channel. One lane today; a canary and a shadow add others."""
+    """A channel. The first lane is what it runs; the second, where a trial runs, the candidate's. `salt` sorts sessions into them."""
 
     channel: str
     lanes: tuple[Lane, ...]
     created: int = 0
+    salt: str = ""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ class Record(Struct, kw_only=True, omit_defaults=True):
     """One answer. `request` is what the server was sent, `answer` all that it sent; times in ns since 1970.
 
     `ended`: whole; left (the client went away); broken (the server ended it within the answer); late (it sent nothing for too
-    long); unreached (no server answered).
+    long); unreached (no server answered). `lane`, `trial`, `step`, `unit`: of an answer that counts in a trial; `shadow_of` is the
+    span that a shadow's answer is compared with. `served` is False for what no client was given: that is no production traffic.
     """
 
     trace_id: str
@@ -57,6 +58,12 @@ class Record(Struct, kw_only=True, omit_defaults=True):
     first_ns: int = 0
     ended_ns: int = 0
     price: tuple[float, float] | None = None
+    lane: str = ""
+    trial: str = ""
+    step: int = 0
+    unit: str = ""
+    shadow_of: str = ""
+    served: bool = True
 
 
 _encode = msgpack.Encoder().encode

@@ -16,11 +16,12 @@ from granian.server.embed import Server
 from openai import OpenAI
 
 from apps.core.models import key_digest
-from apps.serving.endpoint import Bounds, Endpoint
+from apps.serving.endpoint import Endpoint
 from apps.serving.limits import Limits
 from apps.serving.refresh import Tables
 from apps.serving.routes import Backend, Key, Lane, Route, Table
 from apps.serving.spool import Record, Writer, read, segments
+from apps.serving.turns import Bounds
 from tests.flywheel.machine import eventually, free_port
 from tests.serving.scripted import Scripted, scripted
 from workers.lib.outgoing import check_url

@@ -12,8 +12,9 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from apps.serving.endpoint import Bounds, Pieces
+from apps.serving.pieces import Pieces
 from apps.serving.recording import span_of
+from apps.serving.turns import Bounds
 from tests.flywheel.machine import eventually
 from tests.serving.conftest import SECRET, Running
 from tests.serving.scripted import Scripted

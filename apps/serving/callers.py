@@ -1,0 +1,62 @@
+"""Who asks, which channel, and how much of it: all from the newest table, and from the database only for a name that is not in it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from apps.core.models import key_digest
+from apps.serving.answers import Headers, Refusal, unknown_model
+from apps.serving.limits import Exceeded, Meter
+from apps.serving.refresh import Tables
+from apps.serving.routes import Key, Route
+
+ASKS = [(b"www-authenticate", b"Bearer")]
+
+
+class Callers:
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.meters: dict[int, Meter] = {}
+
+    async def key_of(self, headers: dict[str, str]) -> Key:
+        """Raises Refusal."""
+        scheme, _, secret = headers.get("authorization", "").strip().partition(" ")
+        if scheme.lower() != "bearer" or not secret.strip():
+            raise Refusal(401, "Send an API key of the project as “Authorization: Bearer fw_…”.", code="invalid_api_key", headers=ASKS)  # fmt: skip
+        digest = key_digest(secret.strip())
+        keys = self.tables.current.keys
+        if digest not in keys:
+            keys = (await asyncio.to_thread(self.tables.refresh_for_unknown)).keys
+        if not self.tables.known:
+            raise Refusal(503, "The endpoint is starting and cannot reach its database yet.", headers=[(b"retry-after", b"2")])  # fmt: skip
+        key = keys.get(digest)
+        if key is None and digest in keys:
+            raise Refusal(403, "This API key lacks the scope “generate”. Make one with it under Settings → API keys.", code="insufficient_scope", kind="permission_error")  # fmt: skip
+        if key is None or key.is_expired:
+            why = "has expired" if key else "is unknown or revoked"
+            raise Refusal(401, f"This API key {why}. Make one under Settings → API keys.", code="invalid_api_key", headers=ASKS)  # fmt: skip
+        if key.refusal:
+            raise Refusal(403, key.refusal, code="project_closed", kind="permission_error")
+        return key
+
+    async def route_of(self, key: Key, model: str) -> Route:
+        """Raises Refusal."""
+        if route := self.tables.current.routes.get(key.project, {}).get(model):
+            return route
+        routes = (await asyncio.to_thread(self.tables.refresh_for_unknown)).routes.get(key.project, {})
+        if model not in routes:
+            raise unknown_model(model, routes)
+        return routes[model]
+
+    def begin(self, key: Key, now: float) -> Meter:
+        """To be ended with what was used. Raises Refusal where a limit is reached."""
+        meter = self.meters.setdefault(key.pk, Meter(now))
+        try:
+            meter.begin(key.limits, now)
+        except Exceeded as error:
+            headers = [(b"retry-after", str(error.wait_s).encode()), *meter.headers(key.limits)]
+            raise Refusal(429, str(error), code="rate_limit_exceeded", kind="rate_limit_error", headers=headers) from error  # fmt: skip
+        return meter
+
+    def headers(self, key: Key) -> Headers:
+        return self.meters[key.pk].headers(key.limits)

@@ -1,0 +1,95 @@
+"""Which lane of a channel a request belongs to while a trial runs: by session, by hashing, without a database. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from apps.serving.asked import CHAT, PROMPT_ROLES, Asked
+from apps.serving.routes import SHADOW, Lane, Route
+
+LIVES_S = 1800.0  # for which a session that says nothing stays on its lane
+MOST = 100_000  # sessions that are remembered
+STATEFUL = (
+    "previous_response_id",
+    "conversation",
+    "background",
+)  # of the Responses API: what another server cannot answer
+
+
+def unit_of(asked: Asked, headers: Mapping[str, str]) -> str:
+    """What a trial counts as one session, as a digest (32 hex digits): the session, else the caller's trace, else what is the same in
+    every turn of a conversation: the user, the system prompt and the user's first message."""
+    trace = headers.get("traceparent", "").split("-")
+    if asked.session:
+        said = ["session", asked.session]
+    elif len(trace) > 2 and len(trace[1]) == 32:
+        said = ["trace", trace[1]]
+    else:
+        said = ["opening", asked.user, *_opening(asked)]
+    return blake2b("\0".join(said).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def _opening(asked: Asked) -> list[str]:
+    """As it was written: nothing is compared but by its digest."""
+    given = [_said(asked.fields["instructions"])] if "instructions" in asked.fields else []
+    items = asked.fields.get("messages" if asked.path == CHAT else "input", Raw(b'""'))
+    try:
+        for item in msgspec.json.decode(items, type=list[Raw]):
+            given.append(_said(item))
+            role = msgspec.json.decode(item, type=dict[str, Raw]).get("role", Raw(b""))
+            if bytes(role).strip(b'"').decode("latin-1") not in PROMPT_ROLES:
+                break
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        given.append(_said(items))
+    return given
+
+
+def _said(raw: Any) -> str:
+    return bytes(raw).decode("latin-1")
+
+
+def drawn(salt: str, unit: str) -> float:
+    """In [0, 1), the same whoever draws: so a share that is raised only adds sessions."""
+    return int.from_bytes(blake2b(f"{salt}\0{unit}".encode(), digest_size=8).digest()[:7]) / 2**56
+
+
+def lane_of_unit(route: Route, unit: str) -> Lane:
+    """The candidate's for its share of the units, else what the channel runs."""
+    current, *others = route.lanes
+    return next((lane for lane in others if drawn(route.salt, unit) < lane.share), current)
+
+
+def may_be_shadowed(asked: Asked) -> bool:
+    """Not what refers to something that the server of the current version keeps."""
+    return not any(_said(asked.fields.get(name, Raw(b"null"))) not in ("null", "false") for name in STATEFUL)
+
+
+class Sessions:
+    """Keeps a session on the lane it began on while it lives, though the share changes. Of one process: the hash says the same in all
+    of them but for sessions that were there before a step."""
+
+    def __init__(self, most: int = MOST, lives_s: float = LIVES_S) -> None:
+        self.most, self.lives_s = most, lives_s
+        self.known: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
+
+    def lane_of(self, route: Route, unit: str, now: float) -> Lane:
+        """`now`: in seconds, of any clock that only goes forward."""
+        candidate = route.lanes[-1]
+        name = candidate.trial, unit
+        kind, at = self.known.pop(name, ("", 0.0))
+        if not kind or now - at > self.lives_s:
+            kind = lane_of_unit(route, unit).kind
+        self.known[name] = kind, now
+        if len(self.known) > self.most:
+            self.known.popitem(last=False)
+        return next((lane for lane in route.lanes if lane.kind == kind), route.lanes[0])
+
+
+def is_shadow(lane: Lane) -> bool:
+    return lane.kind == SHADOW

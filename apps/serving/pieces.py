@@ -1,0 +1,52 @@
+"""A stream's bytes on their way: cut into whole events, ended with an error event, and looked through for what was used. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from apps.serving.asked import CHAT
+
+COUNTED = re.compile(rb'"(?:prompt_tokens|completion_tokens|input_tokens|output_tokens)":\s*(\d{1,9})')
+TAIL = 16 * 1024  # bytes at an answer's end in which its tokens are looked for
+
+
+class Pieces:
+    """A stream of server-sent events, cut anywhere: whole events come out, so that what is said after a break stands alone.
+
+    `strips`: leaves out the event that only counts tokens.
+    """
+
+    def __init__(self, strips: bool) -> None:
+        self.strips, self.rest, self.ended = strips, b"", False
+
+    def feed(self, part: bytes) -> bytes:
+        data = self.rest + part if self.rest else part
+        end = max(data.rfind(b"\n\n") + 2, data.rfind(b"\r\n\r\n") + 4) if b"\n" in data else 0
+        end = end if end > 3 or data.startswith(b"\n\n") else 0
+        whole, self.rest = data[:end], data[end:]
+        if whole and not self.ended:
+            self.ended = b"data: [DONE]" in whole[-64:] or b'"type":"response.completed"' in whole
+        if self.strips and b'"choices":[]' in whole:
+            events = re.split(rb"(?<=\n\n)", whole)
+            whole = b"".join(one for one in events if not (b'"choices":[]' in one and b'"usage":{' in one))
+        return whole
+
+
+def error_event(path: str, error: dict[str, Any]) -> bytes:
+    """An error in the middle of a stream, as clients of either API read it."""
+    if path == CHAT:
+        return b"data: " + msgspec.json.encode({"error": error}) + b"\n\n"
+    said = {"type": "error", "code": error["code"], "message": error["message"], "param": None, "sequence_number": 0}
+    return b"event: error\ndata: " + msgspec.json.encode(said) + b"\n\n"
+
+
+def tokens_counted(parts: Sequence[bytes]) -> int | None:
+    """What an answer says that it used, read and written; None where it says nothing."""
+    tail = b"".join(parts[-8:])[-TAIL:]
+    start = tail.rfind(b'"usage":')
+    counts = [int(count) for count in COUNTED.findall(tail, start)] if start >= 0 else []
+    return sum(counts) if counts else None

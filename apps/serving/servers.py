@@ -1,0 +1,168 @@
+"""To the servers of a lane: which one is asked, what it is sent, and the next one where it does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from dataclasses import dataclass
+
+from apps.registry.models import Dialect
+from apps.serving.answers import SENT_ON, Refusal
+from apps.serving.asked import CHAT, RESPONSES, BadRequest, body_for, counts_tokens
+from apps.serving.routes import Backend, Lane
+from apps.serving.turns import Bounds, Turn
+from workers.lib.keys import bearer
+from workers.lib.outgoing import RefusedAddress
+from workers.lib.posts import NoAnswer, TooLate
+from workers.lib.relaying import Relay, Relayed
+
+log = logging.getLogger(__name__)
+GONE = (502, 503, 504)  # what another server may be able to answer
+DOWN_S = 5.0  # for which a server that did not answer is asked last
+
+
+@dataclass(frozen=True)
+class Begun:
+    """An answer that has begun: its first piece, all of it where it is not a stream. To be ended (`Servers.end`)."""
+
+    answer: Relayed
+    first: bytes
+    backend: Backend
+
+
+class Servers:
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.relays: dict[tuple[str, str, bool], Relay] = {}
+        self.open_at: dict[str, int] = {}
+        self.down: dict[tuple[str, str], float] = {}
+
+    async def aclose(self) -> None:
+        for relay in self.relays.values():
+            await relay.aclose()
+
+    async def first_within(self, turn: Turn, seconds: float) -> Begun:
+        """As `first_of`, with one time limit for all servers together."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.first_of(turn)
+        except TimeoutError as error:
+            self.down |= {_place(backend): time.monotonic() + DOWN_S for backend in turn.lane.backends}
+            raise TooLate(f"no answer began within {seconds:g} s") from error
+
+    async def first_of(self, turn: Turn) -> Begun:
+        """A server that does not answer is followed by the next one, since the client has been sent nothing. Raises NoAnswer, or
+        Refusal for what cannot be asked."""
+        order = self._order(turn)
+        problem = NoAnswer("it has no server")
+        for number, backend in enumerate(order):
+            record = turn.record
+            record.server, record.served_as, record.price = backend.server, backend.served_as, backend.price
+            record.servers_tried = number + 1
+            _prepare(turn, backend)
+            try:
+                begun = await self._begin(turn, backend)
+                if begun.answer.status not in GONE or number + 1 == len(order):
+                    record.status = begun.answer.status
+                    return begun
+                self.end(begun)
+                raise NoAnswer(f"it answered HTTP {begun.answer.status}")
+            except (NoAnswer, RefusedAddress) as error:
+                problem = error if isinstance(error, NoAnswer) else NoAnswer(str(error))
+                self.down[_place(backend)] = time.monotonic() + DOWN_S
+                log.warning("%s (%s) did not answer: %s", backend.server, turn.route.channel, error)
+                if isinstance(error, TooLate) and not turn.asked.stream:
+                    break
+        raise problem
+
+    def end(self, begun: Begun) -> None:
+        """Gives the connection back, or has the server hear that nobody listens any more."""
+        self.open_at[str(begun.backend.url)] -= 1
+        begun.answer.close()
+
+    def all_down(self, lane: Lane) -> bool:
+        now = time.monotonic()
+        return all(self.down.get(_place(backend), 0.0) > now for backend in lane.backends)
+
+    def _order(self, turn: Turn) -> list[Backend]:
+        """A session stays with one server, which has what it said in its cache; others go where least is open."""
+        backends = list(turn.lane.backends)
+        if len(backends) < 2:
+            return backends
+        now, session = time.monotonic(), turn.asked.session
+        if session:
+            backends.sort(key=lambda backend: hashlib.blake2b(f"{backend.url}\0{session}".encode()).digest())
+        else:
+            backends.sort(key=lambda backend: self.open_at.get(str(backend.url), 0))
+        return sorted(backends, key=lambda backend: self.down.get(_place(backend), 0.0) > now)
+
+    async def _begin(self, turn: Turn, backend: Backend) -> Begun:
+        """Raises NoAnswer, RefusedAddress."""
+        place = str(backend.url)
+        self.open_at[place] = self.open_at.get(place, 0) + 1
+        answer: Relayed | None = None
+        try:
+            sent = [(name, value) for name in SENT_ON if (value := turn.headers.get(name))]
+            first_s = self.bounds.first_s if turn.asked.stream else self.bounds.whole_s
+            answer = await self._relay(backend).begin(
+                turn.asked.path, turn.record.request, sent, first_s=first_s, idle_s=self.bounds.idle_s
+            )
+            return Begun(answer, await self._beginning(answer), backend)
+        except BaseException:
+            self.open_at[place] -= 1
+            if answer is not None:
+                answer.close()
+            raise
+
+    def _relay(self, backend: Backend) -> Relay:
+        place = (str(backend.url), backend.secret, backend.allow_private)
+        if place not in self.relays:
+            headers = {"Content-Type": "application/json"} | bearer(backend.secret)
+            self.relays[place] = Relay(
+                backend.url, allow_private=backend.allow_private, connect_s=self.bounds.connect_s, headers=headers
+            )
+        return self.relays[place]
+
+    async def _beginning(self, answer: Relayed) -> bytes:
+        """A stream's first piece; else all. Raises NoAnswer."""
+        return await answer.part() if is_stream(answer) else await self.whole(answer)
+
+    async def whole(self, answer: Relayed) -> bytes:
+        """What is left of an answer. Raises NoAnswer."""
+        parts, size = [], 0
+        while part := await answer.part():
+            parts.append(part)
+            size += len(part)
+            if size > self.bounds.answer:
+                raise NoAnswer(f"it sent more than {self.bounds.answer >> 20} MiB")
+        return b"".join(parts)
+
+
+def _place(backend: Backend) -> tuple[str, str]:
+    return str(backend.url), backend.served_as
+
+
+def is_stream(answer: Relayed) -> bool:
+    kind = next((value for name, value in answer.headers if name == b"content-type"), b"")
+    return answer.status == 200 and kind.partition(b";")[0].strip().lower() == b"text/event-stream"
+
+
+def _prepare(turn: Turn, backend: Backend) -> None:
+    """Raises Refusal."""
+    asked = turn.asked
+    if (backend.dialect == Dialect.RESPONSES) != (asked.path == RESPONSES) and not backend.speaks_both:
+        other = "/v1/responses" if backend.dialect == Dialect.RESPONSES else "/v1/chat/completions"
+        raise Refusal(400, f"The server {backend.server} of {turn.route.channel} speaks {other} only.", code="unsupported_api")  # fmt: skip
+    try:
+        turn.strips = asked.stream and asked.path == CHAT and backend.streams_usage and not counts_tokens(asked)
+        turn.record.request = body_for(
+            asked,
+            backend.served_as,
+            turn.lane.prompt,
+            count_tokens=turn.strips,
+            tools_as_text=backend.dialect == Dialect.TEXT,
+        )
+    except BadRequest as error:
+        raise Refusal(400, str(error), param=error.param) from error

@@ -1,0 +1,85 @@
+"""Asks a shadow's candidate what a client has just asked, after the client has its answer: nobody waits for it, and nobody gets it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+
+from apps.serving.answers import Refusal
+from apps.serving.routes import Lane
+from apps.serving.servers import Servers
+from apps.serving.spool import Writer
+from apps.serving.turns import Turn
+from workers.lib.posts import NoAnswer, TooLate
+
+log = logging.getLogger(__name__)
+SAYS_EVERY_S = 60.0
+STREAMING = ("stream", "stream_options")
+
+
+class Shadows:
+    """Of one process: at most so many at a time, what comes beyond that is dropped and counted."""
+
+    def __init__(self, servers: Servers, writer: Writer) -> None:
+        self.servers, self.writer, self.bounds = servers, writer, servers.bounds
+        self.open: set[asyncio.Task[None]] = set()
+        self.asked = self.dropped = 0
+        self._said_at = -SAYS_EVERY_S
+
+    def ask(self, turn: Turn, lane: Lane) -> None:
+        """Returns at once. `turn`: what the client got."""
+        if len(self.open) >= self.bounds.shadows:
+            self._drop(turn.route.channel)
+            return
+        self.asked += 1
+        task = asyncio.ensure_future(self._ask(shadow_of(turn, lane)))
+        self.open.add(task)
+        task.add_done_callback(self.open.discard)
+
+    def _drop(self, channel: str) -> None:
+        self.dropped += 1
+        if time.monotonic() - self._said_at > SAYS_EVERY_S:
+            self._said_at = time.monotonic()
+            log.warning(
+                "%d requests were not sent to a shadow of %s or another channel: %d are open", self.dropped, channel, len(self.open)
+            )  # fmt: skip
+
+    async def _ask(self, turn: Turn) -> None:
+        ended = "whole"
+        try:
+            if not turn.lane.backends:
+                raise NoAnswer(turn.lane.problem)
+            begun = await self.servers.first_within(turn, self.bounds.shadow_s)
+            try:
+                turn.parts = [begun.first, await self.servers.whole(begun.answer)]
+            finally:
+                self.servers.end(begun)
+        except (NoAnswer, Refusal) as error:
+            turn.record.problem = str(error)
+            ended = "late" if isinstance(error, TooLate) else "unreached"
+        except Exception:
+            log.exception("A shadow of %s was not asked", turn.route.channel)
+            return
+        turn.note(ended, self.writer)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"open": len(self.open), "asked": self.asked, "dropped": self.dropped}
+
+    async def aclose(self) -> None:
+        for task in self.open:
+            task.cancel()
+        await asyncio.gather(*self.open, return_exceptions=True)
+
+
+def shadow_of(turn: Turn, lane: Lane) -> Turn:
+    """The same request in one piece, noted as nobody's."""
+    old = turn.record
+    fields = {name: value for name, value in turn.asked.fields.items() if name not in STREAMING}
+    found = replace(turn, asked=replace(turn.asked, fields=fields, stream=False))
+    found.onto(
+        lane, lane=lane.kind, trial=lane.trial, step=lane.step, unit=old.unit, shadow_of=old.span_id, served=False, stream=False,
+    )  # fmt: skip
+    return found

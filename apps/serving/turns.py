@@ -1,0 +1,91 @@
+"""One request on its way through the endpoint, and the bounds of all of them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+
+from apps.serving.asked import CHAT, Asked
+from apps.serving.pieces import tokens_counted
+from apps.serving.routes import Key, Lane, Route
+from apps.serving.spool import Record, Writer
+
+TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bytes and seconds. `whole_s`: until an answer begins that comes in one piece, at its end. `canary_s`: what a user waits for a
+    candidate before the current version answers instead. `shadows`: requests of shadows at a time, each at most `shadow_s`."""
+
+    body: int = 32 * 2**20
+    answer: int = 64 * 2**20
+    connect_s: float = 5.0
+    first_s: float = 120.0
+    whole_s: float = 600.0
+    idle_s: float = 60.0
+    canary_s: float = 60.0
+    shadow_s: float = 120.0
+    shadows: int = 64
+
+
+@dataclass
+class Turn:
+    """One request to one lane, and what is noted of it. `shadow`: the lane that is asked the same afterwards."""
+
+    key: Key
+    asked: Asked
+    route: Route
+    lane: Lane
+    headers: dict[str, str]
+    record: Record
+    shadow: Lane | None = None
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+    strips: bool = False  # the count of tokens that the client did not ask for
+    noted: bool = False
+
+    def onto(self, lane: Lane, **changes: object) -> None:
+        """The same request, to another lane from here on. It belongs to no trial unless `changes` of its record say so."""
+        old = self.record
+        given = {
+            "trace_id": old.trace_id, "parent_id": old.parent_id, "span_id": secrets.token_hex(8), "project": old.project, "key": old.key,
+            "channel": old.channel, "version": lane.version, "version_id": lane.version_id, "protocol": old.protocol,
+            "stream": old.stream, "session": old.session, "user": old.user, "metadata": old.metadata, "started_ns": time.time_ns(),
+        }  # fmt: skip
+        self.lane, self.record = lane, Record(**given | changes)  # type: ignore[arg-type]
+        self.shadow, self.parts, self.size, self.strips, self.noted = None, [], 0, False, False
+
+    def note(self, ended: str, writer: Writer) -> None:
+        """Once, before the last byte leaves."""
+        if self.noted:
+            return
+        self.noted = True
+        self.record.ended, self.record.answer = ended, b"".join(self.parts)
+        self.record.ended_ns = time.time_ns()
+        writer.put(self.record)
+
+    @property
+    def tokens(self) -> int:
+        """What was used; where the answer says nothing, a fourth of its bytes and its question's."""
+        if (counted := tokens_counted(self.parts)) is not None:
+            return counted
+        return (len(self.record.request) + (0 if self.record.stream else self.size)) // 4 if self.parts else 0
+
+
+def new_turn(
+    key: Key, asked: Asked, route: Route, lane: Lane, headers: dict[str, str], started: float, unit: str = ""
+) -> Turn:
+    """`started`: of time.perf_counter. `unit`: whom a trial counts it for, "" where there is none."""
+    named = TRACE.fullmatch(headers.get("traceparent", ""))
+    record = Record(
+        trace_id=named[1] if named else secrets.token_hex(16), span_id=secrets.token_hex(8),
+        parent_id=named[2] if named else "", project=key.project, key=key.prefix, channel=route.channel,
+        version=lane.version, version_id=lane.version_id, protocol="chat" if asked.path == CHAT else "responses",
+        stream=asked.stream, session=asked.session, user=asked.user, metadata=asked.metadata,
+        started_ns=time.time_ns() - int((time.perf_counter() - started) * 1e9),
+        lane=lane.kind if unit else "", trial=lane.trial if unit else "", step=lane.step, unit=unit,
+    )  # fmt: skip
+    return Turn(key, asked, route, lane, headers, record)
