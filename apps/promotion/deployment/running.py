@@ -22,7 +22,7 @@ from apps.promotion.deployment import fingerprints, outcomes, webhook_targets
 from apps.promotion.deployment.models import Deployment, FingerprintJob, Placement, Target
 from apps.promotion.deployment.outcomes import Outcomes
 from apps.promotion.deployment.places import Plan, asked, lora_name, name_for, plan_of, served_as
-from apps.promotion.deployment.unloading import leave, make_room, unload_soon
+from apps.promotion.deployment.unloading import StillAsked, leave, make_room, unload_soon
 from apps.promotion.freezing import require_not_frozen
 from apps.promotion.models import Promotion
 from apps.promotion.moves import locked, move, notify_listeners
@@ -123,11 +123,21 @@ class Run:
         yield from self._find_lost()
         for place in [place for place in self.places if place.load]:
             try:
-                make_room(place.server, lora_name(place.placement.served_as))
+                yield from self._make_room(place)
             except JobError as error:
                 yield from self._lost(place, str(error))
                 continue
             yield self._progress(f"Making room on {place.server}")
+
+    def _make_room(self, place: Place) -> Iterator[Progress]:
+        """Raises JobError."""
+        while True:
+            try:
+                name, hurries = lora_name(place.placement.served_as), self.kind == Deployment.Kind.ROLLBACK
+                return make_room(place.server, name, at_once=hurries)
+            except StillAsked as error:
+                yield self._progress(str(error))
+                time.sleep(LOOK_EVERY_S)
 
     def _place(self, target: Target) -> Place:
         """What was placed by an earlier attempt or deployment is used again. Raises ModelError, ArtifactError."""

@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError as BrokerError
 
 from apps.promotion.deployment.models import Placement, Target
 from apps.promotion.deployment.places import lora_name
+from apps.promotion.models import Promotion
 from apps.registry.adapters import sampled_from, slots_of, to_unload, without_ended
 from apps.registry.models import AdapterSlots, Server
 from apps.registry.servers import address_of
@@ -22,6 +23,13 @@ log = logging.getLogger(__name__)
 UNLOAD = "promotion.unload"
 # A load that was under way when its deployment was stopped may still arrive.
 ARRIVES = timedelta(seconds=LOAD_S + 30)
+# What production was asked for a moment ago stays: requests that began on it may not have reached the server yet, and an endpoint that
+# lost its connection to the database hears of a move some seconds late. Answers that have begun go on: vLLM and SGLang let them end.
+GRACE = timedelta(seconds=10)
+
+
+class StillAsked(JobError):
+    """There will be room once `GRACE` has passed."""
 
 
 def unload_soon() -> None:
@@ -52,6 +60,8 @@ def unload_leaving() -> int:
 
 def _unload(row: Placement) -> int:
     server = row.target.server
+    if row.proof and row.at > timezone.now() - GRACE:
+        return 0
     if row.loaded and row.served_as and server and server.base_url and not _shared(row, server):
         there, name = Adapters(address_of(server), server.kind), lora_name(row.served_as)
         if name in there.names():
@@ -67,9 +77,10 @@ def _shared(row: Placement, server: Server) -> bool:
     return others.filter(target__server__base_url=server.base_url, served_as=row.served_as).exists()
 
 
-def make_room(server: Server, name: str) -> None:
+def make_room(server: Server, name: str, *, at_once: bool = False) -> None:
     """Has a LoRA slot free for one more adapter: idle ones of evaluations leave first, then versions that channels ran before, the
-    oldest first. What a channel runs now never leaves. Raises JobError where there is no room.
+    oldest first. What a channel runs now never leaves, and what it ran a moment ago only where it has to be `at_once`. Raises
+    StillAsked until then, JobError where there is no room.
 
     In a transaction: the row of the address is locked, so that no evaluation's adapter leaves that was just found there.
     """
@@ -82,13 +93,19 @@ def make_room(server: Server, name: str) -> None:
         return
     uses = without_ended(row.adapters) | sampled_from(loaded)
     leaving = to_unload(loaded, uses, slots)
-    for old in _kept(server):
+    kept = _kept(server)
+    waiting = [] if at_once else [row for row in kept if _left_just_now(row)]
+    for old in kept:
+        if old in waiting:
+            continue
         if len(loaded) - len(leaving) < slots:
             break
         if (held := lora_name(old.served_as)) in loaded and held not in leaving:
             leaving.append(held)
             old.delete()
     if len(loaded) - len(leaving) >= slots:
+        if waiting:
+            raise StillAsked(f"Waiting for requests that {waiting[0].version} still answers on {server}")
         raise JobError(
             f"{server} has no LoRA slot left: {len(loaded)} of {slots} are in use. The version that is live and its successor need one "
             "each. Give the server another slot, or have another channel or job free one."
@@ -101,6 +118,11 @@ def make_room(server: Server, name: str) -> None:
 def _kept(server: Server) -> list[Placement]:
     """What channels ran before and still is loaded there, the oldest first."""
     rows = Placement.objects.ready().filter(target__server__base_url=server.base_url, loaded=True)
-    rows = rows.select_related("target__channel").order_by("at")
+    rows = rows.select_related("target__channel", "version").order_by("at")
     live = {row.served_as for row in rows if row.version_id == row.target.channel.current_id}
     return [row for row in rows if row.served_as not in live]
+
+
+def _left_just_now(row: Placement) -> bool:
+    moves = Promotion.objects.filter(channel=row.target.channel_id, from_version=row.version_id)
+    return moves.filter(at__gt=timezone.now() - GRACE).exists()
