@@ -408,7 +408,8 @@ FLYWHEEL_SERVE_HOST = os.environ.get("FLYWHEEL_SERVE_HOST") or "127.0.0.1"
 FLYWHEEL_SERVE_PORTS = env_ports("FLYWHEEL_SERVE_PORTS")
 
 # The endpoint (docs/endpoint.md): where people reach it, where it keeps answers until the database has them, and its bounds: bytes
-# of a request and an answer, seconds until a connection, a stream's first byte, a whole answer, and between two pieces of a stream.
+# of a request and an answer, seconds until a connection, a stream's first byte, a whole answer, and between two pieces of a stream;
+# for a trial's candidate, for a shadow, and how many shadows at a time. How many endpoints run: each allows its part of a key's limits.
 FLYWHEEL_ENDPOINT_URL = (os.environ.get("FLYWHEEL_ENDPOINT_URL") or endpoint_url(FLYWHEEL_URL)).rstrip("/")
 FLYWHEEL_ENDPOINT_SPOOL = os.environ.get("FLYWHEEL_ENDPOINT_SPOOL") or str(FLYWHEEL_DATA_DIR / "endpoint")
 FLYWHEEL_ENDPOINT = {
@@ -418,7 +419,11 @@ FLYWHEEL_ENDPOINT = {
     "first_s": float(os.environ.get("FLYWHEEL_ENDPOINT_FIRST_BYTE_S") or 120),
     "whole_s": float(os.environ.get("FLYWHEEL_ENDPOINT_WHOLE_S") or 600),
     "idle_s": float(os.environ.get("FLYWHEEL_ENDPOINT_IDLE_S") or 60),
+    "canary_s": float(os.environ.get("FLYWHEEL_ENDPOINT_CANARY_S") or 60),
+    "shadow_s": float(os.environ.get("FLYWHEEL_ENDPOINT_SHADOW_S") or 120),
+    "shadows": int(os.environ.get("FLYWHEEL_ENDPOINT_SHADOWS") or 64),
 }
+FLYWHEEL_ENDPOINT_PROCESSES = max(1, int(os.environ.get("FLYWHEEL_ENDPOINT_PROCESSES") or 1))
 
 LOGGING = {
     "version": 1,

@@ -17,7 +17,7 @@ from apps.core.openapi import JSON, described, sent
 from apps.serving.actions import FIELDS, set_limits
 from apps.serving.forms import MOST
 from apps.serving.models import KeyLimits
-from apps.serving.routes import Route, routes_of
+from apps.serving.routes import CANARY, SHADOW, Lane, Route, routes_of
 from workers.lib.typed import convert, json_schema
 
 Most = Annotated[int, Meta(ge=0, le=MOST)]
@@ -32,14 +32,27 @@ class NewLimits(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 LIMITS = {"type": "object", "required": list(FIELDS), "properties": {name: {"type": "integer"} for name in FIELDS}}
+CANDIDATE = {
+    "type": ["object", "null"],
+    "description": "While a trial runs: the version beside it; `share` of the sessions, which it answers (canary) or is asked besides (shadow)",
+    "required": ["kind", "model", "share", "servers", "problem"],
+    "properties": {
+        "kind": {"type": "string", "enum": [CANARY, SHADOW]},
+        "model": {"type": "string"},
+        "share": {"type": "number"},
+        "servers": {"type": "array", "items": {"type": "string"}},
+        "problem": {"type": "string"},
+    },
+}
 CHANNEL = {
     "type": "object",
-    "required": ["channel", "model", "servers", "problem"],
+    "required": ["channel", "model", "servers", "problem", "candidate"],
     "properties": {
         "channel": {"type": "string", "description": "What requests name as `model`"},
         "model": {"type": "string", "description": "The version that answers"},
         "servers": {"type": "array", "items": {"type": "string"}},
         "problem": {"type": "string", "description": "Why nothing answers; empty where something does"},
+        "candidate": CANDIDATE,
     },
 }
 ENDPOINT = {
@@ -50,9 +63,17 @@ ENDPOINT = {
 
 
 def route_json(route: Route) -> dict[str, Any]:
-    lane = route.lanes[0]
-    servers = [backend.server for backend in lane.backends]
-    return {"channel": route.channel, "model": lane.version, "servers": servers, "problem": lane.problem}
+    current, *others = route.lanes
+    candidate = next(({"kind": lane.kind, "share": lane.share} | _lane_json(lane) for lane in others), None)
+    return {"channel": route.channel, **_lane_json(current), "candidate": candidate}
+
+
+def _lane_json(lane: Lane) -> dict[str, Any]:
+    return {
+        "model": lane.version,
+        "servers": [backend.server for backend in lane.backends],
+        "problem": lane.problem,
+    }
 
 
 @extend_schema(

@@ -119,11 +119,15 @@ def body_for(
     *,
     count_tokens: bool = False,
     tools_as_text: bool = False,
+    takes_metadata: bool = True,
 ) -> bytes:
     """`prompt`: of the prompt version that goes in front. `count_tokens`: have a stream say at its end what it used.
-    `tools_as_text`: for a model without native calls, as an evaluation asks it: it answers with a call's JSON.
+    `tools_as_text`: for a model without native calls, as an evaluation asks it: it answers with a call's JSON. Without
+    `takes_metadata` that of a chat stays here, unless the request has the server store it.
     Raises BadRequest where the request cannot take the prompt."""
     fields: dict[str, Any] = asked.fields | {"model": served_as}
+    if not takes_metadata and asked.path == CHAT and bytes(asked.fields.get("store", b"")) != b"true":
+        fields.pop("metadata", None)
     if count_tokens:
         options = _options(asked.fields)
         fields["stream_options"] = options | {"include_usage": True}

@@ -120,7 +120,7 @@ class Endpoint:
             return new_turn(key, asked, route, lane, headers, started, unit)
         shadow = lane if is_shadow(lane) and may_be_shadowed(asked) else None
         turn = new_turn(key, asked, route, route.lanes[0], headers, started, unit if shadow else "")
-        turn.shadow = shadow
+        turn.shadow, turn.record.paired = shadow, shadow is not None
         return turn
 
     async def _with_client(self, turn: Turn, receive: Receive, send: Send) -> None:

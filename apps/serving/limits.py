@@ -1,4 +1,8 @@
-"""How much one key may ask for: requests and tokens per minute, answers at a time. Pure; of one process."""
+"""How much one key may ask for: requests and tokens per minute, answers at a time. Pure.
+
+Each process of the endpoint counts for itself: a count that all share would cost a request more time than the endpoint may add. Where
+several run (FLYWHEEL_ENDPOINT_PROCESSES), each allows its part, so that together they allow what was set.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,12 @@ class Limits:
     requests: int = 0
     tokens: int = 0
     at_once: int = 0
+
+    def part(self, processes: int) -> Limits:
+        """What one of so many processes allows: at least 1 of what is limited at all."""
+        return Limits(
+            *(max(1, most // processes) if most else 0 for most in (self.requests, self.tokens, self.at_once))
+        )
 
 
 class Exceeded(Exception):

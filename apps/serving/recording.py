@@ -25,7 +25,7 @@ CLIENT, ERROR = 3, 2  # of OTLP's span kinds and status codes
 
 def span_of(record: Record) -> Span:
     """One call of a model. Its trace is the caller's own where the request named one, so that both are one run."""
-    asked, answer = _json(record.request), _answer(record)
+    asked, answer = _json(record.request), answer_of(record)
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": record.channel,
@@ -51,9 +51,9 @@ def span_of(record: Record) -> Span:
         "flywheel.metadata": record.metadata or None,
         "gen_ai.response.id": answer.get("id"),
         "langfuse.trace.tags": ["client-left"] if record.ended == "left" else None,
-        **_usage(record, answer),
+        **usage_of(record, answer),
     }
-    problem = _problem(record, answer)
+    problem = problem_of(record, answer)
     return Span(
         record.trace_id,
         record.span_id,
@@ -102,7 +102,7 @@ def _asked_messages(record: Record, asked: dict[str, Any]) -> Any:
         return [*system, {"role": "user", "content": json.dumps(asked.get("input"), ensure_ascii=False)}]
 
 
-def _answer(record: Record) -> dict[str, Any]:
+def answer_of(record: Record) -> dict[str, Any]:
     """The answer whole, as far as it came."""
     if not record.stream or record.status != 200:
         return _json(record.answer)
@@ -142,7 +142,7 @@ def _said(record: Record, answer: dict[str, Any]) -> list[Message]:
     return [{"role": "assistant"} | kept] if kept else []
 
 
-def _usage(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
+def usage_of(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
     used = answer.get("usage")
     if not isinstance(used, dict):
         return {}
@@ -157,7 +157,7 @@ def _usage(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _problem(record: Record, answer: dict[str, Any]) -> str:
+def problem_of(record: Record, answer: dict[str, Any]) -> str:
     """Why a call failed, in a line; "" where it did not. That a client leaves is not the model's failure."""
     if record.ended in ("whole", "left"):
         error = answer.get("error")

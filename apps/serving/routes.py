@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.conf import settings
@@ -19,6 +19,7 @@ from apps.core.outgoing_keys import key_of
 from apps.core.scopes import Scope
 from apps.promotion.deployment.placements import placements_of
 from apps.promotion.models import Channel
+from apps.promotion.trials.lanes import active_trial
 from apps.registry import engines
 from apps.registry.actions import ModelError
 from apps.registry.artifacts import ArtifactError
@@ -40,7 +41,7 @@ COUNTING = (*LOADING, *CHAT_ONLY)  # kinds that count a stream's tokens when ask
 @dataclass(frozen=True)
 class Backend:
     """One place that answers for a lane. `secret` is the server's key. `streams_usage`: it counts a stream's tokens when asked;
-    `speaks_both`: chat completions and the Responses API."""
+    `speaks_both`: chat completions and the Responses API; `takes_metadata`: it does not refuse `metadata` in a chat."""
 
     server: str
     url: URL
@@ -50,6 +51,7 @@ class Backend:
     dialect: str = Dialect.NATIVE
     streams_usage: bool = False
     speaks_both: bool = False
+    takes_metadata: bool = True
     price: tuple[float, float] | None = None
 
 
@@ -108,7 +110,8 @@ class Table:
 def read_table() -> Table:
     """From the database, in a thread that may wait for it."""
     at = time.monotonic()
-    limits = {row.key_id: row.as_limits for row in KeyLimits.objects.all()}
+    processes = settings.FLYWHEEL_ENDPOINT_PROCESSES
+    limits = {row.key_id: row.as_limits.part(processes) for row in KeyLimits.objects.all()}
     keys = ApiKey.objects.live().select_related("project")
     routes: dict[int, dict[str, Route]] = {}
     for channel in _live().filter(project__stage="active"):
@@ -135,10 +138,20 @@ def _key(key: ApiKey, limits: Limits) -> Key | None:
 
 def route_of(channel: Channel) -> Route:
     assert channel.current is not None
-    placed = placements_of(channel)
+    current, created = _placed(channel, channel.current), int(channel.updated_at.timestamp())
+    trial = active_trial(channel)
+    if trial is None:
+        return Route(channel.name, (current,), created)
+    given: dict[str, Any] = {"trial": str(trial.pk), "step": trial.step}
+    candidate = replace(_placed(channel, trial.version), kind=str(trial.lane), share=trial.share, **given)
+    stays = 1 - trial.share if candidate.kind == CANARY else 1.0
+    return Route(channel.name, (replace(current, share=stays, **given), candidate), created, trial.salt)
+
+
+def _placed(channel: Channel, version: ModelVersion) -> Lane:
+    placed = placements_of(channel, version)
     well = [row for row in placed if not row.problem] or placed
-    places = [(row.target.server, row.served_as) for row in well]
-    return Route(channel.name, (lane_of(channel.current, places),), int(channel.updated_at.timestamp()))
+    return lane_of(version, [(row.target.server, row.served_as) for row in well])
 
 
 def lane_of(version: ModelVersion, places: list[tuple[Server, str]] | None = None) -> Lane:
@@ -164,7 +177,7 @@ def _at(server: Server, served_as: str, model: ModelVersion, dialect: str = "", 
     url = check_url(server.base_url, allow_private=private)
     return Backend(
         server.name, url, served_as, key_of(server.key_variable, url.host), private, dialect or model.dialect or server.dialect,
-        server.kind in COUNTING, server.kind not in CHAT_ONLY, price or price_of(server, model.served_as or served_as),
+        server.kind in COUNTING, server.kind not in CHAT_ONLY, server.kind in COUNTING, price or price_of(server, model.served_as or served_as),
     )  # fmt: skip
 
 

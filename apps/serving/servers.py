@@ -163,6 +163,7 @@ def _prepare(turn: Turn, backend: Backend) -> None:
             turn.lane.prompt,
             count_tokens=turn.strips,
             tools_as_text=backend.dialect == Dialect.TEXT,
+            takes_metadata=backend.takes_metadata,
         )
     except BadRequest as error:
         raise Refusal(400, str(error), param=error.param) from error

@@ -34,7 +34,7 @@ class Shadows:
             self._drop(turn.route.channel)
             return
         self.asked += 1
-        task = asyncio.ensure_future(self._ask(shadow_of(turn, lane)))
+        task = asyncio.ensure_future(self._ask(turn, lane))
         self.open.add(task)
         task.add_done_callback(self.open.discard)
 
@@ -46,8 +46,15 @@ class Shadows:
                 "%d requests were not sent to a shadow of %s or another channel: %d are open", self.dropped, channel, len(self.open)
             )  # fmt: skip
 
-    async def _ask(self, turn: Turn) -> None:
-        ended = "whole"
+    async def _ask(self, served: Turn, lane: Lane) -> None:
+        try:
+            turn = shadow_of(served, lane)
+            turn.note(await self._ended(turn), self.writer)
+        except Exception:
+            log.exception("A shadow of %s was not asked", served.route.channel)
+
+    async def _ended(self, turn: Turn) -> str:
+        """How it ended, as a record says it; what came is in the turn."""
         try:
             if not turn.lane.backends:
                 raise NoAnswer(turn.lane.problem)
@@ -58,11 +65,8 @@ class Shadows:
                 self.servers.end(begun)
         except (NoAnswer, Refusal) as error:
             turn.record.problem = str(error)
-            ended = "late" if isinstance(error, TooLate) else "unreached"
-        except Exception:
-            log.exception("A shadow of %s was not asked", turn.route.channel)
-            return
-        turn.note(ended, self.writer)
+            return "late" if isinstance(error, TooLate) else "unreached"
+        return "whole"
 
     @property
     def counts(self) -> dict[str, int]:

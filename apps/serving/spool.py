@@ -30,7 +30,7 @@ class Record(Struct, kw_only=True, omit_defaults=True):
 
     `ended`: whole; left (the client went away); broken (the server ended it within the answer); late (it sent nothing for too
     long); unreached (no server answered). `lane`, `trial`, `step`, `unit`: of an answer that counts in a trial; `shadow_of` is the
-    span that a shadow's answer is compared with. `served` is False for what no client was given: that is no production traffic.
+    span that a shadow's answer is compared with, which itself is `paired`. `served` is False for what no client was given: that is no production traffic.
     """
 
     trace_id: str
@@ -63,6 +63,7 @@ class Record(Struct, kw_only=True, omit_defaults=True):
     step: int = 0
     unit: str = ""
     shadow_of: str = ""
+    paired: bool = False
     served: bool = True
 
 

@@ -1,7 +1,8 @@
 """Stores what the endpoint has spooled as trajectories: `manage.py store_answers`, a process of its own, so that nobody who is
 answered waits for it.
 
-A segment is deleted when the database has all of it; what the database refuses is set aside in `refused/`.
+A segment is deleted when the database has all of it; what the database refuses is set aside in `refused/`. Here is decided what is
+production traffic: what no client was given (`Record.served`) becomes no trajectory, and counts in its trial only.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from django.db import connection
 from msgspec import msgpack
 
 from apps.core.models import Project, Stage
+from apps.promotion.trials.lanes import note_answers
 from apps.serving.recording import span_of
 from apps.serving.spool import Record, read, segments
+from apps.serving.trial_answers import rows_of
 from apps.trajectories import traces
 from apps.trajectories.redaction import RuleError
 from flywheel.outages import is_transient
@@ -48,7 +51,8 @@ def _store(records: list[Record], path: Path) -> None:
     for project in Project.objects.filter(pk__in=by_project).exclude(stage__in=[Stage.DELETING, Stage.DELETED]):
         some = by_project[project.pk]
         try:
-            traces.keep(project=project, spans=[span_of(record) for record in some])
+            traces.keep(project=project, spans=[span_of(record) for record in some if record.served])
+            note_answers(rows_of(project, [record for record in some if record.trial]))
         except Exception as error:
             if is_transient(error) or isinstance(error, RuleError):
                 raise

@@ -47,7 +47,7 @@ class Turn:
     strips: bool = False  # the count of tokens that the client did not ask for
     noted: bool = False
 
-    def onto(self, lane: Lane, **changes: object) -> None:
+    def onto(self, lane: Lane, /, **changes: object) -> None:
         """The same request, to another lane from here on. It belongs to no trial unless `changes` of its record say so."""
         old = self.record
         given = {

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def finish(channel: Channel) -> None:
 @pytest.fixture
 def scene(project: Project, base: ModelVersion, data_dir: Path, settings: Any, monkeypatch: Any) -> Iterator[Scene]:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    monkeypatch.setattr(unloading, "GRACE", timedelta(0))
     monkeypatch.setattr(unloading, "unload_soon", unloading.unload_leaving)
     monkeypatch.setattr(running, "unload_soon", unloading.unload_leaving)
     monkeypatch.setattr(deployments, "unload_soon", unloading.unload_leaving)

@@ -19,7 +19,7 @@ from apps.core.models import key_digest
 from apps.serving.endpoint import Endpoint
 from apps.serving.limits import Limits
 from apps.serving.refresh import Tables
-from apps.serving.routes import Backend, Key, Lane, Route, Table
+from apps.serving.routes import CANARY, Backend, Key, Lane, Route, Table
 from apps.serving.spool import Record, Writer, read, segments
 from apps.serving.turns import Bounds
 from tests.flywheel.machine import eventually, free_port
@@ -27,6 +27,7 @@ from tests.serving.scripted import Scripted, scripted
 from workers.lib.outgoing import check_url
 
 SECRET = "fw_test"
+TRIAL = "11111111-2222-3333-4444-555555555555"
 
 
 def backend(server: Scripted, **more: Any) -> Backend:
@@ -50,6 +51,24 @@ class Running:
         lane = Lane(version, int(version[1:]), tuple(backend(server, **more) for server in servers), prompt)
         routes = self.tables.current.routes.get(1, {}) | {channel: Route(channel, (lane,), 1)}
         self.tables.current = replace(self.tables.current, routes={1: routes})
+
+    def try_out(
+        self,
+        current: Scripted,
+        *candidates: Scripted,
+        kind: str = CANARY,
+        share: float = 1.0,
+        step: int = 0,
+        **more: Any,
+    ) -> None:
+        """A trial of version v2, on `candidates`, beside v1."""
+        given = {"trial": TRIAL, "step": step}
+        lanes = (
+            Lane("v1", 1, (backend(current),), **given),
+            Lane("v2", 2, tuple(backend(one, **more) for one in candidates), share=share, kind=kind, **given),
+        )
+        routes = {1: {"production": Route("production", lanes, 1, "salt")}}
+        self.tables.current = replace(self.tables.current, routes=routes)
 
     def limit(self, **limits: int) -> None:
         self.keys(Key(1, 1, "fw_test", "p", Limits(**limits)))
@@ -85,25 +104,38 @@ def bounds() -> Bounds:
     return Bounds()
 
 
-@pytest.fixture
-def running(tmp_path: Path, bounds: Bounds) -> Iterator[Running]:
-    tables, port = Tables(read=Table), free_port()
-    tables.refresh_for_unknown = lambda: tables.current  # type: ignore[method-assign]
-    tables.known = True
-    folder = tmp_path / "spool"
+@contextlib.contextmanager
+def served(tables: Tables, folder: Path, bounds: Bounds | None = None) -> Iterator[Running]:
+    """An endpoint behind granian, in a thread."""
+    port = free_port()
     endpoint = Endpoint(tables, Writer(folder), bounds)
     server = Server(
-        endpoint, address="127.0.0.1", port=port, interface=Interfaces.ASGINL, websockets=False, log_enabled=False
+        endpoint,
+        address="127.0.0.1",
+        port=port,
+        interface=Interfaces.ASGINL,
+        websockets=False,
+        log_enabled=False,
+        backpressure=1024,
     )
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_until_complete, args=(server.serve(),), daemon=True)
     thread.start()
     it = Running(f"http://127.0.0.1:{port}", tables, endpoint, folder)
-    it.limit()
     eventually(lambda: _is_up(it.url), 20)
     yield it
     loop.call_soon_threadsafe(server.stop)
     thread.join(20)
+
+
+@pytest.fixture
+def running(tmp_path: Path, bounds: Bounds) -> Iterator[Running]:
+    tables = Tables(read=Table)
+    tables.refresh_for_unknown = lambda: tables.current  # type: ignore[method-assign]
+    tables.known = True
+    with served(tables, tmp_path / "spool", bounds) as it:
+        it.limit()
+        yield it
 
 
 def _is_up(url: str) -> bool:

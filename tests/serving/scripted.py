@@ -11,7 +11,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 HEAD = b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\nx-request-id: from-the-server\r\nkeep-alive: timeout=5\r\nset-cookie: a=b\r\n"
 
@@ -24,6 +24,8 @@ class Scripted:
         self.connections = self.left = self.open = 0
         self.gap_s = 0.002
         self.busy = False  # answers 503 to everything
+        self.refuses = 0  # a status that it answers to everything
+        self.hangs = False
         self.loop = asyncio.new_event_loop()
         self.readers: dict[asyncio.StreamWriter, asyncio.StreamReader] = {}
 
@@ -53,7 +55,8 @@ class Scripted:
                 headers = {
                     name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:] if line)
                 }
-                body = json.loads(await reader.readexactly(int(headers["content-length"])))
+                size = int(headers.get("content-length", 0))
+                body = json.loads(await reader.readexactly(size) or b"{}")
                 self.asked.append(body)
                 self.headers.append(headers)
                 self.open += 1
@@ -72,8 +75,10 @@ class Scripted:
         said = asked if isinstance(asked, str) else asked[-1].get("content") or ""
         words = said.split() if isinstance(said, str) else []
         verb, number = (words or [""])[0], int(words[-1]) if words and words[-1].isdigit() else 5
-        if self.busy:
-            verb, number = "status", 503
+        if self.busy or self.refuses:
+            verb, number = "status", self.refuses or 503
+        if self.hangs:
+            await _until_left(self.readers[writer])
         if verb == "status":
             error = {
                 "error": {"message": f"{self.name} refuses", "type": "BadRequestError", "param": None, "code": number}
@@ -195,9 +200,12 @@ def _event(writer: asyncio.StreamWriter, data: dict | bytes, name: str = "") -> 
     writer.write(b"%x\r\n%s\r\n" % (len(event), event))
 
 
+S = TypeVar("S", bound=Scripted)
+
+
 @contextlib.contextmanager
-def scripted(name: str) -> Iterator[Scripted]:
-    it = Scripted(name)
+def scripted(name: str, kind: type[S] = Scripted) -> Iterator[S]:  # type: ignore[assignment]
+    it = kind(name)
     thread = threading.Thread(target=it.loop.run_forever, daemon=True)
     thread.start()
     asyncio.run_coroutine_threadsafe(it.start(), it.loop).result(10)

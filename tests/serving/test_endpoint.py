@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -97,9 +96,55 @@ def test_the_async_client(running: Running, server: Make) -> None:
             whole = await client.chat.completions.create(**ask("Hi"))
             stream = await client.chat.completions.create(**ask("stream 3"), stream=True)
             text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+            called = await client.chat.completions.create(**ask("tool"), tools=[TOOL])
+            assert called.choices[0].message.tool_calls[0].function.name == "weather"
+            events = [
+                event async for event in await client.responses.create(model="production", input="a 2", stream=True)
+            ]
+            assert events[-1].response.output_text == "alpha " * 2
             return whole.choices[0].message.content or "", text
 
     assert asyncio.run(both()) == ("alpha", "alpha " * 3)
+
+
+def test_a_model_that_takes_tools_as_text_streams_text(running: Running, server: Make) -> None:
+    running.serve(alpha := server("alpha"), dialect="text", speaks_both=False)
+    chunks = list(running.client().chat.completions.create(**ask("stream 3"), tools=[TOOL], stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "alpha " * 3
+    assert not any(chunk.choices[0].delta.tool_calls for chunk in chunks)
+    (asked,) = alpha.asked
+    assert "tools" not in asked and "weather" in asked["messages"][0]["content"] and asked["stream"]
+    attributes = span_of(running.records(1)[0]).attributes
+    assert attributes["gen_ai.usage.output_tokens"] == 3 and "weather" in attributes["gen_ai.input.messages"]
+    refused = running.post({"model": "production", "input": "Hi"}, "/v1/responses")
+    assert refused.status_code == 400 and refused.json()["error"]["code"] == "unsupported_api"
+
+
+def test_metadata_is_stored_and_sent_on_where_it_is_not_refused(running: Running, server: Make) -> None:
+    alpha, beta, sent = server("alpha"), server("beta"), {"metadata": {"session_id": "s7", "plan": "pro"}}
+    running.serve(alpha)
+    running.post(ask("Hi") | sent)
+    running.serve(beta, takes_metadata=False)
+    for more in ({}, {"store": True}, {"store": False}):
+        running.post(ask("Hi") | sent | more)
+    running.post({"model": "production", "input": "Hi"} | sent, "/v1/responses")
+    assert alpha.asked[0]["metadata"] == sent["metadata"]
+    assert ["metadata" in asked for asked in beta.asked] == [False, True, False, True]
+    assert all(noted.metadata == sent["metadata"] and noted.session == "s7" for noted in running.records(5))
+
+
+def test_requests_without_a_session_go_where_least_is_open(running: Running, server: Make) -> None:
+    alpha, beta = server("alpha"), server("beta")
+    running.serve(alpha, beta)
+    streams = []
+    for number in range(4):
+        stream = running.client().chat.completions.create(**ask("hang after 2"), stream=True)
+        next(stream)
+        streams.append(stream)
+        assert abs(len(alpha.asked) - len(beta.asked)) == (number + 1) % 2
+    for stream in streams:
+        stream.close()
+    eventually(lambda: set(running.endpoint.servers.open_at.values()) == {0}, 20)
 
 
 def test_models_are_the_channels_of_the_project(running: Running, server: Make) -> None:
@@ -308,48 +353,6 @@ def test_a_channel_that_nothing_serves_says_why(running: Running, server: Make) 
     assert (
         answer.status_code == 503 and answer.headers["retry-after"] and answer.json()["error"]["code"] == "not_served"
     )
-
-
-def test_streams_under_promotions_and_rollbacks_lose_and_mix_nothing(running: Running, server: Make) -> None:
-    """100 streams at a time while the channel moves to and fro: each answers with one name, that of the version that it is
-    noted with, and all of it."""
-    servers = {"v1": server("alpha"), "v2": server("beta")}
-    running.serve(servers["v1"], version="v1")
-    stop = threading.Event()
-
-    def move() -> None:
-        moves = 0
-        while not stop.wait(0.01):
-            moves += 1
-            version = ("v1", "v2")[moves % 2]
-            running.serve(servers[version], version=version)
-
-    async def one(client: AsyncOpenAI, number: int) -> str:
-        stream = await client.chat.completions.create(**ask(f"stream {20 + number % 5}"), stream=True)
-        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
-
-    async def all_of_them() -> list[str]:
-        async with AsyncOpenAI(base_url=f"{running.url}/v1", api_key=SECRET, max_retries=0, timeout=120) as client:
-            return [text for _ in range(3) for text in await asyncio.gather(*(one(client, n) for n in range(100)))]
-
-    mover = threading.Thread(target=move)
-    mover.start()
-    try:
-        texts = asyncio.run(all_of_them())
-    finally:
-        stop.set()
-        mover.join()
-    assert all(
-        text in {f"{name} " * (20 + number % 100 % 5) for name in ("alpha", "beta")}
-        for number, text in enumerate(texts)
-    )
-    assert {text.split()[0] for text in texts} == {"alpha", "beta"}
-    for noted in running.records(300):
-        said = json.loads(span_of(noted).attributes["gen_ai.output.messages"])[0]["content"]
-        assert (
-            set(said.split()) == {servers[noted.version].name}
-            and noted.served_as == f"{servers[noted.version].name}-adapter"
-        )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])

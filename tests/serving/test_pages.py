@@ -15,6 +15,7 @@ from apps.promotion import actions as promotion
 from apps.promotion.policies import channel_of
 from apps.serving.models import KeyLimits
 from tests.factories import admin_of, key_headers, make_endpoint, make_member, make_project, make_server
+from tests.serving.test_trial_answers import make_trial
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +50,16 @@ def test_the_page_says_what_answers_and_how_to_ask(project: Project) -> None:
     assert "<input form=" not in page(project, Role.ENGINEER)
 
 
+def test_a_candidate_is_shown_beside_what_the_channel_runs(project: Project) -> None:
+    trial = make_trial(project)
+    shown = page(project)
+    assert str(trial.version) in shown and "canary 25" in shown and str(trial.baseline) in shown
+    (channel,) = Client().get("/api/v1/endpoint/", **key_headers(project)).json()["channels"]
+    found = channel["candidate"]
+    assert (channel["model"], found["model"], found["kind"], found["share"]) == (str(trial.baseline), str(trial.version), "canary", 0.25)  # fmt: skip
+    assert len(found["servers"]) == 1 and not found["problem"]
+
+
 def test_an_operator_sets_limits(project: Project) -> None:
     key, _ = core.create_api_key(project=project, name="agent", by=None)
     client = Client()
@@ -70,7 +81,9 @@ def test_the_api_has_the_same(project: Project) -> None:
     headers, client = key_headers(project), Client()
     assert client.get("/api/v1/endpoint/", **headers).json() == {
         "base_url": "https://models.example.com/v1",
-        "channels": [{"channel": "production", "model": str(version), "servers": ["gpu"], "problem": ""}],
+        "channels": [
+            {"channel": "production", "model": str(version), "servers": ["gpu"], "problem": "", "candidate": None}
+        ],
     }
     url = f"/api/v1/endpoint/limits/{project.api_keys.first().pk}/"
     sent = client.put(url, {"at_once": 2}, content_type="application/json", **headers)

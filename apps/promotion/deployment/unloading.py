@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError as BrokerError
 
 from apps.promotion.deployment.models import Placement, Target
 from apps.promotion.deployment.places import lora_name
-from apps.promotion.models import Promotion
+from apps.promotion.models import Promotion, Trial
 from apps.registry.adapters import sampled_from, slots_of, to_unload, without_ended
 from apps.registry.models import AdapterSlots, Server
 from apps.registry.servers import address_of
@@ -116,10 +116,15 @@ def make_room(server: Server, name: str, *, at_once: bool = False) -> None:
 
 
 def _kept(server: Server) -> list[Placement]:
-    """What channels ran before and still is loaded there, the oldest first."""
+    """What channels ran before and still is loaded there, the oldest first; without the candidates of trials."""
     rows = Placement.objects.ready().filter(target__server__base_url=server.base_url, loaded=True)
     rows = rows.select_related("target__channel", "version").order_by("at")
-    live = {row.served_as for row in rows if row.version_id == row.target.channel.current_id}
+    trials = set(Trial.objects.active().values_list("channel", "version"))
+    live = {
+        row.served_as
+        for row in rows
+        if row.version_id == row.target.channel.current_id or (row.target.channel_id, row.version_id) in trials
+    }
     return [row for row in rows if row.served_as not in live]
 
 

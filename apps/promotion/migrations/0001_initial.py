@@ -736,6 +736,9 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("cost_usd", models.FloatField(null=True)),
+                ("failed", models.BooleanField(null=True)),
+                ("unsafe", models.BooleanField(null=True)),
+                ("said", models.JSONField(default=dict)),
                 (
                     "trial",
                     models.ForeignKey(

@@ -155,7 +155,9 @@ class TrialAnswer(models.Model):
     stepped in for the candidate, it is `canary` and not `answered`. `answered`: HTTP 200 and whole; that a client left is no
     version's fault, and counts as answered. Times in ms, `first_ms` to the first byte of the answer.
 
-    `shadow_of`: of a shadow's answer, the span of the answer that the user got.
+    `shadow_of`: of a shadow's answer, the span of the answer that the user got. Nobody was given it, so it is no trajectory: `said` has
+    {messages, modes, problem}. In a shadow trial `failed` and `unsafe` are what the rules find in each lane's answer alone; null in a
+    canary's, where they are read from the run of `trace_id`.
     """
 
     trial = models.ForeignKey(Trial, models.CASCADE, related_name="answers", db_index=False)
@@ -171,6 +173,9 @@ class TrialAnswer(models.Model):
     first_ms = models.FloatField(null=True)
     tokens = models.PositiveIntegerField(null=True, help_text="Read and written; null where the server did not say")
     cost_usd = models.FloatField(null=True)
+    failed = models.BooleanField(null=True)
+    unsafe = models.BooleanField(null=True)
+    said = models.JSONField(default=dict)
 
     class Meta:
         ordering = ("at", "pk")
