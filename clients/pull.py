@@ -14,15 +14,17 @@ import logging
 import os
 import tarfile
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+WRONG = (OSError, ValueError, TypeError, LookupError, RecursionError, http.client.HTTPException, tarfile.TarError)
+
 
 def pull(channel, cache):
-    """Raises OSError or ValueError only where nothing whole is on disk yet."""
+    """Raises one of WRONG only where nothing whole is on disk yet. Several processes may share a cache."""
     home, stale = Path(cache) / channel, ""
-    live = json.loads((home / "live.json").read_text()) if (home / "live.json").is_file() else None
-    live = live if live and is_whole(home, live) else None
+    live = kept(home)
     headers = {"Authorization": f"Bearer {os.environ['FLYWHEEL_API_KEY']}"} | (
         {"If-None-Match": live["etag"]} if live else {}
     )
@@ -34,7 +36,7 @@ def pull(channel, cache):
         if not is_whole(home, fresh):
             fetch(home, fresh)
         live = keep(home, fresh)
-    except (OSError, ValueError, http.client.HTTPException, tarfile.TarError) as error:
+    except WRONG as error:
         if live is None:
             raise
         if getattr(error, "code", None) != 304:
@@ -43,8 +45,18 @@ def pull(channel, cache):
     return live | {"stale": stale, "folder": str(home / live["adapter"]) if live["adapter"] else None}
 
 
+def kept(home):
+    """What an earlier call got; None where there is nothing, or it was damaged."""
+    with suppress(*WRONG):
+        live = json.loads((home / "live.json").read_text())
+        if live["etag"] and is_whole(home, live):
+            return live
+    return None
+
+
 def is_whole(home, live):
-    """Every file is there with its SHA-256, and the list of files has the adapter's."""
+    """Every file is there with its SHA-256, and the list of files has the adapter's. Raises one of WRONG for what is no channel's answer."""
+    live["model"], live["prompt"]
     listed = hashlib.sha256(json.dumps(live["files"], sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     paths = [(home / str(live["adapter"]) / file["path"], file["sha256"]) for file in live["files"]]
     return not live["adapter"] or (
@@ -69,13 +81,23 @@ def fetch(home, live):
                     archive.extract(member, folder, filter="data")
         if not is_whole(Path(made), live):
             raise ValueError("the download is not what the channel announced")
-        if (home / live["adapter"]).exists():
+        if is_whole(home, live):  # another process was first
+            return
+        with suppress(FileNotFoundError):
             (home / live["adapter"]).rename(Path(made) / "damaged")
-        folder.rename(home / live["adapter"])
+        try:
+            folder.rename(home / live["adapter"])
+        except OSError:
+            if not is_whole(home, live):
+                raise
 
 
 def keep(home, live):
+    """Written under a name of its own and synced before it is the one that counts: a crash leaves the old one or the new one."""
     home.mkdir(parents=True, exist_ok=True)
-    (home / "live.json.new").write_text(json.dumps(live | {"download": None}))
-    (home / "live.json.new").replace(home / "live.json")
+    with tempfile.NamedTemporaryFile("w", dir=home, prefix="live-", delete=False) as file:
+        json.dump(live | {"download": None}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    Path(file.name).replace(home / "live.json")
     return live | {"download": None}

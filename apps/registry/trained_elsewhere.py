@@ -6,7 +6,6 @@ Nothing is unpickled or run: of weights only the safetensors headers are read he
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -21,12 +20,11 @@ from apps.core.models import Project
 from apps.registry.actions import ModelError, check_base_folder, register_adapter, register_base
 from apps.registry.artifacts import ArtifactError, store_folder
 from apps.registry.models import ModelKind, ModelVersion
+from apps.registry.peft_config import CONFIG, WEIGHTS, check_layers, config_of
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG = 64 * 1024
 MAX_ADAPTER = 2**30
 MAX_BASE = 8 * 2**30  # its weights are hashed while somebody waits; larger ones by the command
-MAX_RANK = 512
 PREFIX = "base_model.model."
 FLOATS = frozenset({"F32", "F16", "BF16"})
 
@@ -131,7 +129,7 @@ def check_adapter(folder: Path, parent: ModelVersion) -> int:
     config = config_of(folder / CONFIG)
     shapes = shapes_of([folder / WEIGHTS], FLOATS)
     _fits(shapes, shapes_of(check_base_folder(Path(base.base))), base)
-    _as_configured(shapes, config)
+    check_layers({name: shapes[f"{PREFIX}{name}.lora_A.weight"][0] for name, _ in _modules(shapes)}, shapes, config)
     return config["r"]
 
 
@@ -168,32 +166,6 @@ def rank_of(path: Path) -> int:
     return config_of(path)["r"]
 
 
-def config_of(path: Path) -> dict[str, Any]:
-    """Of a LoRA adapter that can be loaded and does something. Raises ModelError."""
-    try:
-        config = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{CONFIG} is not JSON.") from error
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        raise ModelError(f"{CONFIG} does not say “peft_type”: “LORA”; only LoRA adapters are loaded.")
-    rank = config.get("r")
-    if type(rank) is not int or not 1 <= rank <= MAX_RANK:
-        raise ModelError(f"{CONFIG} must say the rank “r”, from 1 to {MAX_RANK}.")
-    if config.get("auto_mapping"):
-        raise ModelError(f"{CONFIG} names a class to be imported (“auto_mapping”); such adapters are not loaded.")
-    alpha = config.get("lora_alpha", 8)  # PEFT's default
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not (alpha > 0 and math.isfinite(alpha)):
-        raise ModelError(
-            f"{CONFIG} has no lora_alpha above 0, so the adapter would change nothing (veRL writes 0 where lora_train_meta.json is "
-            "missing). Set the value that it was trained with."
-        )
-    targets = config.get("target_modules")
-    names = targets if isinstance(targets, list) else [targets]
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise ModelError(f"{CONFIG} must say its “target_modules”: the names of layers, or “all-linear”.")
-    return config
-
-
 def shapes_of(paths: list[Path], types: frozenset[str] | None = None) -> dict[str, tuple[int, ...]]:
     """{tensor: its shape}, from the headers alone. `types`: those that its numbers may have. Raises ModelError."""
     found: dict[str, tuple[int, ...]] = {}
@@ -225,17 +197,6 @@ def _fits(adapter: Mapping[str, tuple[int, ...]], base: Mapping[str, tuple[int, 
         there = base.get(f"{name}.weight")
         if there is not None and there != shape:
             raise ModelError(f"It was trained on another base: {name} is {shape} there and {there} in {version}.")
-
-
-def _as_configured(adapter: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> None:
-    """Raises ModelError where the weights are not what the configuration says: a server would load other layers, or fail."""
-    targets, ranks = config["target_modules"], config.get("rank_pattern") or {}
-    for name, _ in _modules(adapter):
-        if isinstance(targets, list) and not any(name == target or name.endswith(f".{target}") for target in targets):
-            raise ModelError(f"{WEIGHTS} has weights for {name}, which is none of the “target_modules” of {CONFIG}.")
-        rank = adapter[f"{PREFIX}{name}.lora_A.weight"][0]
-        if not ranks and rank != config["r"]:
-            raise ModelError(f"{CONFIG} says rank {config['r']}, and {name} has rank {rank}.")
 
 
 def _modules(adapter: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[int, ...]]]:

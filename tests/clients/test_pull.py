@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -14,6 +16,7 @@ from apps.core.models import Project
 from apps.promotion.models import Channel, Promotion
 from apps.registry.actions import register_prompt
 from tests.factories import admin_of, make_adapter, make_base, make_key, make_project
+from tests.registry.model_server import serving
 
 pytestmark = pytest.mark.django_db(transaction=True)
 WEIGHTS = "adapter_model.safetensors"
@@ -127,3 +130,45 @@ def test_a_prompt_version_comes_as_json_with_the_adapter_that_it_stands_on(live:
     got = pull("production", tmp_path / "cache")
     assert got["prompt"]["system_prompt"] == "Be brief." and Path(got["folder"]).name == on.artifact_id
     assert json.loads((tmp_path / "cache" / "production" / "live.json").read_text())["download"] is None
+
+
+@pytest.mark.parametrize("left", ['{"model": "cut', "", "[]", "{}", '{"files": null, "etag": "x"}', "\x00" * 100])
+def test_a_damaged_note_of_what_is_kept_is_written_again(live: Channel, tmp_path: Path, left: str) -> None:
+    """As a machine leaves it that lost its power."""
+    first = pull("production", tmp_path)
+    (tmp_path / "production" / "live.json").write_text(left)
+    assert pull("production", tmp_path) == first and pull("production", tmp_path) == first
+
+
+@pytest.mark.parametrize(
+    "sent", [b"[]", b"null", b'{"status": "maintenance"}', b'{"files": null}', b"<html>", b"[" * 100_000, b'{"files": [], "adapter": null}']
+)  # fmt: skip
+def test_an_answer_that_is_no_channels_leaves_the_copy(
+    live: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """As proxies and load balancers give while Flywheel is away: HTTP 200, and something else."""
+    first = pull("production", tmp_path)
+    page = b"HTTP/1.1 200 OK\r\nETag: x\r\nContent-Length: %d\r\n\r\n%s" % (len(sent), sent)
+    with serving({("GET", "/api/v1/channels/production/"): page}) as there:
+        monkeypatch.setenv("FLYWHEEL_URL", there.base.removesuffix("/v1"))
+        got = pull("production", tmp_path)
+    assert got["stale"] and got | {"stale": ""} == first
+
+
+def test_processes_that_pull_into_one_cache_at_once_all_get_it(
+    live: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has downloaded it before the first has put it in its place."""
+    together, extracted = threading.Barrier(4), client.is_whole
+
+    def waits(home: Path, live: dict) -> bool:
+        whole = extracted(home, live)
+        if home.name != "production":
+            together.wait(30)
+        return whole
+
+    monkeypatch.setattr(client, "is_whole", waits)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: pull("production", tmp_path), range(4)))
+    assert [got["stale"] for got in found] == [""] * 4
+    assert {path.name for path in (tmp_path / "production").iterdir()} == {"live.json", live.current.artifact_id}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -192,9 +193,34 @@ def no_load(path: str, body: dict, sent: Any) -> Any:
     return (500, {"error": "No space left on device"}) if "/load_lora" in path else sent
 
 
+def slots_in_200(path: str, body: dict, sent: Any) -> Any:
+    return (200, {"error": {"message": "No free lora slots"}}) if "/load_lora" in path else sent
+
+
+def nan_text(path: str, body: dict, sent: Any) -> Any:
+    """As adapters do whose weights hold NaN: the canary is answered, with rubbish."""
+    rows = sent[1]["choices"][0].get("prompt_logprobs") if path.endswith("/v1/completions") else None
+    if rows and body["model"] != "base":
+        sent[1]["choices"][0]["prompt_logprobs"] = [row and {key: {"logprob": math.nan} for key in row} for row in rows]
+    return sent
+
+
+def no_text(path: str, body: dict, sent: Any) -> Any:
+    """As a server that finds the NaN itself: “Out of range float values are not JSON compliant”."""
+    return (400, {"error": "not JSON"}) if path.endswith("/v1/completions") and body["model"] != "base" else sent
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
-    [(bad_chat, "CUDA error"), (bad_text, "HTTP 500"), (other_name, "answered as “base”"), (no_load, "No space left")],
+    [
+        (nan_text, "may hold NaN"),
+        (no_text, "as base, but none as live-"),
+        (slots_in_200, "No free lora slots"),
+        (bad_chat, "CUDA error"),
+        (bad_text, "HTTP 500"),
+        (other_name, "answered as “base”"),
+        (no_load, "No space left"),
+    ],
 )
 def test_a_server_that_fails_leaves_the_old_version(scene: Scene, spoil: Any, said: str) -> None:
     good, bad = scene.target(), scene.target()

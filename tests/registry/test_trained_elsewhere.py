@@ -93,6 +93,23 @@ def test_an_adapter_that_fits_is_stored_and_only_its_two_files(models: Path, bas
         (GOOD | {"lora_alpha": 0}, b"", "lora_alpha above 0"),
         (GOOD | {"lora_alpha": -1}, b"", "lora_alpha above 0"),
         (GOOD | {"lora_alpha": "16"}, b"", "lora_alpha above 0"),
+        (GOOD | {"lora_alpha": 10**400}, b"", "lora_alpha above 0"),
+        (GOOD | {"lora_alpha": 1e-300}, b"", "lora_alpha above 0"),
+        (GOOD | {"alpha_pattern": {"q_proj": 0}}, b"", "lora_alpha above 0"),
+        (GOOD | {"alpha_pattern": [0]}, b"", "must be an object"),
+        (GOOD | {"rank_pattern": {"q_proj": 64}}, b"", "says rank 64, and model.layers.0.self_attn.q_proj has rank 2"),
+        (GOOD | {"rank_pattern": {"(?=q)": 2}}, b"", "cannot be checked"),
+        (GOOD | {"target_modules": "(a+)+$"}, b"", "none of the “target_modules”"),
+        (GOOD | {"exclude_modules": ["q_proj"]}, b"", "none of the “target_modules”"),
+        (GOOD | {"exclude_modules": {"q_proj": 1}}, b"", "must be a list"),
+        (GOOD | {"layers_to_transform": [1]}, b"", "none of the “target_modules”"),
+        (GOOD | {"use_dora": True}, b"", "disagree about DoRA"),
+        (GOOD | {"megatron_config": {"a": 1}, "megatron_core": "os"}, b"", "“megatron_config”: that is more"),
+        (GOOD | {"modules_to_save": ["lm_head"]}, b"", "“modules_to_save”: that is more"),
+        (GOOD | {"init_lora_weights": "pissa_niter_4"}, b"", "changes the base when it is loaded"),
+        (GOOD | {"task_type": "SEQ_CLS"}, b"", "are CAUSAL_LM"),
+        (GOOD | {"bias": "all"}, b"", "only “none” is served"),
+        (b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), b"", "is not JSON"),
         (b'{"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"], "lora_alpha": NaN}', b"", "lora_alpha above 0"),
         (GOOD | {"target_modules": []}, b"", "target_modules"),
         (GOOD | {"target_modules": None}, b"", "target_modules"),
@@ -122,8 +139,10 @@ def test_what_is_no_adapter_of_the_base_is_refused(
 
 
 @pytest.mark.parametrize(
-    "more", [{"target_modules": "all-linear"}, {"lora_alpha": 0.5}, {"r": 4, "rank_pattern": {"q_proj": 2}}]
-)
+    "more", [{"target_modules": "all-linear"}, {"lora_alpha": 0.5}, {"r": 4, "rank_pattern": {"q_proj": 2}},
+             {"target_modules": r"model\.layers\.\d+\.self_attn\.(q|v)_proj"}, {"layers_to_transform": 0},
+             {"exclude_modules": ["v_proj"], "bias": "none", "task_type": "CAUSAL_LM", "init_lora_weights": "gaussian"}]
+)  # fmt: skip
 def test_what_peft_writes_besides_is_taken(models: Path, base: ModelVersion, more: dict) -> None:
     assert register(base, adapter(models / "a", GOOD | more)).is_new
 

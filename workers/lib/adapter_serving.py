@@ -49,6 +49,15 @@ def check_slots(server: RolloutServer, steps_ahead: int) -> None:
         )
 
 
+class BrokenLogprobs(JobError):
+    """Log-probabilities that are no such numbers."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"{where} returned log-probabilities of a text that are not numbers up to 0: its weights may hold NaN."
+        )
+
+
 class Rotation:
     """One server's adapters of one run: the newest is loaded, what is beyond the staleness allowed is unloaded."""
 
@@ -93,7 +102,7 @@ def text_logprobs(client: ChatClient, ids: Sequence[int], body: dict) -> tuple[l
     except (KeyError, TypeError, IndexError) as error:
         raise JobError(where) from error
     if not all(is_logprob(value) for value in values):
-        raise JobError(where)
+        raise BrokenLogprobs(client.where)
     return values, sampled_in(answer, ids, client.server.model, client.where)
 
 

@@ -169,6 +169,12 @@ class Server:
         return f"The answer at /models is no list of models: {self.said(answer.data.decode(errors='replace'))}"
 
 
+def _is_error(answer: _Answer) -> bool:
+    """HTTP 200 with an error in it: vLLM and gateways `{"error": …}`, SGLang `{"success": false}`."""
+    body = answer.json
+    return isinstance(body, dict) and (bool(body.get("error")) or body.get("success") is False)
+
+
 def _is_model(row: Any) -> bool:
     name = row.get("id") if isinstance(row, dict) else None
     return isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable() and name == name.strip()
@@ -362,7 +368,7 @@ class Adapters:
     def load(self, name: str, path: str) -> None:
         """Raises JobError."""
         answer, said = self._post("load", {"lora_name": name, "lora_path": path})
-        if answer.status != 200 and "already" not in said:
+        if (answer.status != 200 or _is_error(answer)) and "already" not in said:
             why = answer.problem or f"HTTP {answer.status}: {said}"
             raise JobError(f"The server at {self.address.base_url} did not load the adapter {path}. {why}")
 

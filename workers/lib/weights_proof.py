@@ -8,7 +8,7 @@ differences of arithmetic cancel, and the move is compared with that of every ve
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from workers.lib.adapter_serving import (
     LEAST_MOVE,
     NOTICEABLE,
     SAME_MODEL,
+    BrokenLogprobs,
     asker_of,
     difference,
     mean_distance,
@@ -104,17 +105,30 @@ def measure(asked: Asked, ids: Sequence[int] | None, *, with_text: bool = True) 
     if not with_text or asked.kind == "openai":
         return Measured(canary, why_not="this kind of server gives no log-probabilities of a text")
     read = _by_sglang if asked.kind == "sglang" else _by_vllm
+    known, why_not = _offered(lambda: list(ids or read.ids(asked)))
+    base, why_not = (
+        _offered(lambda: read.logprobs(_base_of(asked), known)) if known and asked.base_served_as else ([], why_not)
+    )
+    values, why_not = _offered(lambda: read.logprobs(asked, known)) if not why_not else ([], why_not)
+    if base and not values:
+        raise WrongWeights(
+            f"It gives log-probabilities of a text as {asked.base_served_as}, but none as {asked.server.model}: {why_not}"
+        )
+    return Measured(canary, known, values, base, why_not)
+
+
+def _offered(ask: Callable[[], list[Any]]) -> tuple[list[Any], str]:
+    """(what it gives, why it gives nothing): a server need not offer this. Raises JobError where it fails, or gives what are no numbers."""
     try:
-        known = list(ids or read.ids(asked))
-        values = read.logprobs(asked, known)
-        base = read.logprobs(_base_of(asked), known) if asked.base_served_as else []
+        return ask(), ""
+    except BrokenLogprobs:
+        raise
     except ChatError as error:
         if error.status in NOT_OFFERED:
-            return Measured(canary, why_not=str(error))
+            return [], str(error)
         raise
     except JobError as error:
-        return Measured(canary, why_not=str(error))
-    return Measured(canary, known, values, base)
+        return [], str(error)
 
 
 def _base_of(asked: Asked) -> Asked:
@@ -173,8 +187,10 @@ class _by_sglang:
     @classmethod
     def logprobs(cls, asked: Asked, ids: Sequence[int]) -> list[float]:
         rows = cls._rows(asked, {"input_ids": list(ids)})
-        if [row[1] for row in rows] != list(ids) or not all(is_logprob(row[0]) for row in rows[1:]):
+        if [row[1] for row in rows] != list(ids):
             raise JobError("SGLang returned log-probabilities of another text")
+        if not all(is_logprob(row[0]) for row in rows[1:]):
+            raise BrokenLogprobs("SGLang")
         return [row[0] for row in rows[1:]]
 
     @staticmethod
