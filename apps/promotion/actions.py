@@ -20,12 +20,12 @@ from apps.evals.models import EvalRun, LatencyMeasurement, Split
 from apps.notifications.actions import tell_of_override
 from apps.promotion import preparation
 from apps.promotion.announcing import announce_proposal, announce_report
-from apps.promotion.conditions import PromotionError, needs_owner, require_deciding_set
+from apps.promotion.conditions import PromotionError, require_deciding_set, why_owner
 from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment import fingerprints
 from apps.promotion.freezing import require_not_frozen
 from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, Timing, compare, prefix
-from apps.promotion.models import Approval, Channel, Deployment, GateReport, Promotion
+from apps.promotion.models import Approval, Channel, Deployment, GateReport, Promotion, Verdict
 from apps.promotion.moves import locked, move, name_of
 from apps.promotion.policies import channel_of, label_of, policy_of, require_keys_allowed
 from apps.promotion.signing import code_hash, document_of, is_genuine, sign
@@ -285,7 +285,7 @@ def promote(
     """Moves the channel to the report's candidate. Raises PromotionError where the report does not support it.
 
     The report must be made for this channel by its present policy, on a frozen hold-out, against what runs now. Who may promote is
-    said by the policy. An owner may override another verdict, and decides what `needs_owner` says. `key`: the API key that asks, `by`
+    said by the policy. An owner may override another verdict, and decides what `why_owner` says. `key`: the API key that asks, `by`
     is then who created it; a key overrides nothing. Raises PermissionDenied.
 
     A channel with targets gets a Deployment, which moves it when all of them serve the candidate. Where the policy asks for two
@@ -327,14 +327,19 @@ def promote(
     require_deciding_set(gate_report.candidate.eval_set, policy)
     if not reason.strip():
         raise PromotionError("Enter a reason: it is stored with the promotion.")
-    overridden = needs_owner(channel, gate_report, policy)
+    reasons = why_owner(channel, gate_report, policy)
+    overridden = bool(reasons)
     if key and overridden:
         raise PermissionDenied(
-            "An API key may promote only what the gate says is better, into a channel that runs its baseline with the same "
-            "prompt. An owner may override that on the report's page."
+            f"An owner has to decide this, on the report's page; an API key cannot. {' '.join(reasons)}"
         )
     require_keys_allowed(channel, policy, key)
-    get_membership(by, channel.project.slug, Role.OWNER if overridden else Role(policy.promoters))
+    membership = get_membership(by, channel.project.slug)
+    if reasons and not membership.may(Role.OWNER):
+        raise PermissionDenied(
+            f"An owner of {channel.project} has to decide this; you are {membership.role}. {' '.join(reasons)}"
+        )
+    get_membership(by, channel.project.slug, Role(policy.promoters))
     require_not_frozen(channel)
     if policy.two_people and (waiting := _first_of_two(gate_report, policy, by, reason.strip())):
         return waiting
@@ -350,10 +355,14 @@ def promote(
     )
     if overridden:
         tell_of_override(
-            project=channel.project, by=by, subject=f"{candidate} was promoted to {channel.name} against the gate",
+            project=channel.project, by=by, subject=f"{candidate} was promoted to {channel.name} {_against(gate_report)}",
             page=gate_report.get_absolute_url(), key=f"override:{gate_report.pk}",
         )  # fmt: skip
     return moved
+
+
+def _against(gate_report: GateReport) -> str:
+    return "by an owner's decision" if gate_report.verdict == Verdict.PROMOTE else "against the gate"
 
 
 def _first_of_two(gate_report: GateReport, policy: Policy, by: Any, reason: str) -> Approval | None:

@@ -14,12 +14,10 @@ class PromotionError(Rejected):
     """A move that may not be made; the message is a sentence for the screen."""
 
 
-def needs_owner(channel: Channel, report: GateReport, policy: Policy) -> bool:
-    """Whether an owner has to decide: the gate does not say “promote”, or what it compared could have been chosen for it.
-
-    That is so where nothing runs yet; where the two, or production and its evaluation, differ in the prompt; where another
-    eval set decided the last time and the policy names none; and where production was rolled back from the candidate.
-    """
+def why_owner(channel: Channel, report: GateReport, policy: Policy) -> list[str]:
+    """Why an owner has to decide, in sentences; empty where nobody has to. The gate does not say “promote”, or what it compared could have
+    been chosen for it: nothing runs yet; the two, or production and its evaluation, differ in the prompt; another eval set decided the last
+    time and the policy names none; or production was rolled back from the candidate."""
     runs = report.baseline, report.candidate
     prompts = {run.environment.agent_hash for run in runs}
     sets = {run.eval_set.slug for run in runs}
@@ -27,10 +25,17 @@ def needs_owner(channel: Channel, report: GateReport, policy: Policy) -> bool:
         sets.add(last.gate_report.candidate.eval_set.slug)
     if (moves := channel.forward_moves()) and (live := moves[-1].gate_report):
         prompts.add(live.candidate.environment.agent_hash)
-    candidate = report.candidate.model_version_id
+    candidate = report.candidate.model_version
     rolled_back = channel.promotions.filter(kind=Promotion.Kind.ROLLBACK, from_version=candidate).exists()
-    chosen = channel.current_id is None or len(prompts) > 1 or len(sets) > 1
-    return report.verdict != Verdict.PROMOTE or chosen or rolled_back
+    reasons = {
+        f"The gate says “{report.get_verdict_display().lower()}”.": report.verdict != Verdict.PROMOTE,
+        f"Nothing runs in {channel.name} yet, so nothing says what to compare with.": channel.current_id is None,
+        "The environments compared, or the one that production was promoted with, have different prompts.": len(prompts)
+        > 1,
+        "Another eval set decided the last promotion, and the policy names none.": len(sets) > 1,
+        f"{channel.name} was rolled back from {candidate} before.": rolled_back,
+    }
+    return [sentence for sentence, holds in reasons.items() if holds]
 
 
 def require_deciding_set(eval_set: EvalSet, policy: Policy) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -18,6 +18,7 @@ from apps.promotion.moves import locked, name_of
 from apps.promotion.policies import label_of, policy_of, require_keys_allowed
 
 FREEZES = Role.OPERATOR
+MOST = timedelta(days=3650)
 
 
 def freeze_of(channel: Channel) -> Freeze | None:
@@ -46,6 +47,10 @@ def freeze(
         raise PromotionError("Enter a reason: everybody who wants to promote meanwhile reads it.")
     if until is not None and until <= timezone.now():
         raise PromotionError("The end of the freeze is in the past.")
+    if until is not None and until > timezone.now() + MOST:
+        raise PromotionError(
+            f"A freeze lasts {MOST.days // 365} years at most. Without an end it lasts until somebody lifts it."
+        )
     who = label_of(key) or name_of(by)
     channel.freezes.active().update(lifted_at=timezone.now(), lifted_by_name=who)
     row = Freeze.objects.create(channel=channel, reason=reason.strip(), until=until, by=by, by_name=who)

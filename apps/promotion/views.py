@@ -20,7 +20,7 @@ from apps.environments.reward_models import measured_of, verifiers_with
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun
 from apps.promotion import actions
-from apps.promotion.conditions import needs_owner
+from apps.promotion.conditions import why_owner
 from apps.promotion.freezing import freeze_of
 from apps.promotion.gate.types import points
 from apps.promotion.models import Approval, Channel, Deployment, GateReport, Promotion
@@ -192,7 +192,7 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "channel": row.channel,
             "policy_now": version,
             "signed": is_genuine(row),
-            "owner_decides": needs_owner(row.channel, row, policy),
+            "owner_decides": why_owner(row.channel, row, policy),
             "promotions": row.promotions.select_related("by"),
             "approvals": row.approvals.all(),
             "two_people": policy.two_people,

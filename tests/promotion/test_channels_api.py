@@ -149,7 +149,7 @@ def test_a_key_overrides_nothing_not_even_an_owners(project: Project, report: Ga
     answer = call(
         key_of(project, Role.OWNER), "production/promote/", {"report": str(report.pk), "reason": "I know better"}
     )
-    assert answer.status_code == 403 and "may override that on the report's page" in answer.json()["detail"]
+    assert answer.status_code == 403 and "An owner has to decide this" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -270,3 +270,24 @@ def test_a_channel_is_labelled_with_its_segment(project: Project, channel: Chann
     assert channel.segment == "eu" and AuditEvent.objects.filter(action="channel.labelled").count() == 1
     assert call(secret, "production/segment/", {"segment": "a\nb"}, "PUT").status_code == 400
     assert call(secret, "nothing/segment/", {"segment": "eu"}, "PUT").status_code == 404
+
+
+@pytest.mark.parametrize("until", ["9999-12-31T23:59:59-14:00", "9999-12-31T23:59:59Z", "2000-01-01T00:00:00Z"])
+def test_a_freeze_ends_at_a_time_that_can_be_stored(project: Project, report: GateReport, until: str) -> None:
+    """PostgreSQL stores the year 10000, and nothing could read the channel again."""
+    secret = key_of(project, Role.OPERATOR)
+    refused = call(secret, "production/freeze/", {"reason": "holidays", "until": until}, "PUT")
+    assert refused.status_code == 409 and "freeze" in refused.json()["detail"]
+    assert call(secret, "production/freeze/").json()["frozen"] is False
+
+
+def test_who_may_not_promote_reads_why(project: Project, channel: Channel, report: GateReport) -> None:
+    by = admin_of(project)
+    actions.promote(channel=channel, gate_report=report, by=by, reason="better")
+    actions.rollback(channel=channel, by=by, reason="worse")
+    again = call(key_of(project), "production/promote/", {"report": str(report.pk), "reason": "once more"})
+    candidate = report.candidate.model_version
+    assert again.status_code == 403 and f"production was rolled back from {candidate} before." in again.json()["detail"]
+    page = Client()
+    page.force_login(by)
+    assert f"rolled back from {candidate} before." in page.get(report.get_absolute_url()).text
