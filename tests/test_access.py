@@ -1,7 +1,9 @@
-"""Every route of the URL configuration × everybody: the role (or scope) that it declares opens it, and nothing less does."""
+"""Every route of the URL configuration × everybody: the role (or scope) that it declares opens it, nothing less does, and what a page offers,
+its reader may do."""
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import transaction
+from django.http import HttpRequest, QueryDict
 from django.test import Client, RequestFactory
 from django.urls import NoReverseMatch, URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
 from apps.automation.actions import run_now, save_flow
 from apps.automation.specs import read_yaml
+from apps.core import access
 from apps.core.actions import create_api_key, invite
 from apps.core.models import Attempts, Role
 from apps.core.scopes import ROLE_FOR, ROUTES
@@ -65,6 +69,7 @@ from tests.factories import (
     make_user,
     override,
 )
+from tests.offers import refused
 from workers.lib.typed import plain
 
 pytestmark = pytest.mark.django_db
@@ -370,10 +375,9 @@ def body_of(name: str, world: dict[str, Any]) -> dict[str, Any]:
     return world["bodies"].get(name, {})
 
 
-def ask(client: Client, name: str, world: dict[str, Any]) -> int:
+def ask(client: Client, name: str, world: dict[str, Any], fields: dict[str, str] | None = None) -> Any:
     url = url_of(name, world)
-    response = client.post(url, body_of(name, world)) if name in WRITES else client.get(url)
-    return response.status_code
+    return client.post(url, body_of(name, world) | (fields or {})) if name in WRITES else client.get(url, fields)
 
 
 def logged_in(user: Any) -> Client:
@@ -382,34 +386,55 @@ def logged_in(user: Any) -> Client:
     return client
 
 
-def undone(client: Client, name: str, world: dict[str, Any]) -> int:
-    """The status of the answer; what the request wrote is rolled back."""
+def undone(client: Client, name: str, world: dict[str, Any], fields: dict[str, str] | None = None) -> Any:
+    """The answer; what the request wrote is rolled back."""
     with transaction.atomic():
-        status = ask(client, name, world)
+        answer = ask(client, name, world, fields)
         transaction.set_rollback(True)
-    return status
+    return answer
 
 
-def test_every_page_opens_to_its_role_and_those_above(world: dict[str, Any]) -> None:
-    project = world["project"]
+def is_page(answer: Any) -> bool:
+    return answer.status_code == 200 and not answer.streaming and "html" in answer["Content-Type"]
+
+
+def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_do(world: dict[str, Any]) -> None:
+    """One visit for both: every form, button and link of every page × every role, against what the routes allow."""
+    project, seen = world["project"], Counter()
     stranger, people = logged_in(make_user()), {role: logged_in(make_member(project, role)) for role in Role}
     wrong = []
     for name in PAGES:
         login = (Client().post if name in WRITES else Client().get)(url_of(name, world))
         assert login.status_code == 302 and login["Location"].startswith(reverse("account_login")), name
-        assert ask(stranger, name, world) == 404, name
+        assert ask(stranger, name, world).status_code == 404, name
         for role, person in people.items():
-            status = undone(person, name, world)
-            if status not in ((200, 302) if role in ROLES[name].upward else (403,)):
-                wrong.append((name, role.value, status))
-    assert not wrong
+            answer = undone(person, name, world)
+            if answer.status_code not in ((200, 302) if role in ROLES[name].upward else (403,)):
+                wrong.append(f"{name} answers {role} with {answer.status_code}")
+            if name not in WRITES and is_page(answer):
+                seen[role] += 1
+                wrong += not_for(role, name, answer)
+    more = {"evals:detail": "evals:add_task", "registry:server": "registry:server_run"}  # a draft, a managed server
+    for name, other in more.items():
+        for role, person in people.items():
+            answer = person.get(reverse(name, args=[project.slug, world["pks"][other]]))
+            assert is_page(answer), (name, role)
+            wrong += not_for(role, name, answer)
+    assert not wrong, "\n".join(wrong)
+    assert min(seen[role] for role in Role) > 60
+
+
+def not_for(role: Role, name: str, page: Any) -> set[str]:
+    """What this page offers the role and it may not do, a sentence each."""
+    found = refused(ROLES, role, page.request["PATH_INFO"], page.content.decode())
+    return {f"{name} offers {role}: {text}" for text in found}
 
 
 def own_args(pattern: str) -> list:
     return [UUID(int=1)] if "uuid:pk" in pattern else [1] if "pk" in pattern else []
 
 
-def test_ones_own_pages_need_an_account_and_nothing_else(world: dict[str, Any]) -> None:
+def test_ones_own_pages_need_an_account_and_nothing_else(project: Any) -> None:
     stranger = logged_in(make_user())
     for name in OWN:
         url = reverse(name, args=own_args(str(PATTERNS[name].pattern)))
@@ -482,7 +507,7 @@ def call(name: str, method: str, secret: str) -> Any:
 METHODS = [(name, method, needed) for name, methods in ROUTES.items() for method, needed in methods.items()]
 
 
-def test_no_api_route_opens_without_a_key(world: dict[str, Any]) -> None:
+def test_no_api_route_opens_without_a_key(project: Any) -> None:
     for name, method, _ in METHODS:
         Attempts.objects.all().delete()  # else the address is slowed down after a hundred wrong keys
         assert {call(name, method, secret).status_code for secret in ("", "fw_wrong")} == {401}, (name, method)
@@ -501,16 +526,16 @@ def test_every_api_route_opens_to_keys_of_its_role_and_those_above(project: Any,
             assert answer.status_code == 403 and f"{ONLY} “{role}”" in answer.json()["detail"], (name, method)
 
 
-def test_a_key_sees_only_its_own_project(world: dict[str, Any]) -> None:
+def test_a_key_sees_only_its_own_project(project: Any, base: Any) -> None:
     other = make_key(make_project())
-    trajectory = world["project"].trajectories.first()
+    trajectory, foreign = make_failed(project), make_eval_set(project)
+    promotion.set_initial(channel=promotion.channel_of(project), version=base, by=admin_of(project))
     headers = {"HTTP_AUTHORIZATION": f"Bearer {other}"}
     assert Client().get(reverse("api:trajectory", args=[trajectory.external_id]), **headers).status_code == 404
     news, url = '{"outcome": {"status": "success"}}', reverse("api:feedback", args=[trajectory.external_id])
     assert Client().post(url, news, content_type="application/json", **headers).status_code == 202  # waits in its own
     trajectory.refresh_from_db()
     assert trajectory.outcome_status == "failure"
-    foreign = world["project"].eval_sets.first()
     assert Client().get(reverse("evals_api:set", args=[foreign.pk]), **headers).status_code == 404
     assert Client().post(reverse("evals_api:tasks", args=[foreign.pk]), **headers).status_code == 404
     assert Client().get(reverse("evals_api:sets"), **headers).json()["results"] == []
@@ -524,14 +549,54 @@ NUMBERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("value", ["9" * 5000, "-1", "²", "\x00", "0190a5c4-0000-7000-8000-000000000000"])
-def test_no_page_breaks_at_a_number_that_is_none(world: dict[str, Any], value: str) -> None:
-    """A person may have typed anything into an address or a form: the page is shown, or says what is wrong."""
-    admin = logged_in(admin_of(world["project"]))
+NUL = "\x00"
+VALUES = ("9" * 5000, "-1", "²", NUL, "0190a5c4-0000-7000-8000-000000000000")
+ALL = "all of them"
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of a request's fields that are looked at from now on; ALL where something goes through all but to refuse a NUL."""
+    found: set[str] = set()
+
+    def noted(method: str) -> None:
+        plainly = getattr(QueryDict, method)
+
+        def note(self: QueryDict, *name: Any) -> Any:
+            if not self._mutable:  # else they are being filled
+                found.add(name[0] if name else ALL)
+            return plainly(self, *name)
+
+        monkeypatch.setattr(QueryDict, method, note)
+
+    for method in ("__getitem__", "__contains__", "getlist", "lists"):  # the others read by these
+        noted(method)
+    refuse = access.refuse_nul
+
+    def unnoted(request: HttpRequest) -> None:
+        before = found.copy()
+        try:
+            refuse(request)
+        finally:
+            found.intersection_update(before)
+
+    monkeypatch.setattr(access, "refuse_nul", unnoted)
+    return found
+
+
+def test_no_page_breaks_at_a_number_that_is_none(world: dict[str, Any], looked: set[str]) -> None:
+    """A person may have typed anything into an address or a form: the page is shown, or says what is wrong. What looks at none of these fields
+    when it is given the first value would do the same with each of the others, except that a NUL is refused before it."""
+    admin, by_name = logged_in(admin_of(world["project"])), set()
     for name in PAGES:
-        if name in WRITES:
-            body = body_of(name, world) | dict.fromkeys(NUMBERS, value) | {"did": "assign"}
-            if not name.startswith(("core:", "trajectories:redaction", "trajectories:retention")):
-                assert admin.post(url_of(name, world), body).status_code < 500, name
-        else:
-            assert admin.get(url_of(name, world), dict.fromkeys(NUMBERS, value)).status_code < 500, name
+        if name in WRITES and name.startswith(("core:", "trajectories:redaction", "trajectories:retention")):
+            continue
+        for value in VALUES:
+            if value not in (VALUES[0], NUL) and name not in by_name:
+                continue
+            fields = dict.fromkeys(NUMBERS, value) | ({"did": "assign"} if name in WRITES else {})
+            looked.clear()
+            assert undone(admin, name, world, fields).status_code < 500, (name, value)
+            if looked & {*NUMBERS, ALL}:
+                by_name.add(name)
+    assert {"trajectories:list", "trajectories:compare", "training:curve"} <= by_name
