@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 from playwright.sync_api import expect
 
 from apps.core.models import JobState, Project, Role
@@ -27,6 +29,7 @@ from tests.e2e.workers import worker
 from tests.factories import make_base, make_environment, make_eval_set, make_member, make_project
 
 SIZE = 50
+IN_BROWSER = 4  # of these each of the first, and what is left at the end; what lies between is more of the same, and sent without Chromium
 TYPE = "(text) => document.querySelector('.CodeMirror').CodeMirror.setValue(text)"
 
 
@@ -146,7 +149,8 @@ def score_and_open_a_review(page: Any) -> None:
 
 
 def judge_all(one: Any, two: Any, review: RewardReview) -> int:
-    """Blind, by the keyboard, both at once. They differ on one sample, which is returned."""
+    """Blind, by the keyboard, both at once: the first and the last; their forms are sent for those between. They differ on one sample, which
+    is returned."""
     for page in (one, two):
         open_the_review(page)
         page.keyboard.press("t")
@@ -154,20 +158,49 @@ def judge_all(one: Any, two: Any, review: RewardReview) -> int:
     assert shown(one) != shown(two)
     verifier = dict(review.items.values_list("pk", "success"))
     differing = next(pk for pk, success in verifier.items() if not success and pk not in (shown(one), shown(two)))
-    for number in range(SIZE, 0, -1):
-        for page in (one, two):
-            left(page, number)
-            case = shown(page)
-            wrong = page is two and case == differing
-            judge(page, verifier[case] != wrong, agree=not wrong)
-            expect(page.locator(f'[data-case="{case}"]')).to_have_count(0)
-        if number == SIZE - 1:
+    both = ((one, None), (two, differing))
+    for done in range(IN_BROWSER):
+        for page, wrong_on in both:
+            left(page, SIZE - done)
+            judge_next(page, verifier, wrong_on)
+        if done == 1:
             undo(one)
+    kept = {differing, shown(one), shown(two)}
+    waiting = {page: send_the_forms(page, verifier, kept, wrong_on) for page, wrong_on in both}
+    for page in (one, two):
+        open_the_review(page)
+        page.keyboard.press("t")
+    while any(waiting.values()):
+        for page, wrong_on in both:
+            if waiting[page]:
+                left(page, waiting[page])
+                judge_next(page, verifier, wrong_on)
+                waiting[page] -= 1
     for page in (one, two):
         expect(page.get_by_text("You have judged everything assigned to you.")).to_be_visible()
     assert Judgement.objects.filter(item__review=review).exclude(agrees=None).count() == 2 * SIZE
     assert Judgement.objects.get(agrees=False).reason == "The id is of another ticket"
     return differing
+
+
+def judge_next(page: Any, verifier: dict[int, bool], wrong_on: int | None) -> None:
+    case = shown(page)
+    judge(page, verifier[case] != (case == wrong_on), agree=case != wrong_on)
+    expect(page.locator(f'[data-case="{case}"]')).to_have_count(0)
+
+
+def send_the_forms(page: Any, verifier: dict[int, bool], kept: set[int], wrong_on: int | None) -> int:
+    """What `judge_next` sends, by the person whose page this is, for all that they have not judged but what is kept; how many are left then."""
+    person = Client()
+    person.cookies.load({cookie["name"]: cookie["value"] for cookie in page.context.cookies()})
+    judged = Judgement.objects.filter(by=person.session["_auth_user_id"]).values_list("item", flat=True)
+    waiting = verifier.keys() - set(judged)
+    for case in waiting - kept:
+        assert case != wrong_on
+        args = [RewardReview.objects.get().project.slug, case]
+        for name, given in (("judge", {"success": "01"[verifier[case]]}), ("answer", {"agrees": "1"})):
+            assert person.post(reverse(f"reviews:{name}", args=args), given).status_code == 302
+    return len(waiting & kept)
 
 
 def judge(page: Any, success: bool, agree: bool = True) -> None:
