@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -20,6 +21,14 @@ def check_size(folder: Path) -> None:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > MOST_OF_MEMORY * there:
         raise JobError(f"The weights need {gigabytes(size)}; this machine has {gigabytes(there)} of memory.")
+
+
+def require_numbers(logprobs: list[float], whose: str) -> None:
+    """Raises JobError: what holds NaN can be compared with nothing, and each deployment compares with all of the project."""
+    if not all(map(math.isfinite, logprobs)):
+        raise JobError(
+            f"The log-probabilities that {whose} gives a fixed text are not numbers: its weights hold NaN or are too large."
+        )
 
 
 def main(spec: Fingerprint, events: Emitter, stop: StopFlag) -> None:
@@ -48,6 +57,8 @@ def main(spec: Fingerprint, events: Emitter, stop: StopFlag) -> None:
     if spec.model.adapter:
         with model.disable_adapter():
             base = logprobs()
+    require_numbers(base or own, "the base model")
+    require_numbers(own, "the adapter")
     stop.check()
     events.progress(2, 2, "done")
     events.result(ids=ids, logprobs=own, base_logprobs=base)

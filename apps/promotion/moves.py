@@ -16,7 +16,10 @@ MOVED = "flywheel_routes"  # what the endpoint listens to
 
 
 def locked(channel: Channel) -> Channel:
-    return Channel.objects.select_for_update(of=("self",)).select_related("project", "current").get(pk=channel.pk)
+    """The row, for the rest of the transaction. NO KEY: whoever commits rows that refer to the channel (a worker its deployment) waits for
+    none who holds this, and so cannot deadlock with one who waits for that deployment."""
+    rows = Channel.objects.select_for_update(of=("self",), no_key=True)
+    return rows.select_related("project", "current").get(pk=channel.pk)
 
 
 def name_of(user: Any) -> str:

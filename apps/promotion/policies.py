@@ -63,7 +63,7 @@ def save_policy(
     `by` is None for the command line. By an API key it needs the policy's leave, and the key's creator to be an owner; else it
     raises PermissionDenied.
     """
-    channel = Channel.objects.select_for_update(of=("self",)).select_related("project").get(pk=channel.pk)
+    channel = Channel.objects.select_for_update(of=("self",), no_key=True).select_related("project").get(pk=channel.pk)
     before, version = policy_of(channel)
     require_keys_allowed(channel, before, key)
     if by is not None or key is not None:

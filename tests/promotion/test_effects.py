@@ -24,6 +24,7 @@ from apps.promotion.effects.marks import Share, shift
 from apps.promotion.effects.report import as_json, costs_of, effect_of
 from apps.promotion.effects.windows import windows
 from apps.promotion.models import Promotion
+from apps.registry.models import ModelVersion
 from apps.trajectories import digest
 from tests.factories import (
     admin_of,
@@ -121,6 +122,16 @@ def test_runs_that_name_the_versions_are_compared(moved: Promotion) -> None:
     saving = found.saving
     assert saving and saving.low < saving.failures < saving.high and saving.low > 0
     assert as_json(found)["windows"]["after"]["runs"] == 16
+
+
+@pytest.mark.django_db
+def test_a_version_that_was_renamed_since_is_still_compared_with_its_own_runs(moved: Promotion) -> None:
+    moved.from_name, moved.to_name = str(moved.from_version), str(moved.to_version)
+    moved.save()
+    ModelVersion.objects.filter(pk=moved.from_version_id).update(name="renamed-base")
+    ModelVersion.objects.filter(pk=moved.to_version_id).update(name="renamed-adapter")
+    found = effect_of(Promotion.objects.get(pk=moved.pk), 7)
+    assert found.named and (found.total.before, found.total.after) == (Share(8, 12), Share(1, 16))
 
 
 @pytest.mark.django_db

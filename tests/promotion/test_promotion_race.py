@@ -10,7 +10,8 @@ from django.db import transaction
 
 from apps.core.models import Project
 from apps.promotion import actions
-from apps.promotion.models import Channel, GateReport
+from apps.promotion.models import Channel, Deployment, GateReport
+from apps.promotion.moves import locked
 from apps.registry.models import ModelVersion
 from tests.concurrent import Other
 from tests.factories import admin_of, make_adapter, make_environment, make_eval_run, make_eval_set
@@ -73,3 +74,24 @@ def test_a_rollback_goes_back_from_what_was_promoted_meanwhile(
     assert other.wait().to_version == base
     channel.refresh_from_db()
     assert channel.current == base
+
+
+def test_a_worker_commits_its_deployment_while_somebody_holds_the_channel(
+    channel: Channel, reports: list[GateReport]
+) -> None:
+    """A row that is changed twice in a transaction has its references checked again at the commit, which locks the channel's row, while
+    whoever holds that waits for the deployment: a rollback was answered with 503 for it."""
+    job = Deployment.objects.create(
+        project=channel.project, name="d", channel=channel, version=reports[0].candidate.model_version, kind="restore"
+    )
+
+    def as_a_worker() -> None:
+        with transaction.atomic():
+            for label in ("Loading", "Proving"):
+                job.label = label
+                job.save()
+
+    with transaction.atomic():
+        locked(channel)
+        Other(as_a_worker).wait(20)
+        assert Deployment.objects.select_for_update(of=("self",)).get(pk=job.pk).label == "Proving"

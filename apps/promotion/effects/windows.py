@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 from django.db.models import Count, Q, QuerySet, Sum
@@ -22,11 +23,13 @@ LONGEST, USUAL = 90, 7  # days
 
 @dataclass(frozen=True)
 class Window:
-    """Whole hours (UTC). `version`: only runs that name it; "" for all runs. `named_by`: the column that names it first."""
+    """Whole hours (UTC). `version`: only runs that name it; "" for all runs. `names`: what else it was called. `named_by`: the column that
+    names it first."""
 
     begin: datetime
     end: datetime
     version: str = ""
+    names: tuple[str, ...] = ()
     named_by: str = "agent_version"
 
     @property
@@ -35,13 +38,13 @@ class Window:
 
     def runs(self, project: int) -> QuerySet[HourlyCount]:
         rows = HourlyCount.objects.filter(project=project, hour__gte=self.begin, hour__lt=self.end)
-        return rows.filter(_named(self.version)).order_by()
+        return rows.filter(_named(self)).order_by()
 
     def failures(self, project: int) -> QuerySet[Failure]:
         rows = Failure.objects.filter(
             project=project, trajectory_id__gte=floor_of(self.begin), trajectory_id__lt=floor_of(self.end)
         )
-        return rows.standing().filter(_named(self.version)).order_by()
+        return rows.standing().filter(_named(self)).order_by()
 
     @property
     def query(self) -> dict[str, str]:
@@ -51,8 +54,9 @@ class Window:
         )
 
 
-def _named(version: str) -> Q:
-    return Q(agent_version=version) | Q(model=version) if version else Q()
+def _named(window: Window) -> Q:
+    names = (window.version, *window.names)
+    return Q(agent_version__in=names) | Q(model__in=names) if window.version else Q()
 
 
 def label_of(version: ModelVersion) -> str:
@@ -101,7 +105,8 @@ def windows(move: Promotion, days: int) -> tuple[Window, Window]:
     later = others.filter(at__gt=move.at).order_by("at").values_list("at", flat=True).first()
     if move.from_version is not None:
         named = _cut(move, days, earlier, later, shared=True)
-        before, after = (_naming(*pair, move) for pair in zip(named, (move.from_version, move.to_version), strict=True))
+        before = _naming(named[0], move.from_version, move.from_name, move)
+        after = _naming(named[1], move.to_version, move.to_name, move)
         if before and after:
             return before, after
     return _cut(move, days, earlier, later, shared=False)
@@ -121,12 +126,13 @@ def _cut(
     return Window(begin, hour + own), Window(start, max(end, start))
 
 
-def _naming(window: Window, version: ModelVersion, move: Promotion) -> Window | None:
-    """The window's runs that name the version; None where there are none."""
-    named, runs = label_of(version), window.runs(move.channel.project_id).filter(trajectories__gt=0)
-    for column in ("agent_version", "model"):
-        if runs.filter(**{column: named}).exists():
-            return replace(window, version=named, named_by=column)
+def _naming(window: Window, version: ModelVersion, once: str, move: Promotion) -> Window | None:
+    """The window's runs that name the version as it is called now, or was at the move (`once`); None where there are none."""
+    names = tuple(dict.fromkeys(filter(None, (label_of(version), "" if version.agent_version else once))))
+    runs = window.runs(move.channel.project_id).filter(trajectories__gt=0)
+    for column, name in product(("agent_version", "model"), names):
+        if runs.filter(**{column: name}).exists():
+            return replace(window, version=name, names=names, named_by=column)
     return None
 
 
