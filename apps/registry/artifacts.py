@@ -109,7 +109,7 @@ def chunks_of(artifact: Artifact, name: str) -> Iterator[bytes]:
     try:
         home, held = _home(artifact.digest), b""
         path, here = home / name, store().is_here or not _differs(home, entry)
-        for data in _verified(artifact, entry, _read(path) if here else store().chunks(f"{artifact.digest}/{name}")):
+        for data in verified(entry, _read(path) if here else store().chunks(f"{artifact.digest}/{name}")):
             if held:
                 yield held
             held = data
@@ -225,7 +225,7 @@ def _fetch_file(artifact: Artifact, entry: dict, target: Path) -> None:
     for tried in range(1, TRIES + 1):
         try:
             with target.open("wb") as file:
-                for data in _verified(artifact, entry, store().chunks(name)):
+                for data in verified(entry, store().chunks(name)):
                     file.write(data)
         except StoreError:
             if tried == TRIES:
@@ -235,7 +235,7 @@ def _fetch_file(artifact: Artifact, entry: dict, target: Path) -> None:
             break
 
 
-def _verified(artifact: Artifact, entry: dict, chunks: Iterator[bytes]) -> Iterator[bytes]:
+def verified(entry: dict, chunks: Iterator[bytes]) -> Iterator[bytes]:
     """The chunks. Raises OSError where they are more or other bytes than were stored, before more are taken than there should be."""
     digest, size = hashlib.sha256(), 0
     for data in chunks:

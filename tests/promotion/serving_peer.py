@@ -82,6 +82,8 @@ class Peer:
         return 200, {"object": "list", "data": rows}
 
     def load(self, body: dict) -> tuple[int, Any]:
+        if "lora_name" not in body:  # a probe that looks whether the route is there
+            return 422, {"detail": "lora_name is missing"}
         name = body["lora_name"]
         self.before_load(name)
         if name in self.adapters:

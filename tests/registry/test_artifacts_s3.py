@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import shutil
 import threading
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 
 from apps.registry import artifacts, buckets, uploads
 from apps.registry.artifacts import ArtifactError, _home, chunks_of, free_with, local_path, read_file, store_folder
 from apps.registry.models import Artifact, ModelVersion
+from flywheel.settings import artifact_store
 from tests.factories import make_adapter, make_base, make_project
 from tests.registry.s3 import BUCKET, client_of, s3_server, use_bucket
 from tests.registry.test_trained_elsewhere import base, models  # noqa: F401 - fixtures
@@ -209,3 +212,60 @@ def test_parts_and_downloads_need_no_disk_that_is_shared(
     body = b"".join(answer.streaming_content)
     assert sender.contents[WEIGHTS] in body and len(body) == int(answer["Content-Length"])
     assert not _home(version.artifact_id).exists(), "it was streamed from the bucket"
+
+
+# From one store to another
+
+
+@pytest.fixture
+def kept_here(data_dir: Path, folder: Path) -> list[Artifact]:
+    """Two artifacts in the data folder."""
+    first = store_folder(folder)
+    (folder / WEIGHTS).write_bytes(b"other weights" * 1000)
+    return [first, store_folder(folder)]
+
+
+def moved(*options: str) -> str:
+    out = io.StringIO()
+    call_command("move_artifacts", *options, stdout=out)
+    return out.getvalue()
+
+
+def test_artifacts_move_to_a_bucket_and_back(
+    kept_here: list[Artifact], bucket: Any, settings: Any, data_dir: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_S3_ENDPOINT", address)
+    assert "2 copied, 0 there already" in moved("--from", "data-folder")
+    assert len(keys(bucket)) == 4 and _home(kept_here[0].digest).exists(), "it is only removed where that is asked for"
+    assert "0 copied, 2 there already" in moved("--from", "data-folder", "--remove")
+    assert not any(_home(artifact.digest).exists() for artifact in kept_here)
+    assert (local_path(kept_here[1]) / WEIGHTS).read_bytes() == b"other weights" * 1000
+    where = f"s3://{BUCKET}/{PREFIX}"
+    with pytest.raises(CommandError, match="kept already"):
+        moved("--from", where)
+    shutil.rmtree(data_dir / "artifacts")
+    settings.STORAGES = settings.STORAGES | {"artifacts": artifact_store("")}
+    assert "2 copied" in moved("--from", where, "--remove")
+    assert local_path(kept_here[0]).is_dir() and not keys(bucket)
+
+
+def test_a_move_goes_on_where_it_broke_and_replaces_what_is_damaged(kept_here: list[Artifact], bucket: Any) -> None:
+    first, second = kept_here
+    lost = _home(second.digest) / WEIGHTS
+    kept = lost.read_bytes()
+    lost.write_bytes(b"x" * len(kept))
+    with pytest.raises(CommandError, match="not what was stored"):
+        moved("--from", "data-folder", "--remove")
+    assert not _home(first.digest).exists() and _home(second.digest).exists(), "what is not whole there stays here"
+    assert f"{PREFIX}/{second.digest}/{WEIGHTS}" not in keys(bucket)
+    lost.write_bytes(kept)
+    name = f"{PREFIX}/{first.digest}/{WEIGHTS}"
+    assert "1 copied, 1 there already" in moved("--from", "data-folder")
+    bucket.put_object(Bucket=BUCKET, Key=f"{PREFIX}/{second.digest}/{WEIGHTS}", Body=b"y" * len(kept))
+    assert "1 copied, 1 there already" in moved("--from", "data-folder") and name in keys(bucket)
+    assert read_file(second, WEIGHTS) == kept
+
+
+def test_a_store_that_is_none_is_refused(bucket: Any) -> None:
+    with pytest.raises(CommandError, match="must be data-folder"):
+        moved("--from", "/tmp/elsewhere")
