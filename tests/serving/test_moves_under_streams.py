@@ -17,7 +17,7 @@ from apps.core.models import Project
 from apps.core.scopes import Scope
 from apps.promotion import actions
 from apps.promotion.deployment import actions as deployments
-from apps.promotion.deployment import unloading
+from apps.promotion.deployment import running, unloading
 from apps.promotion.models import Placement
 from apps.registry.models import ModelVersion, Server
 from apps.serving import refresh, storing
@@ -41,10 +41,10 @@ TWO_SLOTS = {"runtime_lora": {"value": True, "how": ""}, "lora_slots": {"value":
 class Production:
     """A channel of `scene` on two servers, an endpoint before it that reads the database, and clients in a thread of their own."""
 
-    def __init__(self, scene: Scene, running: Running, servers: list[LoraServer], secret: str) -> None:
-        self.scene, self.running, self.servers, self.secret = scene, running, servers, secret
+    def __init__(self, scene: Scene, served_by: Running, servers: list[LoraServer], secret: str) -> None:
+        self.scene, self.running, self.servers, self.secret = scene, served_by, servers, secret
         self.loop = asyncio.new_event_loop()
-        self.client = AsyncOpenAI(base_url=f"{running.url}/v1", api_key=secret, max_retries=0, timeout=300)
+        self.client = AsyncOpenAI(base_url=f"{served_by.url}/v1", api_key=secret, max_retries=0, timeout=300)
         self.texts: list[Any] = []
 
     def ask(self, number: int) -> None:
@@ -100,8 +100,8 @@ def production(
         tables.start()
         stack.callback(stop, tables, project, monkeypatch)
         eventually(lambda: tables.known, 60)
-        running = stack.enter_context(served(tables, tmp_path / "spool", PATIENT))
-        made = Production(scene, running, servers, secret)
+        served_by = stack.enter_context(served(tables, tmp_path / "spool", PATIENT))
+        made = Production(scene, served_by, servers, secret)
         thread = threading.Thread(target=made.loop.run_forever, daemon=True)
         thread.start()
         yield made
@@ -152,17 +152,22 @@ def test_promotions_and_rollbacks_during_100_streams_lose_none_and_mix_none(prod
     third = make_adapter(scene.project, scene.base, scene.folder)
     fingerprint(third)
     job = scene.promote(third)
+    waited: list[str] = []
     with pytest.MonkeyPatch.context() as patched:
-        steps = iter(range(5))
 
-        def waited(_: float) -> None:
-            if next(steps, None) is None:  # it has waited a few times: now let the time be over
-                patched.setattr(unloading, "GRACE", -unloading.GRACE)
+        def room(*given: Any, **more: Any) -> None:
+            try:
+                unloading.make_room(*given, **more)
+            except unloading.StillAsked as error:
+                waited.append(str(error))
+                if len(waited) == 3:  # now let the time be over
+                    patched.setattr(unloading, "GRACE", -unloading.GRACE)
+                raise
 
-        patched.setattr("apps.promotion.deployment.running.time.sleep", waited)
+        patched.setattr(running, "make_room", room)
         assert not any(server.peer.unloads for server in production.servers)
         production.moved(job, third)
-    assert next(steps, None) is None, "it waited"
+    assert len(waited) == 3 and f"that {new} still answers" in waited[0]
     production.ask(10)
     said = production.release()
     words = {str(version): word_of(version) for version in (old, new, third)}
@@ -191,9 +196,9 @@ def test_what_leaves_a_server_waits_for_what_was_just_asked_of_it(production: Pr
 
 def test_a_request_that_meets_a_version_that_has_left_is_answered_by_what_runs_now(production: Production) -> None:
     """The endpoint's table is behind: it asks for a name that the server does not hold any more."""
-    scene, running = production.scene, production.running
+    scene, endpoint = production.scene, production.running
     production.promote(scene.old)
-    before = running.tables.current
+    before = endpoint.tables.current
     production.promote(scene.new)
     for server in production.servers:
         server.release()
@@ -201,7 +206,7 @@ def test_a_request_that_meets_a_version_that_has_left_is_answered_by_what_runs_n
             server.peer.unload({"lora_name": name})
     behind = Tables()
     behind.current, behind.known = before, True
-    running.endpoint.callers.tables = behind
+    endpoint.endpoint.callers.tables = behind
     text = asyncio.run_coroutine_threadsafe(production._one(0), production.loop).result(60)
     assert text == (str(scene.new), f"{word_of(scene.new)} " * WORDS)
 
