@@ -334,6 +334,7 @@ CELERY_BEAT_SCHEDULE = {
     "check_servers": {"task": "registry.check_servers", "schedule": 300.0},
     "unload": {"task": "promotion.unload", "schedule": 30.0},
     "check_targets": {"task": "promotion.check_targets", "schedule": 30.0},
+    "look_at_trials": {"task": "promotion.look_at_trials", "schedule": 15.0},
 }
 CELERY_TASK_ROUTES = {"trajectories.digest": {"queue": "ingest"}}
 QUEUES = tuple(name for name in processes.WORKERS if name not in processes.OPTIONAL)
@@ -407,6 +408,8 @@ FLYWHEEL_VLLM = os.environ.get("FLYWHEEL_VLLM", str(BASE_DIR / ".venv-vllm" / "b
 FLYWHEEL_SERVE_HOST = os.environ.get("FLYWHEEL_SERVE_HOST") or "127.0.0.1"
 FLYWHEEL_SERVE_PORTS = env_ports("FLYWHEEL_SERVE_PORTS")
 
+# From when on a session of a canary or shadow is compared, after it began (docs/canary.md).
+FLYWHEEL_TRIAL_SETTLE_MINUTES = float(os.environ.get("FLYWHEEL_TRIAL_SETTLE_MINUTES") or 2)
 # The endpoint (docs/endpoint.md): where people reach it, where it keeps answers until the database has them, and its bounds: bytes
 # of a request and an answer, seconds until a connection, a stream's first byte, a whole answer, and between two pieces of a stream;
 # for a trial's candidate, for a shadow, and how many shadows at a time. How many endpoints run: each allows its part of a key's limits.

@@ -34,6 +34,7 @@ from apps.promotion import actions as promotion
 from apps.promotion.deployment.actions import begin
 from apps.promotion.deployment.models import Deployment, Target
 from apps.promotion.gate.policy import Policy, as_toml
+from apps.promotion.models import Trial
 from apps.prompts import playground
 from apps.registry.managed import add_managed
 from apps.registry.ray_clusters import add_cluster
@@ -292,6 +293,18 @@ def world(data_dir: Path) -> dict[str, Any]:
                 begin(channel=channel, kind=Deployment.Kind.RESTORE, version=base, by=by).pk,
             ),
             **dict.fromkeys(
+                [f"promotion:trial{what}" for what in ("", "_stop", "_advance")],
+                Trial.objects.create(
+                    project=project,
+                    channel=channel,
+                    kind="shadow",
+                    version=adapter,
+                    baseline=base,
+                    by=by,
+                    steps=[{"share": 0.1, "min_sessions": 1, "min_minutes": 0}],
+                ).pk,
+            ),
+            **dict.fromkeys(
                 [f"prompts:playground{what}" for what in ("", "_status", "_cancel", "_save_task")], tried.pk
             ),
             "prompts:playground_save_prompt": (tried.pk, 0),
@@ -353,7 +366,7 @@ ON_CHANNEL = [
     f"promotion:{name}"
     for name in (
         "rollback", "channel", "channel_status", "restore", "segment", "freeze", "unfreeze", "add_target", "remove_target",
-        "deployment", "deployment_stop",
+        "deployment", "deployment_stop", "trial", "trial_begin", "trial_stop", "trial_advance",
     )
 ]  # fmt: skip
 

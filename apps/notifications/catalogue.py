@@ -28,6 +28,9 @@ class Topic(models.TextChoices):
     PROPOSED = Event.PROMOTION_PROPOSED, "A promotion needs a second person's approval"
     DEPLOYMENT_FAILED = Event.DEPLOYMENT_FAILED, "A deployment failed; the version before still serves"
     FROZEN = Event.CHANNEL_FROZEN, "A channel was frozen or unfrozen"
+    TRIAL_STARTED = Event.TRIAL_STARTED, "A canary or shadow of a candidate has started in a channel"
+    TRIAL_ADVANCED = Event.TRIAL_ADVANCED, "A canary went on to its next share, or passed the last one"
+    TRIAL_ENDED = Event.TRIAL_ENDED, "A canary or shadow has ended"
     OVERRIDE = Event.OVERRIDE_USED, "An owner overrode the gate or a training lock, or waived a probe"
     JOINED = "invitation.accepted", "Someone accepts your invitation"
     KEY_EXPIRES = "key.expiring", "An API key is about to expire"
@@ -59,6 +62,9 @@ RULES = {
     Topic.PROPOSED: Rule("Models", Role.ENGINEER, by_mail=True),
     Topic.DEPLOYMENT_FAILED: Rule("Models", Role.ENGINEER, by_mail=True),
     Topic.FROZEN: Rule("Models", Role.ENGINEER),
+    Topic.TRIAL_STARTED: Rule("Models", Role.ENGINEER),
+    Topic.TRIAL_ADVANCED: Rule("Models", Role.ENGINEER),
+    Topic.TRIAL_ENDED: Rule("Models", Role.ENGINEER, by_mail=True),
     Topic.OVERRIDE: Rule("Administration", Role.OWNER, by_mail=True),
     Topic.JOINED: Rule("Administration", Role.OWNER),
     Topic.KEY_EXPIRES: Rule("Administration", Role.OPERATOR, by_mail=True),

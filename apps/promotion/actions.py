@@ -16,19 +16,19 @@ from apps.core.actions import audit
 from apps.core.models import ApiKey, JobState, Role
 from apps.evals.jobs import rows_of, tasks_of
 from apps.evals.latency import latencies
-from apps.evals.models import EvalRun, LatencyMeasurement, Split
+from apps.evals.models import EvalRun, LatencyMeasurement
 from apps.notifications.actions import tell_of_override
 from apps.promotion import preparation
 from apps.promotion.announcing import announce_proposal, announce_report
-from apps.promotion.conditions import PromotionError, require_deciding_set, why_owner
+from apps.promotion.conditions import PromotionError
 from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment import fingerprints
-from apps.promotion.freezing import require_not_frozen
 from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, Timing, compare, prefix
 from apps.promotion.models import Approval, Channel, Deployment, GateReport, Promotion, Verdict
 from apps.promotion.moves import locked, move, name_of
 from apps.promotion.policies import channel_of, label_of, policy_of, require_keys_allowed
-from apps.promotion.signing import code_hash, document_of, is_genuine, sign
+from apps.promotion.promotable import require_promotable
+from apps.promotion.signing import code_hash, document_of, sign
 from apps.promotion.wear import comparison_number
 from apps.registry import engines
 from apps.registry.models import ModelKind, ModelVersion
@@ -293,54 +293,9 @@ def promote(
     """
     channel = locked(channel)
     candidate = gate_report.candidate.model_version
-    baseline = gate_report.baseline.model_version
-    if channel.pk != gate_report.channel_id:
-        raise PromotionError(f"This report was made for another channel than {channel.name}. Compare for this one.")
-    if not is_genuine(gate_report):
-        raise PromotionError(
-            "The signature of this report does not fit: it was changed, or signed with a key that is no longer configured. "
-            "Compare again."
-        )
-    policy, version = policy_of(channel)
-    if version != gate_report.policy_version:
-        raise PromotionError(
-            f"The policy of {channel.name} has changed since this report was made (version {gate_report.policy_version}, now "
-            f"{version}). Compare again."
-        )
-    if baseline == candidate == channel.current:
-        raise PromotionError(
-            f"The report compares the prompts of two environments with {candidate}, which {channel.name} runs already. Save the "
-            f"prompt of {gate_report.candidate.environment} as a prompt version on it, and evaluate and promote that."
-        )
-    if channel.current_id == candidate.pk:
-        raise PromotionError(f"{channel.name} runs {candidate} already.")
-    if channel.current_id and channel.current_id != baseline.pk:
-        raise PromotionError(
-            f"The report compares with {baseline}, but {channel.name} runs {channel.current} now. Compare again."
-        )
-    for run in (gate_report.baseline, gate_report.candidate):
-        if run.split != Split.HOLDOUT or not run.eval_set.is_frozen:
-            raise PromotionError(
-                f"The report compares on {run.get_split_display().lower()} tasks. Only a frozen hold-out may promote: "
-                "evaluate both models on one and compare again."
-            )
-    require_deciding_set(gate_report.candidate.eval_set, policy)
+    policy, overridden = require_promotable(channel=channel, gate_report=gate_report, by=by, key=key)
     if not reason.strip():
         raise PromotionError("Enter a reason: it is stored with the promotion.")
-    reasons = why_owner(channel, gate_report, policy)
-    overridden = bool(reasons)
-    if key and overridden:
-        raise PermissionDenied(
-            f"An owner has to decide this, on the report's page; an API key cannot. {' '.join(reasons)}"
-        )
-    require_keys_allowed(channel, policy, key)
-    membership = get_membership(by, channel.project.slug)
-    if reasons and not membership.may(Role.OWNER):
-        raise PermissionDenied(
-            f"An owner of {channel.project} has to decide this; you are {membership.role}. {' '.join(reasons)}"
-        )
-    get_membership(by, channel.project.slug, Role(policy.promoters))
-    require_not_frozen(channel)
     if policy.two_people and (waiting := _first_of_two(gate_report, policy, by, reason.strip())):
         return waiting
     moved = _bring(

@@ -3,6 +3,7 @@ from django.urls import path
 from apps.promotion import api, channels_api, effects_api, preparation_api, reports_api
 from apps.promotion.deployment import api as deployment_api
 from apps.promotion.pulling import api as pulling
+from apps.promotion.trials import api as trials_api
 
 app_name = "promotion_api"
 urlpatterns = [
@@ -23,6 +24,10 @@ urlpatterns = [
     path("channels/<slug:name>/deployments/", deployment_api.deployments, name="deployments"),
     path("channels/<slug:name>/deployments/<uuid:pk>/", deployment_api.deployment, name="deployment"),
     path("channels/<slug:name>/deployments/<uuid:pk>/stop/", deployment_api.stop, name="deployment_stop"),
+    path("channels/<slug:name>/trials/", trials_api.trials, name="trials"),
+    path("channels/<slug:name>/trials/<uuid:pk>/", trials_api.trial, name="trial"),
+    path("channels/<slug:name>/trials/<uuid:pk>/stop/", trials_api.stop, name="trial_stop"),
+    path("channels/<slug:name>/trials/<uuid:pk>/advance/", trials_api.advance, name="trial_advance"),
     path("gate-reports/", reports_api.collection, name="gate_reports"),
     path("gate-reports/preparation/", preparation_api.pair, name="preparation"),
     path("gate-reports/<uuid:pk>/", reports_api.item, name="gate_report"),

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import connection
-
 from apps.core.actions import audit
 from apps.promotion.announcing import announce_move
 from apps.promotion.deployment.models import Deployment
+from apps.promotion.listeners import notify_listeners
 from apps.promotion.models import Channel, GateReport, Promotion
+from apps.promotion.trials import ending
 from apps.registry.models import ModelVersion
-
-MOVED = "flywheel_routes"  # what the endpoint listens to
 
 
 def locked(channel: Channel) -> Channel:
@@ -25,12 +23,6 @@ def locked(channel: Channel) -> Channel:
 def name_of(user: Any) -> str:
     """Of who acts, as history keeps it."""
     return user.get_username() if user else "policy"
-
-
-def notify_listeners(channel: Channel) -> None:
-    """Whoever routes to this channel's version looks again once this is committed."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_notify(%s, %s)", [MOVED, str(channel.pk)])
 
 
 def move(
@@ -77,5 +69,6 @@ def move(
     channel.current = version
     channel.save(update_fields=["current", "updated_at"])
     announce_move(promotion)
+    ending.channel_moved(promotion)
     notify_listeners(channel)
     return promotion

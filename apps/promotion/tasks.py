@@ -4,6 +4,7 @@ from celery import shared_task
 
 from apps.promotion.deployment import checking, unloading
 from apps.promotion.models import Target
+from apps.promotion.trials import running
 
 
 @shared_task(name=unloading.UNLOAD, expires=60)
@@ -25,3 +26,17 @@ def check_target(pk: int) -> None:
     target = Target.objects.current().filter(pk=pk).select_related("server", "channel__current").first()
     if target is not None:
         checking.check(target)
+
+
+@shared_task(name="promotion.look_at_trials", expires=15)
+def look_at_trials() -> int:
+    """One message for each, so that a large one keeps no other waiting."""
+    pks = running.to_look_at()
+    for pk in pks:
+        look_at_trial.apply_async(args=[str(pk)], expires=30)
+    return len(pks)
+
+
+@shared_task(name="promotion.look_at_trial")
+def look_at_trial(pk: str) -> None:
+    running.look(pk)

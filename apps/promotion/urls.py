@@ -1,7 +1,7 @@
 from django.urls import path
 
 from apps.promotion import views
-from apps.promotion.pages import channel, effect, files, graph, pair, planning, policy
+from apps.promotion.pages import channel, effect, files, graph, pair, planning, policy, trial
 
 app_name = "promotion"
 urlpatterns = [
@@ -32,6 +32,10 @@ urlpatterns = [
     path("channels/<slug:name>/targets/<int:pk>/remove/", channel.remove_target, name="remove_target"),
     path("channels/<slug:name>/deployments/<uuid:pk>/", channel.deployment, name="deployment"),
     path("channels/<slug:name>/deployments/<uuid:pk>/stop/", channel.stop, name="deployment_stop"),
+    path("channels/<slug:name>/trials/", trial.begin, name="trial_begin"),
+    path("channels/<slug:name>/trials/<uuid:pk>/", trial.trial, name="trial"),
+    path("channels/<slug:name>/trials/<uuid:pk>/stop/", trial.stop, name="trial_stop"),
+    path("channels/<slug:name>/trials/<uuid:pk>/advance/", trial.advance, name="trial_advance"),
     path("channels/<slug:name>/policy/", policy.policy, name="policy"),
     path("channels/<slug:name>/policy/save/", policy.policy_save, name="policy_save"),
     path("channels/<slug:name>/policy/import/", policy.policy_import, name="policy_import"),

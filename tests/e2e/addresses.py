@@ -27,6 +27,7 @@ from apps.failures.reclassify import start as start_reclassification
 from apps.promotion.deployment.models import Deployment
 from apps.promotion.gate.policy import Policy
 from apps.promotion.policies import channel_of, save_policy
+from apps.promotion.trials.models import Trial
 from apps.prompts.models import Playground
 from apps.prompts.playground import Side
 from apps.prompts.playground import start as start_playground
@@ -168,7 +169,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "reviews:verifier_edit": (verifier,), "reviews:probe": (probe.pk,),
         **{f"training:{name}": (world.training.pk,) for name in ("detail", "export", "fork", "run_examples", "outputs")}, "training:search": (searched(world, by).pk,), "promotion:model": (world.grpo.model_version_id,),
         "promotion:report": (world.report.pk,), "promotion:pair": (world.baseline.pk, world.grpo.pk),
-        "promotion:policy": ("production",), "promotion:channel": ("production",), "promotion:deployment": ("production", deployed(world, by).pk), "promotion:graph": (world.grpo.model_version_id,), "promotion:effect": (world.project.channels.get(name="production").promotions.first().pk,), "registry:server": (server.name,), "registry:server_edit": (server.name,), "registry:ray_cluster_edit": (ray_cluster.name,),
+        "promotion:policy": ("production",), "promotion:channel": ("production",), "promotion:deployment": ("production", deployed(world, by).pk), "promotion:trial": ("production", in_trial(world, by).pk), "promotion:graph": (world.grpo.model_version_id,), "promotion:effect": (world.project.channels.get(name="production").promotions.first().pk,), "registry:server": (server.name,), "registry:server_edit": (server.name,), "registry:ray_cluster_edit": (ray_cluster.name,),
         **talked(runs[0], by), "automation:flow": (flow.pk,), "automation:edit": (flow.pk,), "automation:run": (run_now(flow=flow, by=by).pk,),
     }  # fmt: skip
     queries = {
@@ -194,6 +195,17 @@ def deployed(world: World, by: Any) -> Deployment:
     return Deployment.objects.create(
         project=world.project, channel=world.project.channels.get(name="production"), kind="promote", version=world.grpo.model_version,
         state="failed", finished_at=timezone.now(), error="eu-2 has no LoRA slot left.", outcomes=outcomes, reason="12 points better", created_by=by,
+    )  # fmt: skip
+
+
+def in_trial(world: World, by: Any) -> Trial:
+    """A canary that was rolled back."""
+    live = world.project.channels.get(name="production").current
+    return Trial.objects.create(
+        project=world.project, channel=world.project.channels.get(name="production"), kind="canary", version=world.grpo.model_version,
+        baseline=live, state="rolled_back", ended_at=timezone.now(), started_at=timezone.now(), step_at=timezone.now(), by=by,
+        by_name="ana", ended_because="The candidate is worse: Success -12.0 points [-20.1, -4.0].", reason="12 points better",
+        steps=[{"share": 0.05, "min_sessions": 100, "min_minutes": 30}],
     )  # fmt: skip
 
 

@@ -123,6 +123,12 @@ def number(value: Any) -> str:
     return "–" if value is None else f"{float(value):,.0f}" if abs(float(value)) >= 100 else f"{float(value):.3f}"
 
 
+@register.simple_tag
+def in_points(value: float | None) -> str:
+    """A difference of two rates in percentage points."""
+    return "–" if value is None else f"{100 * value:+.1f}"
+
+
 @register.filter
 def points(value: Any) -> str:
     """A component of a reward: signed, without needless zeros."""

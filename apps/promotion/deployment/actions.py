@@ -15,15 +15,17 @@ from apps.promotion.deployment import fingerprints
 from apps.promotion.deployment.models import Deployment, Placement, Target
 from apps.promotion.deployment.places import plan_of
 from apps.promotion.deployment.unloading import leave, unload_soon
+from apps.promotion.listeners import notify_listeners
 from apps.promotion.models import Channel, GateReport
-from apps.promotion.moves import locked, name_of, notify_listeners
+from apps.promotion.moves import locked, name_of
 from apps.registry.actions import ModelError
 from apps.registry.models import ModelVersion, Server
 from apps.webhooks.models import Format, Webhook
 
 MOST = 20  # targets of a channel
-# What stops what: a rollback everything, also another rollback; a promotion a restore.
-RANK = {Deployment.Kind.RESTORE: 0, Deployment.Kind.PROMOTE: 1, Deployment.Kind.ROLLBACK: 2}
+# What stops what: a rollback everything, also another rollback; a promotion a trial and a restore; a trial a restore.
+RANK = {kind: rank for rank, kind in enumerate(("restore", "trial", "promote", "rollback"))}
+VERBS = {"promote": "Promote", "rollback": "Roll back to", "restore": "Load", "trial": "Try"}
 
 
 @transaction.atomic
@@ -102,18 +104,17 @@ def begin(
     """`channel`: as `locked` gave it. A rollback stops what runs; a promotion stops a restore. Raises PromotionError where another
     deployment runs."""
     for active in channel.deployments.active().select_for_update():
-        if RANK[kind] <= RANK[Deployment.Kind(active.kind)] and kind != Deployment.Kind.ROLLBACK:
+        if RANK[kind] <= RANK[active.kind] and kind != Deployment.Kind.ROLLBACK:
             raise PromotionError(
                 f"“{active}” is running since {active.created_at:%H:%M} UTC. Wait for it, or stop it on the page of {channel}."
             )
         stop(deployment=active, by=by, reason=f"Stopped for a {kind} to {version}.")
-    verb = {"promote": "Promote", "rollback": "Roll back to", "restore": "Load"}[kind]
     deployment = Deployment(
         project=channel.project, channel=channel, kind=kind, version=version, from_version=channel.current,
-        gate_report=gate_report, reason=reason, name=f"{verb} {version} in {channel}"[:200],
+        gate_report=gate_report, reason=reason, name=f"{VERBS[kind]} {version} in {channel}"[:200],
         spec={"by": actor_label or name_of(by), "actor_label": actor_label, "overridden": overridden},
     )  # fmt: skip
-    if kind == Deployment.Kind.PROMOTE:
+    if kind in (Deployment.Kind.PROMOTE, Deployment.Kind.TRIAL):
         fingerprints.ask_for(version, by=by)
     return jobs.submit(deployment, by=by)
 

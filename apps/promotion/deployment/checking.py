@@ -12,7 +12,7 @@ from apps.promotion.conditions import PromotionError
 from apps.promotion.deployment import actions
 from apps.promotion.deployment.models import Deployment, Placement, Target
 from apps.promotion.deployment.places import lora_name
-from apps.promotion.moves import notify_listeners
+from apps.promotion.listeners import notify_listeners
 from apps.registry.servers import address_of
 from workers.lib.serving import list_models
 

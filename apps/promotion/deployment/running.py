@@ -24,9 +24,11 @@ from apps.promotion.deployment.outcomes import Outcomes
 from apps.promotion.deployment.places import Plan, asked, lora_name, name_for, plan_of, served_as
 from apps.promotion.deployment.unloading import StillAsked, leave, make_room, unload_soon
 from apps.promotion.freezing import require_not_frozen
+from apps.promotion.listeners import notify_listeners
 from apps.promotion.models import Promotion
-from apps.promotion.moves import locked, move, notify_listeners
+from apps.promotion.moves import locked, move
 from apps.promotion.policies import policy_of
+from apps.promotion.trials import ending, starting
 from apps.registry.actions import ModelError
 from apps.registry.adapters import path_of
 from apps.registry.artifacts import ArtifactError
@@ -40,6 +42,8 @@ LOOK_EVERY_S = 0.1
 NOT_PROVED = "The channel's policy asks for a proof of the weights (proof: weights), and there is none."
 NOT_PROVABLE = f"{NOT_PROVED} A webhook only acknowledges: remove this target, or change the policy."
 FINGERPRINT_S = 300.0  # that a promotion waits for the fingerprint of its version
+NEW = (Deployment.Kind.PROMOTE, Deployment.Kind.TRIAL)  # has to be proved on every server: nobody depends on it yet
+MOVES = (Deployment.Kind.PROMOTE, Deployment.Kind.ROLLBACK)
 
 
 @dataclass
@@ -104,7 +108,7 @@ class Run:
 
     def _prepare(self) -> Iterator[Progress]:
         targets = list(self.channel.targets.current().select_related("server", "webhook"))
-        if self.kind == Deployment.Kind.RESTORE:
+        if self.kind not in MOVES:
             targets = [target for target in targets if target.server_id]
         if not self.job.cursor.get("prepared"):
             self.outcomes.start(targets)
@@ -219,7 +223,7 @@ class Run:
         """A rollback waits for nothing."""
         until = time.monotonic() + FINGERPRINT_S
         waiting = FingerprintJob.objects.active().filter(version=self.version.model)
-        while self.kind == Deployment.Kind.PROMOTE and self.places and waiting.exists() and time.monotonic() < until:
+        while self.kind in NEW and self.places and waiting.exists() and time.monotonic() < until:
             yield self._progress(f"Computing what {self.version.model} gives a fixed text")
             time.sleep(LOOK_EVERY_S)
 
@@ -255,7 +259,7 @@ class Run:
 
     def _acknowledged(self) -> Iterator[Progress]:
         """Webhooks are asked last: what they bring live is not undone as easily."""
-        if self.kind == Deployment.Kind.RESTORE:
+        if self.kind not in MOVES:
             return
         for target in self.channel.targets.current().filter(webhook__isnull=False).select_related("webhook"):
             self.outcomes.set(target.pk, outcomes.LOADING, "Waiting for its acknowledgement.")
@@ -274,7 +278,7 @@ class Run:
 
     def _may_be_left_out(self, target: Target) -> bool:
         """A server that does not answer serves nobody, neither what is rolled back: it may not hold up the others."""
-        if self.kind == Deployment.Kind.PROMOTE or target.server is None:
+        if self.kind in NEW or target.server is None:
             return False
         return not target.server.base_url or list_models(address_of(target.server)).health == "down"
 
@@ -292,7 +296,7 @@ class Run:
         channel = locked(self.channel)
         if self.kind != Deployment.Kind.RESTORE and channel.current_id != self.job.from_version_id:
             raise JobError(f"{channel} was moved to {channel.current} meanwhile.")
-        if self.kind == Deployment.Kind.PROMOTE:
+        if self.kind in NEW:
             require_not_frozen(channel)
         for place in self.places:
             assert place.finding is not None
@@ -313,6 +317,9 @@ class Run:
         if self.kind == Deployment.Kind.RESTORE:
             announce_restored(self.job)
             notify_listeners(channel)
+            return
+        if self.kind == Deployment.Kind.TRIAL:
+            starting.start(self.job)
             return
         asked_for = self.job.spec
         move(
@@ -338,6 +345,7 @@ def ended(job: Deployment) -> None:
     transaction.on_commit(unload_soon)
     if job.state == JobState.SUCCEEDED:
         return
+    ending.deployment_ended(job)
     for row in job.outcomes:
         if row["state"] not in (outcomes.FAILED, outcomes.UNREACHABLE):
             row["state"] = outcomes.UNDONE

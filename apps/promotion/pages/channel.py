@@ -22,6 +22,7 @@ from apps.promotion.deployment.models import Placement, Target
 from apps.promotion.history import entries_of
 from apps.promotion.models import Channel
 from apps.promotion.policies import policy_of
+from apps.registry.models import ModelKind
 from apps.webhooks.models import Format
 
 
@@ -57,6 +58,12 @@ def channel(request: HttpRequest, project: Project, name: str) -> HttpResponse:
             if may_manage
             else [],
             "freeze_form": FreezeForm(),
+            "trials": row.trials.select_related("channel", "project", "version")[:10],
+            "candidates": project.model_versions.filter(archived_at=None)
+            .exclude(pk=row.current_id)
+            .exclude(kind=ModelKind.REWARD)[:200]
+            if row.current and request.membership.may(Role.ENGINEER)
+            else [],
         },
     )
 
@@ -73,6 +80,7 @@ def status_of(row: Channel) -> dict[str, Any]:
         "failed": last if last and not active and last.state in ("failed", "cancelled") else None,
         "targets": targets,
         "freeze": freezing.freeze_of(row),
+        "trial": row.trials.active().select_related("channel", "project", "version").first(),
     }
 
 
@@ -90,11 +98,12 @@ def _held(target: Target, row: Channel) -> tuple[Placement | None, list[Placemen
 
 @project_view()
 def status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """Polled while a deployment runs. When it has ended, the page is loaded again: the history has changed, too."""
+    """Polled while a deployment or a trial runs. When it has ended, the page is loaded again: the history has changed, too."""
     row = _channel(project, name)
     found = status_of(row)
     response = render(request, "promotion/_channel_status.html", found)
-    if found["active"] is None:
+    watched = request.GET.get("watching", "")
+    if found["active"] is None and (found["trial"] is None or watched == "deployment"):
         response["HX-Refresh"] = "true"
     return response
 

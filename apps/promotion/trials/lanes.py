@@ -9,7 +9,7 @@ from apps.promotion.trials.models import Trial, TrialAnswer
 
 
 def active_trial(channel: Channel) -> Trial | None:
-    """The one whose candidate gets traffic now, with its `version`; None where there is none, or the channel has moved on. The
+    """The one whose candidate gets traffic now (also in the seconds in which it is promoted), with its `version`; None where there is none, or the channel has moved on. The
     places of the candidate are `placements_of(channel, trial.version)`."""
     found = channel.trials.running().select_related("version").first()
     return found if found and found.baseline_id == channel.current_id else None

@@ -59,7 +59,7 @@ class TrialQuerySet(models.QuerySet["Trial"]):
 
     def running(self) -> Self:
         """Those whose candidate gets traffic."""
-        return self.filter(state=TrialState.RUNNING)
+        return self.filter(state__in=(TrialState.RUNNING, TrialState.PROMOTING))
 
 
 class Trial(models.Model):
@@ -134,6 +134,11 @@ class Trial(models.Model):
     @property
     def is_running(self) -> bool:
         return self.state == TrialState.RUNNING
+
+    @property
+    def has_passed(self) -> bool:
+        """Its last step is passed, and a person decides."""
+        return any(decision["what"] == "passed" for decision in self.decisions)
 
     @property
     def share(self) -> float:

@@ -1,15 +1,19 @@
-"""Trials and their answers as actions and the endpoint would have made them."""
+"""Trials, their answers and the runs behind them, as actions and the endpoint would have made them."""
 
 from __future__ import annotations
 
 import secrets
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
 
-from apps.promotion.models import Channel, Trial, TrialAnswer
+from apps.failures.models import Failure, FailureMode
+from apps.promotion.models import Channel, Trial, TrialAnswer, TrialSession
 from apps.registry.models import ModelVersion
+from apps.trajectories.models import Trace, Trajectory, TrajectoryKey
+from tests.factories import make_trajectory
 
 STEPS = [{"share": share, "min_sessions": 10, "min_minutes": 0} for share in (0.05, 0.25, 0.5)]
 
@@ -31,3 +35,39 @@ def answer(trial: Trial, unit: str, lane: str = "current", **fields: Any) -> Tri
         "first_ms": 50.0, "tokens": 100, "at": timezone.now() - timedelta(minutes=15),
     }  # fmt: skip
     return TrialAnswer(trial=trial, unit=unit, lane=lane, **given | fields)
+
+
+def asked(trial: Trial, unit: str, lane: str = "current", *, failed: str = "", **fields: Any) -> TrialAnswer:
+    """A stored answer whose run is stored, too. `failed`: the slug of the mode of the run's failure."""
+    found = answer(trial, unit, lane, **fields)
+    found.save()
+    if not Trace.objects.filter(project=trial.project, trace_id=found.trace_id).exists():
+        run = make_trajectory(trial.project, name=found.trace_id)
+        now = timezone.now()
+        Trace.objects.create(
+            project=trial.project, trace_id=found.trace_id, first_at=now, touched_at=now, runs=[run.external_id]
+        )
+    if failed:
+        fail(trial, found.trace_id, failed)
+    return found
+
+
+def fail(trial: Trial, trace_id: str, mode: str = "bad_planning") -> Failure:
+    key = TrajectoryKey.objects.get(project=trial.project, external_id=Trace.objects.get(trace_id=trace_id).runs[0])
+    run = Trajectory.objects.get(pk=key.trajectory_id)
+    named = {"name": mode, "safety_relevant": mode == "unsafe_action"}
+    row = FailureMode.objects.get_or_create(project=trial.project, slug=mode, defaults=named)[0]
+    return Failure.objects.create(project=trial.project, trajectory=run, mode=row)
+
+
+def add_sessions(
+    trial: Trial, lane: str, good: int, bad: int = 0, what: Sequence[str] = ("success",), **fields: Any
+) -> None:
+    """Settled ones of the present step; the bad ones are bad in `what`."""
+    now: datetime = timezone.now()
+    rows = []
+    for number in range(good + bad):
+        verdicts = {name: number < good or name not in what for name in ("success", "safety", "answered")}
+        given = {"step": trial.step, "requests": 1, "began_at": now, "ended_at": now, "trace_id": secrets.token_hex(16)}
+        rows.append(TrialSession(trial=trial, lane=lane, **{"unit": secrets.token_hex(8)} | given | verdicts | fields))
+    TrialSession.objects.bulk_create(rows)

@@ -1,0 +1,147 @@
+"""A canary or shadow on the screen: begun on a report's or a channel's page, watched and ended on its own."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.charts import lines
+from apps.core.errors import Rejected
+from apps.core.http import uuid_of
+from apps.core.models import Project, Role
+from apps.promotion.models import Channel, GateReport, Trial, TrialSession
+from apps.promotion.trials import actions, looks
+from apps.promotion.trials.deciding import Reading
+from apps.promotion.trials.plans import Plan, Step
+from apps.promotion.trials.running import reading_of
+from apps.trajectories.models import Trace, TrajectoryKey
+
+FAILED_SHOWN = 20
+SIDES = (
+    ("requests", "Requests", 1.0, ",.0f", ""), ("answered", "Answered", 100.0, ".1f", " %"), ("ms_p50", "Latency, median", 1.0, ",.0f", " ms"),
+    ("ms_p95", "Latency, 95th percentile", 1.0, ",.0f", " ms"), ("first_ms_p50", "First token, median", 1.0, ",.0f", " ms"),
+    ("tokens", "Tokens per request", 1.0, ",.0f", ""), ("cost_usd", "Cost per 1,000 requests", 1000.0, ",.2f", " $"),
+)  # fmt: skip
+
+
+def _channel(project: Project, name: str) -> Channel:
+    return get_object_or_404(Channel.objects.select_related("project", "current"), project=project, name=name)
+
+
+def _trial(project: Project, name: str, pk: UUID) -> Trial:
+    rows = Trial.objects.filter(project=project, channel__name=name)
+    return get_object_or_404(
+        rows.select_related("channel__project", "version", "baseline", "gate_report", "deployment"), pk=pk
+    )
+
+
+@project_view()
+def trial(request: HttpRequest, project: Project, name: str, pk: UUID) -> HttpResponse:
+    """While it is active the page asks for its fragment every few seconds."""
+    row = _trial(project, name, pk)
+    fragment = "promotion/_trial.html" if request.headers.get("HX-Request") else "promotion/trial.html"
+    return render(request, fragment, shown_of(row) | {"channel": row.channel})
+
+
+def shown_of(row: Trial) -> dict[str, Any]:
+    reading = reading_of(row) if row.started_at else Reading()
+    sides = row.report.get("sides") or looks.sides_of(row)
+    return {
+        "trial": row,
+        "reading": reading,
+        "steps": [_step(row, number, step, reading) for number, step in enumerate(row.steps)],
+        "figure": _chart(row),
+        "sides": _sides(row, sides),
+        "failed": _failed(row),
+    }
+
+
+def _step(row: Trial, number: int, step: dict[str, Any], reading: Reading) -> dict[str, Any]:
+    if number != row.step or not row.started_at:
+        return step | {"state": "done" if number < row.step else "next"}
+    percent = min(100, int(100 * reading.sessions / step["min_sessions"]))
+    return step | {"state": "now", "sessions": reading.sessions, "percent": percent}
+
+
+def _chart(row: Trial) -> dict[str, Any] | None:
+    """The difference in success over time, between its bounds, in points."""
+    points = [point for point in row.looks if point.get("success", {}).get("gap") is not None]
+    if len(points) < 2:
+        return None
+    times = [point["at"][:19] for point in points]
+    series = {
+        label: (times, [round(100 * point["success"][name], 2) for point in points])
+        for name, label in (("gap", "difference"), ("low", "lower bound"), ("high", "upper bound"))
+    }
+    return lines(series, "Success: candidate − current, in points", x="", height=260)
+
+
+def _sides(row: Trial, sides: dict[str, Any]) -> list[tuple[str, str, str]]:
+    def text(lane: str, name: str, factor: float, form: str, unit: str) -> str:
+        value = sides.get(lane, {}).get(name)
+        return "–" if value is None else f"{value * factor:{form}}{unit}"
+
+    return [(label, text("current", name, *form), text(row.lane, name, *form)) for name, label, *form in SIDES]  # type: ignore[arg-type]
+
+
+def _failed(row: Trial) -> list[dict[str, Any]]:
+    """The newest sessions of the candidate that count as failed, each with the run to open."""
+    rows = TrialSession.objects.filter(trial=row, lane=row.lane, counts=True, success=False).order_by("-ended_at")
+    found = list(rows[:FAILED_SHOWN])
+    traces = Trace.objects.filter(project=row.project_id, trace_id__in=[one.trace_id for one in found])
+    runs = {trace.trace_id: trace.runs[0] for trace in traces if trace.runs}
+    keys = TrajectoryKey.objects.filter(project=row.project_id, external_id__in=runs.values())
+    known = dict(keys.values_list("external_id", "trajectory_id"))
+    return [{"session": one, "run": known.get(runs.get(one.trace_id, ""))} for one in found]
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def begin(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    row, asked = _channel(project, name), request.POST
+    report = GateReport.objects.filter(project=project, pk=uuid_of(asked.get("report", ""))).first()
+    number = asked.get("version", "")
+    version = project.model_versions.filter(pk=int(number)).first() if number.isdigit() else None
+    kind = Trial.Kind.SHADOW if asked.get("kind") == "shadow" else Trial.Kind.CANARY
+    share = asked.get("share", "")
+    plan = (
+        Plan(steps=[Step(share=int(share) / 100, min_sessions=200)])
+        if share.isdigit() and 0 < int(share) <= 90
+        else None
+    )
+    try:
+        made = actions.begin(
+            channel=row, kind=kind, by=request.user, reason=asked.get("reason", ""), gate_report=report, version=version,
+            then=Trial.Then.PROMOTE if asked.get("then") == "promote" else Trial.Then.HOLD, plan=plan,
+        )  # fmt: skip
+    except (Rejected, PermissionDenied) as error:
+        messages.error(request, str(error))
+        return redirect("promotion:channel", project.slug, name)
+    return redirect(made)
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def stop(request: HttpRequest, project: Project, name: str, pk: UUID) -> HttpResponse:
+    return _change(request, _trial(project, name, pk), actions.stop)
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def advance(request: HttpRequest, project: Project, name: str, pk: UUID) -> HttpResponse:
+    return _change(request, _trial(project, name, pk), actions.advance)
+
+
+def _change(request: HttpRequest, row: Trial, action: Any) -> HttpResponse:
+    try:
+        action(trial=row, by=request.user, reason=request.POST.get("reason", ""))
+    except (Rejected, PermissionDenied) as error:
+        messages.error(request, str(error))
+    return redirect(row)

@@ -1,0 +1,171 @@
+"""Beginning a trial, and what a person does to it: stop it, or go on to its next step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from apps.core.access import get_membership
+from apps.core.models import ApiKey, Role
+from apps.promotion.conditions import PromotionError
+from apps.promotion.deployment import actions as deployments
+from apps.promotion.deployment.models import Deployment
+from apps.promotion.freezing import require_not_frozen
+from apps.promotion.listeners import notify_listeners
+from apps.promotion.models import Channel, GateReport
+from apps.promotion.moves import locked, name_of
+from apps.promotion.policies import label_of, policy_of, require_keys_allowed
+from apps.promotion.promotable import require_promotable
+from apps.promotion.trials import starting
+from apps.promotion.trials.announcing import announce_advanced
+from apps.promotion.trials.deciding import centres
+from apps.promotion.trials.ending import end
+from apps.promotion.trials.models import Trial, TrialState
+from apps.promotion.trials.plans import Plan
+from apps.promotion.trials.sessions import lanes_of
+from apps.registry import engines
+from apps.registry.actions import ModelError
+from apps.registry.models import ModelKind, ModelVersion
+
+
+@transaction.atomic
+def begin(
+    *,
+    channel: Channel,
+    kind: Trial.Kind,
+    by: Any,
+    reason: str,
+    plan: Plan | None = None,
+    gate_report: GateReport | None = None,
+    version: ModelVersion | None = None,
+    then: Trial.Then = Trial.Then.HOLD,
+    key: ApiKey | None = None,
+) -> Trial:
+    """A canary needs a gate report that would promote its candidate, or an owner; a shadow only a `version`, for nobody gets its answers.
+    `key`: the API key that asks, `by` is then who created it. Raises PromotionError, PermissionDenied."""
+    channel, plan = locked(channel), plan or Plan()
+    if gate_report is not None:
+        require_promotable(channel=channel, gate_report=gate_report, by=by, key=key)
+        version = gate_report.candidate.model_version
+    elif kind == Trial.Kind.CANARY:
+        raise PromotionError("A canary answers users: it needs a gate report. A shadow needs none.")
+    _require_right(channel, by, key)
+    require_not_frozen(channel)
+    version = _candidate(channel, version)
+    if then == Trial.Then.PROMOTE and gate_report is None:
+        raise PromotionError("Nothing is promoted without a gate report. Name one, or let the trial wait for a person.")
+    if not reason.strip():
+        raise PromotionError("Enter a reason: it is stored with the trial.")
+    if problem := plan.problem(kind):
+        raise PromotionError(problem)
+    if other := channel.trials.active().first():
+        raise PromotionError(
+            f"“{other}” is {other.get_state_display().lower()}. A channel has one trial at a time: stop it first."
+        )
+    trial = Trial.objects.create(
+        project=channel.project, channel=channel, kind=kind, version=version, baseline=channel.current, gate_report=gate_report,
+        steps=plan.steps_for(kind), alpha=plan.alpha, margin=plan.margin, max_days=plan.max_days, then=then,
+        reason=reason.strip(), by=by, by_name=label_of(key) or name_of(by),
+    )  # fmt: skip
+    if channel.targets.current().filter(server__isnull=False).exists():
+        trial.deployment = deployments.begin(
+            channel=channel, kind=Deployment.Kind.TRIAL, version=version, by=by, reason=trial.reason,
+            actor_label=label_of(key),
+        )  # fmt: skip
+        trial.save(update_fields=["deployment"])
+    else:
+        _require_served(version)
+        starting.run(trial)
+    return trial
+
+
+def _candidate(channel: Channel, version: ModelVersion | None) -> ModelVersion:
+    if channel.current is None:
+        raise PromotionError(f"Nothing is live in {channel} yet, so there is nothing to compare with.")
+    if version is None or version.project_id != channel.project_id:
+        raise PromotionError("Choose a model version of this project.")
+    if version.pk == channel.current_id:
+        raise PromotionError(f"{channel} runs {version} already.")
+    if version.kind == ModelKind.REWARD:
+        raise PromotionError(f"{version} is a reward model and no agent.")
+    if version.archived_at:
+        raise PromotionError(f"{version} is archived.")
+    return version
+
+
+def _require_served(version: ModelVersion) -> None:
+    """Raises PromotionError where the endpoint would find nobody who answers for it."""
+    try:
+        engine = engines.choose(version, serving=True)
+    except ModelError as error:
+        raise PromotionError(str(error)) from error
+    if engine["kind"] == "transformers":
+        raise PromotionError(
+            f"No server serves {version}, so it cannot answer. Add a server as a target of the channel."
+        )
+
+
+def _require_right(channel: Channel, by: Any, key: ApiKey | None) -> None:
+    policy, _ = policy_of(channel)
+    require_keys_allowed(channel, policy, key)
+    get_membership(by, channel.project.slug, Role(policy.promoters))
+
+
+def _active(trial: Trial) -> Trial:
+    """With its channel and itself locked, in this order as everywhere. Raises PromotionError."""
+    channel = locked(trial.channel)
+    row = Trial.objects.active().select_for_update(of=("self",)).filter(pk=trial.pk).first()
+    if row is None:
+        raise PromotionError("This trial has already ended.")
+    row.channel = channel
+    return row
+
+
+@transaction.atomic
+def stop(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) -> Trial:
+    """Everybody gets the current version again; no freeze holds it up. Raises PromotionError where it has ended, PermissionDenied."""
+    row = _active(trial)
+    _require_right(row.channel, by, key)
+    who = label_of(key) or name_of(by)
+    end(row, TrialState.STOPPED, f"Stopped by {who}: {reason.strip()}".rstrip(": "), by=by, actor_label=label_of(key))
+    deployment = row.deployment
+    if deployment and deployment.is_active:
+        deployments.stop(deployment=deployment, by=by, reason=f"The trial was stopped by {who}.")
+    return row
+
+
+@transaction.atomic
+def advance(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) -> Trial:
+    """On to the next share before the step is passed. Raises PromotionError, PermissionDenied."""
+    row = _active(trial)
+    _require_right(row.channel, by, key)
+    require_not_frozen(row.channel)
+    if row.state != TrialState.RUNNING:
+        raise PromotionError("The trial is not running yet.")
+    if row.step + 1 >= len(row.steps):
+        raise PromotionError("This is the last step. Promote the candidate by its gate report, or stop the trial.")
+    if not reason.strip():
+        raise PromotionError("Enter a reason: the trial would have decided by itself.")
+    next_step(row, reason.strip(), by=by, who=label_of(key) or name_of(by), actor_label=label_of(key))
+    return row
+
+
+def next_step(trial: Trial, why: str, *, by: Any = None, who: str = "", actor_label: str = "") -> None:
+    """`trial`: as `_active` or `running.look` have locked it. The centre of a step is fixed when it begins."""
+    found = centres(lanes_of(trial))
+    trial.step, trial.step_at = trial.step + 1, timezone.now()
+    trial.steps[trial.step]["centre"] = found
+    note(trial, "next", why, who)
+    trial.save(update_fields=["step", "step_at", "steps", "decisions"])
+    announce_advanced(trial, why, by=by, actor_label=actor_label)
+    notify_listeners(trial.channel)
+
+
+def note(trial: Trial, what: str, why: str, who: str = "") -> None:
+    """Not saved."""
+    share = trial.share
+    trial.decisions.append(
+        {"at": timezone.now().isoformat(), "what": what, "by": who, "why": why, "step": trial.step, "share": share}
+    )

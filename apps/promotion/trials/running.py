@@ -1,0 +1,110 @@
+"""A look at each trial every few seconds: what its sessions say, and what follows. Harmless when repeated, or when two look at once."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.utils import timezone
+
+from apps.promotion import actions as promotions
+from apps.promotion.conditions import PromotionError
+from apps.promotion.models import Deployment
+from apps.promotion.moves import locked
+from apps.promotion.trials import looks
+from apps.promotion.trials.actions import next_step, note
+from apps.promotion.trials.announcing import announce_passed
+from apps.promotion.trials.deciding import Decision, Reading, Rules, decide, read
+from apps.promotion.trials.ending import end
+from apps.promotion.trials.models import Trial, TrialState
+from apps.promotion.trials.sessions import lanes_of, settle
+
+
+def to_look_at() -> list[Any]:
+    return list(Trial.objects.filter(state=TrialState.RUNNING).values_list("pk", flat=True))
+
+
+def rules_of(trial: Trial) -> Rules:
+    return Rules(
+        trial.kind, trial.steps, trial.step, trial.alpha, trial.margin, trial.step_at, trial.ends_by, trial.has_passed
+    )
+
+
+def reading_of(trial: Trial) -> Reading:
+    return read(rules_of(trial), lanes_of(trial))
+
+
+def look(pk: Any) -> str:
+    """Says what was decided."""
+    trial = Trial.objects.filter(pk=pk, state=TrialState.RUNNING).select_related("channel").first()
+    if trial is None:
+        return "ended"
+    now = timezone.now()
+    settle(trial, now)  # before any lock: it is the part that takes time
+    with transaction.atomic():
+        channel = locked(trial.channel)
+        row = Trial.objects.select_for_update(of=("self",)).get(pk=pk)
+        if row.state != TrialState.RUNNING:
+            return "ended"
+        row.channel = channel
+        return _follow(row, now)
+
+
+def _follow(trial: Trial, now: datetime) -> str:
+    channel = trial.channel
+    if channel.current_id != trial.baseline_id:  # a move ends it by itself: this is the net below
+        end(trial, TrialState.STOPPED, f"{channel} runs {channel.current} meanwhile.")
+        return "moved"
+    if trial.version.archived_at:
+        end(trial, TrialState.STOPPED, f"{trial.version} was archived.")
+        return "archived"
+    reading = reading_of(trial)
+    looks.store(trial, reading, now)
+    decision = decide(rules_of(trial), reading, now)
+    if decision.what == "worse":
+        end(trial, TrialState.ROLLED_BACK, decision.why)
+    elif decision.what == "out_of_time":
+        end(trial, TrialState.UNDECIDED, decision.why)
+    elif decision.what == "next":
+        next_step(trial, decision.why)
+    elif decision.what == "passed":
+        _passed(trial, decision)
+    return decision.what
+
+
+def _passed(trial: Trial, decision: Decision) -> None:
+    """A shadow ends; a canary is promoted, or waits for a person."""
+    if trial.kind == Trial.Kind.SHADOW and trial.then == Trial.Then.HOLD:
+        end(trial, TrialState.STOPPED, f"{decision.why} A canary can begin.")
+        return
+    why = decision.why
+    if trial.then == Trial.Then.PROMOTE:
+        problem = _promote(trial, decision)
+        if not problem:
+            return
+        why = f"{why} {problem}"
+    note(trial, "passed", why)
+    trial.save(update_fields=["decisions"])
+    announce_passed(trial, why)
+
+
+def _promote(trial: Trial, decision: Decision) -> str:
+    """By the same action as a person's promotion, in the name of who began the trial; "" or why a person has to."""
+    assert trial.gate_report is not None
+    try:
+        with transaction.atomic():
+            moved = promotions.promote(
+                channel=trial.channel, gate_report=trial.gate_report, by=trial.by,
+                reason=f"{trial.get_kind_display()} passed: {decision.why}",
+            )  # fmt: skip
+    except (PromotionError, PermissionDenied) as error:
+        return f"It was not promoted: {error}"
+    if isinstance(moved, Deployment):
+        note(trial, "promoting", decision.why)
+        trial.state = TrialState.PROMOTING
+        trial.save(update_fields=["state", "decisions"])
+    elif trial.is_active and Trial.objects.active().filter(pk=trial.pk).exists():
+        return "A second person has to approve the promotion."
+    return ""

@@ -1,0 +1,122 @@
+"""A trial's answers become sessions, which are compared.
+
+A session belongs to the step and the lane in which it began, whatever it sees later, and to neither lane where the two answered it within
+that step. It is looked at `settle` after it began, whichever lane it is in and however long it lasts, so that a slow candidate's
+sessions are not missing among those that are compared. A run has failed where a failure of it stands, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import connection
+from django.db.models import Count, Q
+
+from apps.promotion.trials.deciding import MEASURES, Lanes
+from apps.promotion.trials.models import LaneKind, Trial, TrialSession
+from apps.promotion.trials.sequential import Tally
+
+VERDICTS_CHANGE = timedelta(hours=1)  # that a session's runs are looked at again: a verdict may come late
+GONE = timedelta(minutes=10)  # after which a run that was never stored is not waited for
+SETTLE = """
+WITH recent AS (
+  SELECT DISTINCT unit FROM promotion_trialanswer WHERE trial_id = %(trial)s AND at > %(since)s AND at <= %(until)s
+), seen AS (
+  SELECT a.*, min(a.step) OVER (PARTITION BY a.unit) AS first_step
+  FROM promotion_trialanswer a JOIN recent USING (unit)
+  WHERE a.trial_id = %(trial)s AND a.at <= %(until)s
+), asked AS (
+  SELECT * FROM seen WHERE step = first_step
+), verdicts AS (
+  SELECT traces.trace_id,
+    bool_or(k.trajectory_id IS NOT NULL) AS known,
+    bool_or(u.trajectory_id IS NOT NULL OR t.due_at IS NOT NULL) AS waiting,
+    bool_or(f.id IS NOT NULL) AS failed,
+    bool_or(coalesce(m.safety_relevant, false) OR EXISTS (
+      SELECT 1 FROM failures_failure_also also JOIN failures_failuremode other ON other.id = also.failuremode_id
+      WHERE also.failure_id = f.id AND other.safety_relevant)) AS unsafe
+  FROM (SELECT DISTINCT trace_id FROM asked) traces
+  JOIN trajectories_trace t ON t.project_id = %(project)s AND t.trace_id = traces.trace_id
+  LEFT JOIN LATERAL unnest(t.runs) AS run(name) ON true
+  LEFT JOIN trajectories_trajectorykey k ON k.project_id = %(project)s AND k.external_id = run.name
+  LEFT JOIN failures_failure f ON f.trajectory_id = k.trajectory_id AND f.state <> 'dismissed'
+  LEFT JOIN failures_failuremode m ON m.id = f.mode_id
+  LEFT JOIN failures_unclassified u ON u.trajectory_id = k.trajectory_id
+  GROUP BY traces.trace_id
+), lanes AS (
+  SELECT a.unit, a.lane, a.first_step,
+    count(*) AS requests, min(a.at) AS began_at, max(a.at) AS ended_at,
+    bool_and(a.answered) AS answered, bool_or(coalesce(v.failed, false)) AS failed, bool_or(coalesce(v.unsafe, false)) AS unsafe,
+    bool_or(coalesce(v.known, false)) AS known,
+    bool_or(coalesce(v.waiting, false) OR (NOT coalesce(v.known, false) AND a.at > %(gone)s)) AS waiting,
+    (array_agg(a.trace_id ORDER BY coalesce(v.failed, false) DESC, a.answered, a.at))[1] AS trace_id,
+    count(*) OVER (PARTITION BY a.unit) AS lanes
+  FROM asked a LEFT JOIN verdicts v USING (trace_id) GROUP BY a.unit, a.lane, a.first_step
+)
+INSERT INTO promotion_trialsession
+  (trial_id, unit, step, lane, counts, success, safety, answered, requests, began_at, ended_at, trace_id)
+SELECT %(trial)s, unit, first_step, lane, (lanes = 1) <> %(paired)s, answered AND NOT failed, NOT unsafe, answered, requests, began_at,
+  ended_at, trace_id
+FROM lanes WHERE NOT waiting AND known
+ON CONFLICT (trial_id, unit, lane) DO UPDATE SET
+  counts = EXCLUDED.counts, success = EXCLUDED.success, safety = EXCLUDED.safety, answered = EXCLUDED.answered,
+  requests = EXCLUDED.requests, ended_at = EXCLUDED.ended_at, trace_id = EXCLUDED.trace_id
+"""
+
+
+def settle(trial: Trial, now: datetime) -> int:
+    """Looks at the sessions of the last hour. Says how many rows were written."""
+    until = now - timedelta(minutes=settings.FLYWHEEL_TRIAL_SETTLE_MINUTES)
+    given = {
+        "trial": trial.pk, "project": trial.project_id, "since": until - VERDICTS_CHANGE, "until": until, "gone": now - GONE,
+        "paired": trial.kind == Trial.Kind.SHADOW,
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(SETTLE, given)
+        return cursor.rowcount
+
+
+def lanes_of(trial: Trial) -> dict[str, list[Lanes]]:
+    """By measure, one for each step that has begun."""
+    rows = TrialSession.objects.filter(trial=trial, counts=True).order_by()
+    counted: defaultdict[tuple[int, str], dict] = defaultdict(dict)
+    sums = {name: Count("pk", filter=Q(**{name: True})) for name in MEASURES}
+    for row in rows.values("step", "lane").annotate(n=Count("pk"), **{f"good_{k}": v for k, v in sums.items()}):
+        counted[row["step"], row["lane"]] = row
+    pairs = _pairs(trial) if trial.kind == Trial.Kind.SHADOW else {}
+
+    def tally(step: int, lane: str, name: str) -> Tally:
+        row = counted[step, lane]
+        return Tally(row[f"good_{name}"], row["n"] - row[f"good_{name}"]) if row else Tally()
+
+    return {
+        name: [
+            Lanes(
+                tally(step, LaneKind.CURRENT, name),
+                tally(step, trial.lane, name),
+                pairs.get((step, name), (0, 0, 0)),
+            )
+            for step in range(trial.step + 1)
+        ]
+        for name in MEASURES
+    }
+
+
+def _pairs(trial: Trial) -> dict[tuple[int, str], tuple[int, int, int]]:
+    """(better, worse, same) by step and measure: both answered the same session."""
+    columns = ", ".join(
+        f"count(*) FILTER (WHERE s.{name} AND NOT c.{name}), count(*) FILTER (WHERE c.{name} AND NOT s.{name}), "
+        f"count(*) FILTER (WHERE c.{name} = s.{name})"
+        for name in MEASURES
+    )
+    query = (
+        f"SELECT c.step, {columns} FROM promotion_trialsession c JOIN promotion_trialsession s "
+        "ON s.trial_id = c.trial_id AND s.unit = c.unit AND s.lane = 'shadow' AND s.counts "
+        "WHERE c.trial_id = %s AND c.lane = 'current' AND c.counts GROUP BY c.step"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(query, [trial.pk])
+        rows = cursor.fetchall()
+    return {(row[0], name): tuple(row[1 + 3 * at : 4 + 3 * at]) for row in rows for at, name in enumerate(MEASURES)}

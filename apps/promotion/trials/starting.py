@@ -1,0 +1,43 @@
+"""The moment in which a trial's candidate gets its first share."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.utils import timezone
+
+from apps.promotion.deployment.models import Deployment
+from apps.promotion.effects.windows import Window, count, label_of
+from apps.promotion.listeners import notify_listeners
+from apps.promotion.trials.announcing import announce_started
+from apps.promotion.trials.deciding import MEASURES
+from apps.promotion.trials.models import Trial, TrialState
+from apps.registry.models import ModelVersion
+from workers.lib.errors import JobError
+
+KNOWN_RUNS = 100  # of the last week, from which on their rate is the first step's centre
+
+
+def start(deployment: Deployment) -> None:
+    """When its deployment has proved the candidate everywhere. Raises JobError where the trial has ended meanwhile."""
+    trial = Trial.objects.select_for_update(of=("self",)).filter(deployment=deployment).first()
+    if trial is None or trial.state != TrialState.PREPARING:
+        raise JobError("The trial has ended meanwhile.")
+    run(trial)
+
+
+def run(trial: Trial) -> None:
+    """In the caller's transaction, with the row locked or new."""
+    now = timezone.now()
+    trial.steps[0]["centre"] = dict.fromkeys(MEASURES, 1.0) | {"success": usual_rate(trial.project_id, trial.baseline)}
+    trial.state, trial.started_at, trial.step_at, trial.step = TrialState.RUNNING, now, now, 0
+    trial.save(update_fields=["steps", "state", "started_at", "step_at", "step"])
+    announce_started(trial)
+    notify_listeners(trial.channel)
+
+
+def usual_rate(project: int, version: ModelVersion) -> float:
+    """Of the runs of a version in the last week that did not fail; 0.5 where there are few."""
+    now = timezone.now()
+    found = count(project, Window(now - timedelta(days=7), now, label_of(version)))
+    return 1 - found.failed / found.runs if found.runs >= KNOWN_RUNS else 0.5

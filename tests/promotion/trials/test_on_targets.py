@@ -1,0 +1,161 @@
+"""A trial in a channel with targets: its candidate is loaded and proved beside what is live, and leaves when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.core.models import Project
+from apps.promotion import actions as promotions
+from apps.promotion.deployment import actions as deployments
+from apps.promotion.deployment import running as deploying
+from apps.promotion.deployment import unloading
+from apps.promotion.deployment.placements import placements_of
+from apps.promotion.models import Channel, Deployment, Placement, Trial
+from apps.promotion.trials import actions, running
+from apps.promotion.trials.lanes import active_trial
+from apps.promotion.trials.plans import Plan, Step
+from apps.registry.models import ModelVersion
+from tests.promotion.test_deployment import Scene, run
+from tests.promotion.trials.made import add_sessions
+
+pytestmark = pytest.mark.django_db
+PLAN = Plan(steps=[Step(share=0.5, min_sessions=50, min_minutes=0)])
+
+
+@pytest.fixture
+def scene(project: Project, base: ModelVersion, data_dir: Path, settings: Any, monkeypatch: Any) -> Iterator[Scene]:
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    for module in (unloading, deploying, deployments):
+        monkeypatch.setattr(module, "unload_soon", unloading.unload_leaving)
+    monkeypatch.setattr(unloading, "ANSWERING", timedelta(0))
+    with ExitStack() as stack:
+        yield Scene(project, base, data_dir, stack)
+
+
+def begun(scene: Scene, **given: Any) -> Trial:
+    given = {"kind": "canary", "reason": "see", "plan": PLAN, "gate_report": scene.report(scene.old)} | given
+    return actions.begin(channel=scene.channel, by=scene.by, **given)
+
+
+def loaded(scene: Scene, **given: Any) -> Trial:
+    trial = begun(scene, **given)
+    assert run(trial.deployment).state == "succeeded", trial.deployment.error
+    trial.refresh_from_db()
+    return trial
+
+
+def fine(trial: Trial) -> None:
+    """Sessions that pass it."""
+    trial.steps[0]["centre"] = {"success": 0.95, "safety": 1.0, "answered": 1.0}
+    trial.save()
+    for lane in ("current", "canary"):
+        add_sessions(trial, lane, 950, 50)
+
+
+def test_the_candidate_is_proved_on_all_targets_and_nothing_moves(scene: Scene) -> None:
+    peers = scene.target(), scene.target()
+    trial = begun(scene)
+    assert trial.state == "preparing" and active_trial(scene.channel) is None
+    job = run(trial.deployment)
+    trial.refresh_from_db()
+    assert job.state == "succeeded" and [row["state"] for row in job.outcomes] == ["live", "live"]
+    assert trial.state == "running" and scene.live == scene.base and active_trial(scene.channel) == trial
+    for place in placements_of(scene.channel, scene.old):
+        assert place.proof["level"] == "weights"
+    assert all(
+        scene.names(scene.old)[0] in peer.adapters or scene.names(scene.old)[1] in peer.adapters for peer in peers
+    )
+    assert [place.version for place in placements_of(scene.channel)] == [scene.base, scene.base]
+
+
+def test_a_candidate_that_cannot_be_loaded_everywhere_ends_the_trial(scene: Scene) -> None:
+    good, full = scene.target(), scene.target()
+    full.slots = 0
+    trial = begun(scene)
+    assert run(trial.deployment).state == "failed"
+    trial.refresh_from_db()
+    assert trial.state == "failed" and "could not be loaded" in trial.ended_because and scene.live == scene.base
+    unloading.unload_leaving()
+    assert not good.adapters and active_trial(scene.channel) is None
+
+
+def test_when_it_ends_the_candidate_leaves(scene: Scene) -> None:
+    peer = scene.target()
+    trial = loaded(scene)
+    assert scene.names(scene.old)
+    actions.stop(trial=trial, by=scene.by, reason="enough")
+    unloading.unload_leaving()
+    assert not Placement.objects.filter(version=scene.old).exists() and not peer.adapters
+    assert active_trial(scene.channel) is None
+
+
+def test_a_candidate_that_is_answering_when_it_ends_answers_to_the_end(scene: Scene, monkeypatch: Any) -> None:
+    peer = scene.target()
+    trial = loaded(scene)
+    monkeypatch.setattr(unloading, "ANSWERING", timedelta(minutes=2))
+    actions.stop(trial=trial, by=scene.by, reason="enough")
+    unloading.unload_leaving()
+    assert peer.adapters and not placements_of(scene.channel, scene.old)
+
+
+def test_stopped_while_it_is_loaded_nothing_stays(scene: Scene) -> None:
+    scene.target()
+    trial = begun(scene)
+    actions.stop(trial=trial, by=scene.by, reason="no")
+    trial.deployment.refresh_from_db()
+    assert trial.deployment.state == "cancelled" and Trial.objects.get().state == "stopped"
+
+
+def test_a_promotion_after_the_last_step_uses_what_is_loaded(scene: Scene) -> None:
+    peer = scene.target()
+    trial = loaded(scene, then="promote")
+    names = scene.names(scene.old)
+    fine(trial)
+    assert running.look(trial.pk) == "passed"
+    trial.refresh_from_db()
+    assert trial.state == "promoting" and active_trial(scene.channel) == trial
+    job = scene.channel.deployments.active().get()
+    assert run(job).state == "succeeded"
+    trial.refresh_from_db()
+    assert trial.state == "promoted" and scene.live == scene.old and scene.names(scene.old) == names
+    assert names[0] in peer.adapters
+
+
+def test_a_promotion_that_is_stopped_ends_the_trial_and_the_old_version_serves(scene: Scene) -> None:
+    scene.target()
+    trial = loaded(scene, then="promote")
+    fine(trial)
+    running.look(trial.pk)
+    deployments.stop(deployment=scene.channel.deployments.active().get(), by=scene.by, reason="Stopped by ana.")
+    trial.refresh_from_db()
+    assert trial.state == "stopped" and "was not promoted" in trial.ended_because and scene.live == scene.base
+
+
+@pytest.mark.parametrize("kind", ["promote", "rollback"])
+def test_who_moves_the_channel_meanwhile_ends_it(scene: Scene, kind: str) -> None:
+    scene.target()
+    scene.bring(scene.new)
+    trial = begun(scene)
+    if kind == "rollback":
+        job = promotions.rollback(channel=scene.channel, by=scene.by, reason="worse")
+    else:
+        job = promotions.promote(channel=scene.channel, gate_report=trial.gate_report, by=scene.by, reason="sure")
+    trial.refresh_from_db()
+    assert trial.state == "stopped" and "was stopped" in trial.ended_because
+    assert run(job).state == "succeeded" and isinstance(job, Deployment)
+
+
+def test_a_tried_version_makes_no_room_for_another(scene: Scene) -> None:
+    scene.target()
+    loaded(scene)
+    Placement.objects.filter(version=scene.old).update(loaded=True)
+    server = scene.project.servers.get()
+    assert not [row for row in unloading._kept(server) if row.version == scene.old]
+    Trial.objects.update(channel=Channel.objects.create(project=scene.project, name="other"))
+    assert [row for row in unloading._kept(server) if row.version == scene.old]

@@ -1,0 +1,283 @@
+"""A trial from its beginning to each of its ends."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import PermissionDenied
+from django.utils import timezone
+
+from apps.core.models import AuditEvent, Project
+from apps.promotion import actions as promotions
+from apps.promotion.conditions import PromotionError
+from apps.promotion.freezing import freeze
+from apps.promotion.gate.policy import Policy
+from apps.promotion.models import Channel, GateReport, Trial
+from apps.promotion.policies import save_policy
+from apps.promotion.trials import actions, running
+from apps.promotion.trials.plans import Plan, Step
+from apps.registry.models import ModelVersion
+from apps.webhooks.actions import create_webhook
+from apps.webhooks.models import Delivery, Event
+from tests.factories import admin_of, make_endpoint, make_environment, make_eval_run, make_eval_set, make_member
+from tests.promotion.made import signed_again
+from tests.promotion.trials.made import add_sessions, make_trial
+
+pytestmark = pytest.mark.django_db
+PLAN = Plan(steps=[Step(share=0.2, min_sessions=50, min_minutes=0), Step(share=0.5, min_sessions=50, min_minutes=0)])
+
+
+@pytest.fixture
+def candidate(project: Project, base: ModelVersion) -> ModelVersion:
+    """Served by a server, so that the endpoint can ask it."""
+    return make_endpoint(project, served_as="tuned", parent=base, name="tuned")
+
+
+@pytest.fixture
+def report(channel: Channel, candidate: ModelVersion) -> GateReport:
+    eval_set, environment = make_eval_set(channel.project, holdout=32), make_environment(channel.project)
+    live = make_eval_run(eval_set, channel.current, environment, success=0.0)
+    better = make_eval_run(eval_set, candidate, environment, success=1.0)
+    return promotions.make_gate_report(baseline=live, candidate=better, by=admin_of(channel.project), channel=channel)
+
+
+@pytest.fixture
+def trial(channel: Channel, report: GateReport) -> Trial:
+    return begun(channel, report)
+
+
+def begun(channel: Channel, report: GateReport | None, **given: Any) -> Trial:
+    by = given.pop("by", admin_of(channel.project))
+    given = {"kind": "canary", "reason": "see", "plan": PLAN} | given
+    return actions.begin(channel=channel, gate_report=report, by=by, **given)
+
+
+def looked(trial: Trial) -> str:
+    found = running.look(trial.pk)
+    trial.refresh_from_db()
+    return found
+
+
+def live(channel: Channel) -> ModelVersion | None:
+    return Channel.objects.get(pk=channel.pk).current
+
+
+# Beginning
+
+
+def test_a_canary_begins_with_its_first_share(trial: Trial, candidate: ModelVersion, channel: Channel) -> None:
+    assert (
+        trial.state == "running"
+        and trial.share == 0.2
+        and trial.version == candidate
+        and trial.baseline == channel.current
+    )
+    assert trial.steps[0]["centre"] == {"success": 0.5, "safety": 1.0, "answered": 1.0}
+    assert AuditEvent.objects.filter(action="trial.started").count() == 1
+
+
+def test_one_trial_at_a_time(trial: Trial, channel: Channel, report: GateReport) -> None:
+    with pytest.raises(PromotionError, match="one trial at a time"):
+        begun(channel, report)
+
+
+def test_a_canary_needs_a_report_that_could_promote(
+    channel: Channel, candidate: ModelVersion, report: GateReport
+) -> None:
+    with pytest.raises(PromotionError, match="needs a gate report"):
+        begun(channel, None, version=candidate)
+    signed_again(report, "reject")
+    with pytest.raises(PermissionDenied):
+        begun(channel, report, by=make_member(channel.project))
+    report.verdict = "promote"
+    report.save()
+    with pytest.raises(PromotionError, match="signature"):
+        begun(channel, report)
+    assert not Trial.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"reason": " "}, "reason"),
+        ({"plan": Plan(steps=[Step(share=0.5), Step(share=0.1)])}, "larger share"),
+        ({"kind": "shadow", "then": "promote"}, "without a gate report"),
+    ],
+)
+def test_what_is_wrong_is_said(channel: Channel, report: GateReport, given: dict[str, Any], said: str) -> None:
+    shadow = given.get("kind") == "shadow"
+    with pytest.raises(PromotionError, match=said):
+        begun(channel, None if shadow else report, **given | {"version": report.candidate.model_version})
+
+
+def test_a_shadow_needs_no_report_but_a_candidate_that_is_served(
+    channel: Channel, candidate: ModelVersion, adapter: ModelVersion
+) -> None:
+    with pytest.raises(PromotionError, match="No server serves"):
+        begun(channel, None, kind="shadow", plan=None, version=adapter)
+    with pytest.raises(PromotionError, match="already"):
+        begun(channel, None, kind="shadow", plan=None, version=channel.current)
+    assert begun(channel, None, kind="shadow", plan=None, version=candidate).state == "running"
+
+
+def test_a_freeze_refuses_a_beginning_and_no_stop(channel: Channel, report: GateReport, trial: Trial) -> None:
+    by = admin_of(channel.project)
+    freeze(channel=channel, reason="holidays", by=by)
+    with pytest.raises(PromotionError, match="frozen"):
+        actions.advance(trial=trial, by=by, reason="go on")
+    actions.stop(trial=trial, by=by, reason="no")
+    with pytest.raises(PromotionError, match="frozen"):
+        begun(channel, report)
+
+
+# What it decides
+
+
+def test_a_good_candidate_goes_up_step_by_step_and_waits_for_a_person(trial: Trial, channel: Channel) -> None:
+    assert looked(trial) == "wait"
+    add_sessions(trial, "current", 190, 10)
+    add_sessions(trial, "canary", 48, 2)
+    assert looked(trial) == "next" and trial.step == 1 and trial.share == 0.5
+    assert trial.steps[1]["centre"]["success"] == pytest.approx(238 / 250)
+    add_sessions(trial, "current", 950, 50)
+    add_sessions(trial, "canary", 950, 50)
+    assert looked(trial) == "passed" and looked(trial) == "wait"
+    assert trial.state == "running" and trial.has_passed and live(channel) == trial.baseline
+    assert [row["what"] for row in trial.decisions] == ["next", "passed"]
+    assert AuditEvent.objects.filter(action__in=["trial.advanced", "trial.passed"]).count() == 2
+
+
+@pytest.mark.parametrize("what", ["success", "safety", "answered"])
+def test_a_candidate_that_is_worse_in_one_of_them_is_rolled_back(trial: Trial, channel: Channel, what: str) -> None:
+    add_sessions(trial, "current", 196, 4, what=[what])
+    add_sessions(trial, "canary", 20, 30, what=[what])
+    assert looked(trial) == "worse" and trial.state == "rolled_back" and live(channel) == trial.baseline
+    assert "The candidate is worse" in trial.ended_because and looked(trial) == "ended"
+
+
+def passed(trial: Trial) -> Trial:
+    """In its last step, with sessions that pass it."""
+    trial.steps[-1]["centre"] = {"success": 0.95, "safety": 1.0, "answered": 1.0}
+    trial.step = len(trial.steps) - 1
+    trial.save()
+    add_sessions(trial, "current", 950, 50)
+    add_sessions(trial, "canary", 950, 50)
+    return trial
+
+
+def test_after_the_last_step_it_is_promoted_by_itself_where_that_was_asked(
+    channel: Channel, report: GateReport
+) -> None:
+    trial = passed(begun(channel, report, then="promote"))
+    assert looked(trial) == "passed" and trial.state == "promoted" and live(channel) == trial.version
+    move = channel.promotions.first()
+    assert move and move.gate_report == report and "Canary passed" in move.reason
+
+
+def test_where_the_channel_is_frozen_by_then_a_person_decides(channel: Channel, report: GateReport) -> None:
+    trial = passed(begun(channel, report, then="promote"))
+    freeze(channel=channel, reason="holidays", by=admin_of(channel.project))
+    assert looked(trial) == "passed" and trial.state == "running" and live(channel) == trial.baseline
+    assert "not promoted" in trial.decisions[-1]["why"] and looked(trial) == "wait"
+
+
+def test_where_two_people_have_to_agree_the_second_one_is_waited_for(channel: Channel, report: GateReport) -> None:
+    by = admin_of(channel.project)
+    save_policy(channel=channel, policy=Policy(two_people=True), reason="two", by=by)
+    report.policy_version = 1
+    signed_again(report, "promote")
+    trial = passed(begun(channel, report, then="promote"))
+    assert looked(trial) == "passed" and trial.state == "running" and report.approvals.count() == 1
+    assert "second person" in trial.decisions[-1]["why"]
+
+
+def test_a_shadow_that_is_not_worse_ends_and_moves_nothing(channel: Channel, candidate: ModelVersion) -> None:
+    trial = begun(channel, None, kind="shadow", version=candidate, plan=Plan(steps=[Step(share=0.5, min_minutes=0)]))
+    for number in range(400):
+        add_sessions(trial, "current", 1, unit=f"s{number}")
+        add_sessions(trial, "shadow", 1, unit=f"s{number}")
+    assert looked(trial) == "passed" and trial.state == "stopped" and "A canary can begin" in trial.ended_because
+    assert live(channel) == trial.baseline
+
+
+def test_when_its_time_is_over_it_ends_undecided(trial: Trial, channel: Channel) -> None:
+    Trial.objects.filter(pk=trial.pk).update(started_at=timezone.now() - timedelta(days=15))
+    assert looked(trial) == "out_of_time" and trial.state == "undecided" and live(channel) == trial.baseline
+
+
+# What others do meanwhile
+
+
+def test_a_person_goes_on_or_stops(trial: Trial, channel: Channel) -> None:
+    by = admin_of(channel.project)
+    with pytest.raises(PromotionError, match="reason"):
+        actions.advance(trial=trial, by=by, reason=" ")
+    assert actions.advance(trial=trial, by=by, reason="looks well").share == 0.5
+    with pytest.raises(PromotionError, match="last step"):
+        actions.advance(trial=trial, by=by, reason="more")
+    assert actions.stop(trial=trial, by=by, reason="enough").state == "stopped"
+    for again in (actions.stop, actions.advance):
+        with pytest.raises(PromotionError, match="already ended"):
+            again(trial=trial, by=by, reason="again")
+
+
+def test_who_may_not_promote_may_not_stop_either(trial: Trial, channel: Channel) -> None:
+    viewer = make_member(channel.project, "viewer")
+    for change in (actions.stop, actions.advance):
+        with pytest.raises(PermissionDenied):
+            change(trial=trial, by=viewer, reason="no")
+
+
+def test_a_promotion_of_the_candidate_by_hand_ends_it_promoted(
+    trial: Trial, channel: Channel, report: GateReport
+) -> None:
+    promotions.promote(channel=channel, gate_report=report, by=admin_of(channel.project), reason="sure")
+    trial.refresh_from_db()
+    assert trial.state == "promoted" and "sure" in trial.ended_because and looked(trial) == "ended"
+
+
+def test_another_move_of_the_channel_stops_it(channel: Channel, adapter: ModelVersion, candidate: ModelVersion) -> None:
+    from apps.promotion.moves import locked, move
+
+    by = admin_of(channel.project)
+    move(locked(channel), candidate, "promote" and "initial", by, reason="by hand")  # type: ignore[arg-type]
+    trial = make_trial(Channel.objects.get(pk=channel.pk), adapter, by=by)
+    promotions.rollback(channel=channel, by=by, reason="worse")
+    trial.refresh_from_db()
+    assert trial.state == "stopped" and "rolled back" in trial.ended_because
+
+
+def test_a_candidate_that_is_archived_gets_no_more_traffic(trial: Trial) -> None:
+    ModelVersion.objects.filter(pk=trial.version_id).update(archived_at=timezone.now())
+    assert looked(trial) == "archived" and trial.state == "stopped"
+
+
+def test_a_trial_whose_channel_is_gone_is_looked_at_no_more(trial: Trial) -> None:
+    pk = trial.pk
+    Trial.objects.filter(pk=pk).delete()
+    assert running.look(pk) == "ended"
+
+
+def test_webhooks_are_told_of_each_stage(channel: Channel, report: GateReport) -> None:
+    events = [Event.TRIAL_STARTED, Event.TRIAL_ADVANCED, Event.TRIAL_ENDED]
+    by = admin_of(channel.project)
+    create_webhook(project=channel.project, url="http://127.0.0.1:9/", events=events, by=None)
+    trial = begun(channel, report)
+    actions.advance(trial=trial, by=by, reason="go")
+    actions.stop(trial=trial, by=by, reason="enough")
+    assert sorted(Delivery.objects.values_list("event", flat=True)) == sorted(events)
+
+
+# What a look keeps
+
+
+def test_looks_are_a_point_a_minute_at_most_and_thinned(trial: Trial) -> None:
+    from apps.promotion.trials import looks
+
+    reading, start = running.reading_of(trial), timezone.now()
+    for second in range(0, 1800, 15):
+        looks.store(trial, reading, start + timedelta(seconds=second))
+    assert 28 <= len(trial.looks) <= 32
+    assert len(looks.thinned(list(range(1000)))) == 750 and looks.thinned([1, 2]) == [1, 2]
