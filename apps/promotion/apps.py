@@ -19,7 +19,10 @@ class PromotionConfig(AppConfig):
 
         def live(version: ModelVersion) -> str:
             names = ", ".join(version.live_in.values_list("name", flat=True))
-            return f"It is live in {names}. Promote another version or roll back first." if names else ""
+            if names:
+                return f"It is live in {names}. Promote another version or roll back first."
+            trial = version.trials.active().first()
+            return f"“{trial}” is under way. Stop it first." if trial else ""
 
         def keeps(version: ModelVersion) -> str:
             run = TrainingRun.objects.filter(project=version.project_id, spec__teacher=version.pk).first()

@@ -13,6 +13,7 @@ from apps.promotion.deployment import actions
 from apps.promotion.deployment.models import Deployment, Placement, Target
 from apps.promotion.deployment.places import lora_name
 from apps.promotion.listeners import notify_listeners
+from apps.promotion.trials.keeping import keep_candidate
 from apps.registry.servers import address_of
 from workers.lib.serving import list_models
 
@@ -44,6 +45,8 @@ def check(target: Target) -> None:
         _store(placement, problem[:500])
     if missing:
         _restore(target)
+    elif listing and listing.health == "healthy":
+        keep_candidate(target, {row["id"] for row in listing.models})
 
 
 def _store(placement: Placement, problem: str) -> None:

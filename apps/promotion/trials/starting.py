@@ -19,11 +19,15 @@ KNOWN_RUNS = 100  # of the last week, from which on their rate is the first step
 
 
 def start(deployment: Deployment) -> None:
-    """When its deployment has proved the candidate everywhere. Raises JobError where the trial has ended meanwhile."""
-    trial = Trial.objects.select_for_update(of=("self",)).filter(deployment=deployment).first()
-    if trial is None or trial.state != TrialState.PREPARING:
+    """When its deployment has proved the candidate everywhere; one that runs has it back where it was lost. Raises JobError where the
+    trial has ended meanwhile."""
+    trial = Trial.objects.active().select_for_update(of=("self",)).filter(deployment=deployment).first()
+    if trial is None:
         raise JobError("The trial has ended meanwhile.")
-    run(trial)
+    if trial.state == TrialState.PREPARING:
+        run(trial)
+    else:
+        notify_listeners(trial.channel)
 
 
 def run(trial: Trial) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from apps.core.managed import objects
 from apps.core.models import Project
 from apps.promotion import actions as promotions
 from apps.promotion.deployment import actions as deployments
+from apps.promotion.deployment import checking, unloading
 from apps.promotion.deployment import running as deploying
-from apps.promotion.deployment import unloading
 from apps.promotion.deployment.placements import placements_of
 from apps.promotion.models import Channel, Deployment, Placement, Trial
 from apps.promotion.trials import actions, running
@@ -159,3 +160,23 @@ def test_a_tried_version_makes_no_room_for_another(scene: Scene) -> None:
     assert not [row for row in unloading._kept(server) if row.version == scene.old]
     Trial.objects.update(channel=Channel.objects.create(project=scene.project, name="other"))
     assert [row for row in unloading._kept(server) if row.version == scene.old]
+
+
+def test_a_server_that_was_restarted_gets_the_candidate_back(scene: Scene) -> None:
+    peer = scene.target()
+    trial = loaded(scene)
+    checking.check(scene.channel.targets.select_related("server", "channel__current").get())
+    assert not scene.channel.deployments.active().exists()
+    peer.adapters.clear()
+    checking.check(scene.channel.targets.select_related("server", "channel__current").get())
+    job = scene.channel.deployments.active().get()
+    assert job.kind == "trial" and run(job).state == "succeeded" and peer.adapters
+    trial.refresh_from_db()
+    assert trial.state == "running" and trial.deployment == job
+
+
+def test_what_is_tried_is_not_archived(scene: Scene) -> None:
+    scene.target()
+    loaded(scene)
+    managed = objects.KINDS["model"]
+    assert "under way" in managed.stays(scene.old)
