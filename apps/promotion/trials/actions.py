@@ -157,13 +157,13 @@ def next_step(trial: Trial, why: str, *, by: Any = None, who: str = "", actor_la
     found = centres(lanes_of(trial))
     trial.step, trial.step_at = trial.step + 1, timezone.now()
     trial.steps[trial.step]["centre"] = found
-    note(trial, "next", why, who)
+    add_decision(trial, "next", why, who)
     trial.save(update_fields=["step", "step_at", "steps", "decisions"])
     announce_advanced(trial, why, by=by, actor_label=actor_label)
     notify_listeners(trial.channel)
 
 
-def note(trial: Trial, what: str, why: str, who: str = "") -> None:
+def add_decision(trial: Trial, what: str, why: str, who: str = "") -> None:
     """Not saved."""
     share = trial.share
     trial.decisions.append(

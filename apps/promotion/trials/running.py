@@ -14,7 +14,7 @@ from apps.promotion.conditions import PromotionError
 from apps.promotion.models import Deployment
 from apps.promotion.moves import locked
 from apps.promotion.trials import looks
-from apps.promotion.trials.actions import next_step, note
+from apps.promotion.trials.actions import add_decision, next_step
 from apps.promotion.trials.announcing import announce_passed
 from apps.promotion.trials.deciding import Decision, Reading, Rules, decide, read
 from apps.promotion.trials.ending import end
@@ -85,7 +85,7 @@ def _passed(trial: Trial, decision: Decision) -> None:
         if not problem:
             return
         why = f"{why} {problem}"
-    note(trial, "passed", why)
+    add_decision(trial, "passed", why)
     trial.save(update_fields=["decisions"])
     announce_passed(trial, why)
 
@@ -102,7 +102,7 @@ def _promote(trial: Trial, decision: Decision) -> str:
     except (PromotionError, PermissionDenied) as error:
         return f"It was not promoted: {error}"
     if isinstance(moved, Deployment):
-        note(trial, "promoting", decision.why)
+        add_decision(trial, "promoting", decision.why)
         trial.state = TrialState.PROMOTING
         trial.save(update_fields=["state", "decisions"])
     elif trial.is_active and Trial.objects.active().filter(pk=trial.pk).exists():

@@ -16,7 +16,7 @@ from apps.promotion.models import Channel, Trial
 from apps.promotion.policies import save_policy
 from apps.promotion.trials import running
 from apps.registry.models import ModelVersion
-from tests.factories import admin_of, key_headers, make_endpoint, make_key, make_member, make_project
+from tests.factories import admin_of, make_endpoint, make_key, make_member, make_project
 from tests.promotion.trials.made import STEPS, add_sessions, asked, make_trial
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +31,7 @@ def candidate(channel: Channel, base: ModelVersion) -> ModelVersion:
 
 def sent(channel: Channel, route: str, body: dict | None, headers: dict[str, str] | None = None, *args: Any) -> Any:
     url = reverse(f"promotion_api:{route}", args=[channel.name, *args])
-    headers = headers or key_headers(channel.project)
+    headers = headers or {"Authorization": f"Bearer {make_key(channel.project)}"}
     if body is None:
         return Client().get(url, headers=headers)
     return Client().post(url, json.dumps(body), content_type="application/json", headers=headers)
