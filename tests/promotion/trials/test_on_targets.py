@@ -34,7 +34,7 @@ def scene(project: Project, base: ModelVersion, data_dir: Path, settings: Any, m
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     for module in (unloading, deploying, deployments):
         monkeypatch.setattr(module, "unload_soon", unloading.unload_leaving)
-    monkeypatch.setattr(unloading, "ANSWERING", timedelta(0))
+    monkeypatch.setattr(unloading, "GRACE", timedelta(0))
     with ExitStack() as stack:
         yield Scene(project, base, data_dir, stack)
 
@@ -99,7 +99,7 @@ def test_when_it_ends_the_candidate_leaves(scene: Scene) -> None:
 def test_a_candidate_that_is_answering_when_it_ends_answers_to_the_end(scene: Scene, monkeypatch: Any) -> None:
     peer = scene.target()
     trial = loaded(scene)
-    monkeypatch.setattr(unloading, "ANSWERING", timedelta(minutes=2))
+    monkeypatch.setattr(unloading, "GRACE", timedelta(minutes=2))
     actions.stop(trial=trial, by=scene.by, reason="enough")
     unloading.unload_leaving()
     assert peer.adapters and not placements_of(scene.channel, scene.old)
