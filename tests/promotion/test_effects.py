@@ -240,3 +240,16 @@ def test_what_a_version_cost_is_what_was_recorded(moved: Promotion, data_dir: Pa
     assert [cost.what for cost in found] == ["1 evaluation"] and found[0].usd is None
     type(run).objects.filter(pk=run.pk).update(spec={"engine": {"price": [1.0, 2.0]}})
     assert costs_of(moved.from_version)[0].usd is not None
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("named_by", ["agent", "model", "nobody", "another project"])
+def test_a_run_leads_to_the_version_that_it_names(named_by: str, data_dir: Path, client: Client) -> None:
+    project = make_project()
+    version = make_base(make_project() if named_by == "another project" else project, data_dir)
+    agent = {"name": "desk", "version": str(version) if named_by in ("agent", "another project") else "1.2-v3"}
+    row = make_trajectory(project, agent=agent, model=str(version) if named_by == "model" else "gpt-5-v99999999999")
+    client.force_login(admin_of(project))
+    page = client.get(reverse("trajectories:detail", args=[project.slug, row.pk])).content.decode()
+    known = named_by in ("agent", "model")
+    assert (reverse("promotion:graph", args=[project.slug, version.pk]) in page) == known
