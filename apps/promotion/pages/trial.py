@@ -16,12 +16,13 @@ from apps.core.charts import lines
 from apps.core.errors import Rejected
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
-from apps.promotion.models import Channel, GateReport, Trial, TrialSession
+from apps.promotion.models import Channel, GateReport, Trial, TrialAnswer, TrialSession
 from apps.promotion.trials import actions, looks
 from apps.promotion.trials.deciding import Reading
 from apps.promotion.trials.plans import Plan, Step
 from apps.promotion.trials.running import reading_of
 from apps.trajectories.models import Trace, TrajectoryKey
+from workers.lib.messages import content_text
 
 FAILED_SHOWN = 20
 SIDES = (
@@ -95,11 +96,35 @@ def _failed(row: Trial) -> list[dict[str, Any]]:
     """The newest sessions of the candidate that count as failed, each with the run to open."""
     rows = TrialSession.objects.filter(trial=row, lane=row.lane, counts=True, success=False).order_by("-ended_at")
     found = list(rows[:FAILED_SHOWN])
-    traces = Trace.objects.filter(project=row.project_id, trace_id__in=[one.trace_id for one in found])
-    runs = {trace.trace_id: trace.runs[0] for trace in traces if trace.runs}
-    keys = TrajectoryKey.objects.filter(project=row.project_id, external_id__in=runs.values())
+    answers = {
+        one.trace_id: one for one in row.answers.filter(trace_id__in=[one.trace_id for one in found], lane=row.lane)
+    }
+    served = {
+        one.span_id: one.trace_id
+        for one in row.answers.filter(span_id__in=[one.shadow_of for one in answers.values() if one.shadow_of])
+    }
+    shown = []
+    for one in found:
+        shadow = answers.get(one.trace_id)
+        trace = served.get(shadow.shadow_of, "") if shadow and shadow.shadow_of else one.trace_id
+        shown.append({"session": one, "trace": trace, "said": _said(shadow)})
+    runs = _runs(row.project_id, [one["trace"] for one in shown])
+    return [one | {"run": runs.get(one["trace"])} for one in shown]
+
+
+def _said(answer: TrialAnswer | None) -> str:
+    """What a shadow said: its page is the only place that shows it."""
+    messages_ = answer.said.get("messages", []) if answer else []
+    return " ".join(content_text(message.get("content"), "") for message in messages_)[:300]
+
+
+def _runs(project: int, traces: list[str]) -> dict[str, Any]:
+    """{trace: the trajectory's id}"""
+    rows = Trace.objects.filter(project=project, trace_id__in=traces)
+    names = {trace.trace_id: trace.runs[0] for trace in rows if trace.runs}
+    keys = TrajectoryKey.objects.filter(project=project, external_id__in=names.values())
     known = dict(keys.values_list("external_id", "trajectory_id"))
-    return [{"session": one, "run": known.get(runs.get(one.trace_id, ""))} for one in found]
+    return {trace: known[name] for trace, name in names.items() if name in known}
 
 
 @require_POST

@@ -2,7 +2,8 @@
 
 A session belongs to the step and the lane in which it began, whatever it sees later, and to neither lane where the two answered it within
 that step. It is looked at `settle` after it began, whichever lane it is in and however long it lasts, so that a slow candidate's
-sessions are not missing among those that are compared. A run has failed where a failure of it stands, as everywhere.
+sessions are not missing among those that are compared. A run has failed where a failure of it stands, as everywhere. In a shadow both
+sides are judged by each answer alone (`TrialAnswer.failed`), and only requests that both answered are compared.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ WITH recent AS (
 ), seen AS (
   SELECT a.*, min(a.step) OVER (PARTITION BY a.unit) AS first_step
   FROM promotion_trialanswer a JOIN recent USING (unit)
-  WHERE a.trial_id = %(trial)s AND a.at <= %(until)s
+  WHERE a.trial_id = %(trial)s AND a.at <= %(until)s AND (NOT %(paired)s OR a.lane = 'shadow' OR EXISTS (
+    SELECT 1 FROM promotion_trialanswer s WHERE s.trial_id = a.trial_id AND s.unit = a.unit AND s.shadow_of = a.span_id))
 ), asked AS (
   SELECT * FROM seen WHERE step = first_step
 ), verdicts AS (
@@ -45,15 +47,17 @@ WITH recent AS (
   LEFT JOIN failures_failuremode m ON m.id = f.mode_id
   LEFT JOIN failures_unclassified u ON u.trajectory_id = k.trajectory_id
   GROUP BY traces.trace_id
+), judged AS (
+  SELECT a.unit, a.lane, a.first_step, a.at, a.answered, a.trace_id,
+    coalesce(a.failed, v.failed, false) AS failed, coalesce(a.unsafe, v.unsafe, false) AS unsafe,
+    a.failed IS NOT NULL OR NOT a.answered OR coalesce(v.known, false) AS known,
+    a.failed IS NULL AND (coalesce(v.waiting, false) OR (a.answered AND NOT coalesce(v.known, false) AND a.at > %(gone)s)) AS waiting
+  FROM asked a LEFT JOIN verdicts v USING (trace_id)
 ), lanes AS (
-  SELECT a.unit, a.lane, a.first_step,
-    count(*) AS requests, min(a.at) AS began_at, max(a.at) AS ended_at,
-    bool_and(a.answered) AS answered, bool_or(coalesce(v.failed, false)) AS failed, bool_or(coalesce(v.unsafe, false)) AS unsafe,
-    bool_or(coalesce(v.known, false)) AS known,
-    bool_or(coalesce(v.waiting, false) OR (NOT coalesce(v.known, false) AND a.at > %(gone)s)) AS waiting,
-    (array_agg(a.trace_id ORDER BY coalesce(v.failed, false) DESC, a.answered, a.at))[1] AS trace_id,
-    count(*) OVER (PARTITION BY a.unit) AS lanes
-  FROM asked a LEFT JOIN verdicts v USING (trace_id) GROUP BY a.unit, a.lane, a.first_step
+  SELECT unit, lane, first_step, count(*) AS requests, min(at) AS began_at, max(at) AS ended_at, bool_and(answered) AS answered,
+    bool_or(failed) AS failed, bool_or(unsafe) AS unsafe, bool_or(known) AS known, bool_or(waiting) AS waiting,
+    (array_agg(trace_id ORDER BY failed DESC, answered, at))[1] AS trace_id, count(*) OVER (PARTITION BY unit) AS lanes
+  FROM judged GROUP BY unit, lane, first_step
 )
 INSERT INTO promotion_trialsession
   (trial_id, unit, step, lane, counts, success, safety, answered, requests, began_at, ended_at, trace_id)

@@ -8,12 +8,12 @@ import pytest
 from django.utils import timezone
 
 from apps.failures.models import Unclassified
-from apps.promotion.models import Channel, Trial, TrialSession
+from apps.promotion.models import Channel, Trial, TrialAnswer, TrialSession
 from apps.promotion.trials.sequential import Tally
 from apps.promotion.trials.sessions import lanes_of, settle
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Trace, TrajectoryKey
-from tests.promotion.trials.made import asked, fail, make_trial
+from tests.promotion.trials.made import answer, asked, fail, make_trial
 
 pytestmark = pytest.mark.django_db
 
@@ -105,11 +105,19 @@ def test_looking_twice_changes_nothing(trial: Trial) -> None:
 
 
 def test_a_shadow_is_compared_with_the_answer_that_the_user_got(channel: Channel, adapter: ModelVersion) -> None:
+    """Both by each answer alone: no run of a shadow is stored."""
     trial = make_trial(channel, adapter, kind="shadow", steps=[{"share": 0.5, "min_sessions": 5, "min_minutes": 0}])
     for number in range(4):
-        given = asked(trial, str(number), failed="bad_planning" if number == 0 else "")
-        asked(trial, str(number), "shadow", shadow_of=given.span_id, failed="bad_planning" if number in (1, 2) else "")
-    asked(trial, "not shadowed", failed="bad_planning")
+        current = answer(trial, str(number), failed=number == 0, unsafe=False)
+        shadow = answer(trial, str(number), "shadow", shadow_of=current.span_id, failed=number in (1, 2), unsafe=False)
+        TrialAnswer.objects.bulk_create([current, shadow])
+    answer(trial, "not shadowed", failed=True, unsafe=False).save()
+    answer(trial, "3", failed=True, unsafe=False).save()  # its shadow was dropped
     settled(trial)
     found = lanes_of(trial)["success"][0]
     assert found.pairs == (1, 2, 1) and found.current == Tally(3, 1) and found.candidate == Tally(2, 2)
+
+
+def test_a_candidate_that_never_answered_counts_though_nothing_of_it_is_stored(trial: Trial) -> None:
+    answer(trial, "a", "canary", answered=False).save()
+    assert settled(trial) == {"a": ("canary", False, True, False)}
