@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import OperationalError
+from django.utils import timezone
 
 from apps.core.models import Project
 from apps.promotion.models import Trial, TrialAnswer
 from apps.promotion.policies import channel_of
+from apps.promotion.trials.sessions import lanes_of, settle
 from apps.serving import storing
 from apps.serving.routes import CANARY, SHADOW, read_table, route_of
 from apps.serving.spool import Record
@@ -162,3 +165,25 @@ def test_a_segment_is_kept_where_the_rows_of_a_trial_cannot_be_stored(
         with pytest.raises(OperationalError):
             stored(trial.project, tmp_path)
     assert len(stored(trial.project, tmp_path)) == 1 and trial.answers.count() == 1
+
+
+def test_a_shadow_is_compared_by_what_the_rules_find_in_both_answers(trial: Trial, tmp_path: Path) -> None:
+    """Its answers are no runs, so the runs say nothing of them."""
+    Trial.objects.update(kind="shadow", started_at=timezone.now(), step_at=timezone.now())
+    trial.refresh_from_db()
+    good, bad = calls('{"id": 7}'), calls('{"id": "seven"}')
+    pairs = ((good, bad), (bad, good), (good, good), (good, bad))
+    shadow = {"lane": SHADOW, "served": False, "version": "m-v2"}
+    given = []
+    for at, (said, shadowed) in enumerate(pairs):
+        one, two = 2 * at + 1, 2 * at + 2
+        given.append(of(trial, one, paired=True, unit=f"u{at}", **said))
+        given.append(
+            of(trial, two, unit=f"u{at}", shadow_of=f"{one:016x}", trace_id=f"{one:032x}", **shadow, **shadowed)
+        )
+    put(tmp_path, *given, of(trial, 20, unit="u0", **bad))
+    stored(trial.project, tmp_path)
+    TrialAnswer.objects.update(at=timezone.now() - timedelta(minutes=5))
+    settle(trial, timezone.now())
+    (step,) = lanes_of(trial)["success"]
+    assert step.pairs == (1, 2, 1) and (step.current.bad, step.candidate.bad) == (1, 2)
