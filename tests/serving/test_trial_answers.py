@@ -147,10 +147,10 @@ def test_a_shadow_takes_nobody_from_the_current_version(project: Project, settin
     assert (current.share, candidate.kind, candidate.share) == (1.0, SHADOW, 0.25)
 
 
-@pytest.mark.parametrize("state", ["preparing", "promoting"])
-def test_only_a_running_trial_gets_traffic(trial: Trial, state: str) -> None:
+@pytest.mark.parametrize(("state", "lanes"), [("preparing", 1), ("promoting", 2)])
+def test_a_trial_gets_traffic_from_its_first_share_until_its_end(trial: Trial, state: str, lanes: int) -> None:
     Trial.objects.update(state=state)
-    assert len(route_of(trial.channel).lanes) == 1
+    assert len(route_of(trial.channel).lanes) == lanes
 
 
 def test_a_segment_is_kept_where_the_rows_of_a_trial_cannot_be_stored(
