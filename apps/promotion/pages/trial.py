@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from apps.core.charts import lines
 from apps.core.errors import Rejected
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
+from apps.promotion.conditions import PromotionError
 from apps.promotion.models import Channel, GateReport, Trial, TrialAnswer, TrialSession
 from apps.promotion.trials import actions, looks
 from apps.promotion.trials.deciding import Reading
@@ -25,6 +27,8 @@ from apps.trajectories.models import Trace, TrajectoryKey
 from workers.lib.messages import content_text
 
 FAILED_SHOWN = 20
+SAID_SHOWN = 600  # characters
+MAX_PERCENT = 90
 SIDES = (
     ("requests", "Requests", 1.0, ",.0f", ""), ("answered", "Answered", 100.0, ".1f", " %"), ("ms_p50", "Latency, median", 1.0, ",.0f", " ms"),
     ("ms_p95", "Latency, 95th percentile", 1.0, ",.0f", " ms"), ("first_ms_p50", "First token, median", 1.0, ",.0f", " ms"),
@@ -113,9 +117,13 @@ def _failed(row: Trial) -> list[dict[str, Any]]:
 
 
 def _said(answer: TrialAnswer | None) -> str:
-    """What a shadow said: its page is the only place that shows it."""
-    messages_ = answer.said.get("messages", []) if answer else []
-    return " ".join(content_text(message.get("content"), "") for message in messages_)[:300]
+    """What a shadow said and called, why it gave no answer, and the modes that were found: its page is the only place that shows it."""
+    said = answer.said if answer else {}
+    parts = [said.get("problem", "")]
+    for message in said.get("messages", []):
+        calls = message.get("tool_calls")
+        parts += [content_text(message.get("content"), ""), json.dumps(calls, ensure_ascii=False) if calls else ""]
+    return " ".join(filter(None, [*parts, *(f"({mode})" for mode in said.get("modes", []))]))[:SAID_SHOWN]
 
 
 def _runs(project: int, traces: list[str]) -> dict[str, Any]:
@@ -135,21 +143,24 @@ def begin(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     number = asked.get("version", "")
     version = project.model_versions.filter(pk=int(number)).first() if number.isdigit() else None
     kind = Trial.Kind.SHADOW if asked.get("kind") == "shadow" else Trial.Kind.CANARY
-    share = asked.get("share", "")
-    plan = (
-        Plan(steps=[Step(share=int(share) / 100, min_sessions=200)])
-        if share.isdigit() and 0 < int(share) <= 90
-        else None
-    )
     try:
         made = actions.begin(
             channel=row, kind=kind, by=request.user, reason=asked.get("reason", ""), gate_report=report, version=version,
-            then=Trial.Then.PROMOTE if asked.get("then") == "promote" else Trial.Then.HOLD, plan=plan,
+            then=Trial.Then.PROMOTE if asked.get("then") == "promote" else Trial.Then.HOLD, plan=_plan(asked.get("share")),
         )  # fmt: skip
     except (Rejected, PermissionDenied) as error:
         messages.error(request, str(error))
         return redirect("promotion:channel", project.slug, name)
     return redirect(made)
+
+
+def _plan(share: str | None) -> Plan | None:
+    """Of a form that asks for a share, in percent; None of one that does not. Raises PromotionError."""
+    if share is None:
+        return None
+    if not (share.isascii() and share.isdigit() and 1 <= int(share[:9]) <= MAX_PERCENT):
+        raise PromotionError(f"The share is a whole number of percent, from 1 to {MAX_PERCENT}.")
+    return Plan(steps=[Step(share=int(share) / 100, min_sessions=200)])
 
 
 @require_POST

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from apps.core.actions import create_api_key
 from apps.core.models import Role
@@ -15,9 +16,10 @@ from apps.promotion.gate.policy import Policy
 from apps.promotion.models import Channel, Trial
 from apps.promotion.policies import save_policy
 from apps.promotion.trials import running
+from apps.promotion.trials.sessions import settle
 from apps.registry.models import ModelVersion
 from tests.factories import admin_of, make_endpoint, make_key, make_member, make_project
-from tests.promotion.trials.made import STEPS, add_sessions, asked, make_trial
+from tests.promotion.trials.made import STEPS, add_sessions, answer, asked, make_trial
 
 pytestmark = pytest.mark.django_db
 
@@ -123,3 +125,32 @@ def test_a_person_begins_and_ends_on_pages(client: Client, channel: Channel, can
     client.post(f"{trial.get_absolute_url()}stop/", {"reason": "enough"})
     trial.refresh_from_db()
     assert trial.state == "stopped" and "enough" in trial.ended_because
+
+
+@pytest.mark.parametrize("share", ["0", "91", "1e9", "NaN", "-1", "", "30,5", "\uff15"])
+def test_a_share_that_is_none_begins_nothing(
+    client: Client, channel: Channel, candidate: ModelVersion, share: str
+) -> None:
+    client.force_login(admin_of(channel.project))
+    begin = reverse("promotion:trial_begin", args=[channel.project.slug, channel.name])
+    asked = {"kind": "shadow", "version": candidate.pk, "share": share, "reason": "see"}
+    assert "whole number of percent" in client.post(begin, asked, follow=True).content.decode()
+    assert not Trial.objects.exists()
+
+
+def test_what_a_shadow_said_is_read_on_its_page(client: Client, channel: Channel, adapter: ModelVersion) -> None:
+    """Its answers are runs of nobody, so no run can be opened."""
+    trial = make_trial(channel, adapter, kind="shadow", steps=[STEPS[0] | {"centre": {}}])
+    given = asked(trial, "u1")
+    said = {
+        "messages": [{"role": "assistant", "content": "I have <b>deleted</b> it"}, {"role": "assistant", "tool_calls": [{"id": "c7"}]}],
+        "modes": ["bad_planning"], "problem": "",
+    }  # fmt: skip
+    answer(trial, "u1", "shadow", shadow_of=given.span_id, failed=True, unsafe=False, said=said).save()
+    lost = asked(trial, "u2")
+    said = {"messages": [], "modes": [], "problem": "HTTP 500: CUDA"}
+    answer(trial, "u2", "shadow", shadow_of=lost.span_id, failed=True, answered=False, said=said).save()
+    settle(trial, timezone.now())
+    page = shown(client, trial)
+    assert "I have &lt;b&gt;deleted&lt;/b&gt; it" in page and "c7" in page and "(bad_planning)" in page
+    assert "HTTP 500: CUDA" in page
