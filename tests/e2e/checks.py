@@ -1,4 +1,5 @@
-"""What every page must stand: it fits on a phone and a screen, a finger hits it, axe-core finds nothing serious; one visit for all."""
+"""What every page must stand: it fits on a phone and a screen, a finger hits it, axe-core finds nothing serious, its main action is reached by
+Tab; one visit for all."""
 
 from __future__ import annotations
 
@@ -61,3 +62,35 @@ def wrong_with(page: Any, address: str) -> list[str]:
     for box in page.locator(".figure").all():
         expect(box.locator(".main-svg").first).to_be_attached()
     return [f"{address} {one}" for one in wrong]
+
+
+MOST_TABS = 400
+AT_ONCE = 8  # presses of Tab before the page is asked whether the focus was there
+LINKS = (
+    "() => [...document.querySelectorAll('a[href]')].map((at) => new URL(at.getAttribute('href'), location).pathname)"
+)
+WATCH = """() => {  // Remembers whether the focus was on the main action; false where the page has none.
+  const main = () => [...document.querySelectorAll("main :is(a.btn, button).primary")].find((at) => at.checkVisibility() && !at.disabled && !at.closest("details:not([open])"));
+  window.wasThere = false;
+  document.addEventListener("focusin", (event) => { window.wasThere ||= event.target === main(); });
+  return Boolean(main());
+}"""
+IN_EDITOR = "() => Boolean(document.activeElement.closest('.CodeMirror'))"
+
+
+def links(page: Any) -> set[str]:
+    return set(page.evaluate(LINKS))
+
+
+def is_stuck(page: Any) -> bool:
+    """Without a mouse: whether Tab never comes to the page's main action."""
+    if not page.evaluate(WATCH):
+        return False
+    editors = page.locator(".CodeMirror").count()
+    for number in range(MOST_TABS):
+        if editors and page.evaluate(IN_EDITOR):
+            page.keyboard.press("Escape")  # Tab indents there, and the field says how to leave it
+        page.keyboard.press("Tab")
+        if number % AT_ONCE == AT_ONCE - 1 and page.evaluate("window.wasThere"):
+            return False
+    return True

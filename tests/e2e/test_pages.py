@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.urls import reverse
 from playwright.sync_api import expect
@@ -15,18 +16,29 @@ from apps.registry.actions import register_prompt
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
 from tests.e2e.addresses import FORMS, NO_PAGES, STATIONS, WHOLE_PROMPT, pages_of, told, tried
-from tests.e2e.checks import wrong_with
+from tests.e2e.checks import is_stuck, links, wrong_with
 from tests.e2e.conftest import PASSWORD, log_in
 from tests.e2e.seed import World, say
 from tests.test_access import OWN, PAGES, WRITES
 
+BY_MAIL_OR_JOB = {  # reached from a button, a mail or the address of a job that has ended
+    "core:remove_member", "evals:task_from_failure", "evals:import_status", "trajectories:first", "trajectories:compare",
+    "training:run_examples",  # from a run that learned from examples; the world's learned from tasks
+}  # fmt: skip
 
-def test_full_pages_stand_every_check(world: World, user: Any, logged_in: Any) -> None:
+
+def test_full_pages_stand_every_check_and_are_reached_by_links(world: World, user: Any, logged_in: Any) -> None:
     """All pages that there are: a new route is visited here, or is named as none."""
     visited, none = pages_of(world, user), {name for names in NO_PAGES.values() for name in names}
     known = {name for name in PAGES if name not in WRITES} | {"core:projects"}
     assert "core:projects" in OWN and visited.keys() | none == known and not visited.keys() & none
-    wrong = [one for address in visited.values() for one in wrong_with(logged_in, address)]
+    wrong, linked = [], set()
+    for name, address in visited.items():
+        wrong += wrong_with(logged_in, address)
+        linked |= links(logged_in)
+        wrong += [f"{name}: Tab does not come to its main action"] * is_stuck(logged_in)
+    unreached = {name for name, address in visited.items() if urlsplit(address).path not in linked}
+    wrong += [f"{name}: no page links to it" for name in unreached - BY_MAIL_OR_JOB]
     assert not wrong, "\n".join(wrong)
 
 
