@@ -6,6 +6,7 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
@@ -25,6 +26,23 @@ BY_MAIL_OR_JOB = {  # reached from a button, a mail or the address of a job that
     "core:remove_member", "evals:task_from_failure", "evals:import_status", "trajectories:first", "trajectories:compare",
     "training:run_examples",  # from a run that learned from examples; the world's learned from tasks
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "stuck"),
+    [
+        ('<button class="primary" tabindex="-1">Go</button>', True),
+        ('<a href="/x">One</a><button class="primary">Go</button>', False),
+        ('<div onkeydown="event.preventDefault()"><input></div><button class="primary">Go</button>', True),
+        ('<button class="primary" disabled>Go</button>', False),
+        ('<a href="/x">One</a>', False),
+    ],
+)
+def test_a_main_action_that_tab_does_not_come_to_is_found(browser: Any, body: str, stuck: bool) -> None:
+    page = browser.new_page()
+    page.set_content(f"<main>{body}</main>")
+    assert is_stuck(page) == stuck
+    page.close()
 
 
 def test_full_pages_stand_every_check_and_are_reached_by_links(world: World, user: Any, logged_in: Any) -> None:
