@@ -141,7 +141,7 @@ def begin(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     row, asked = _channel(project, name), request.POST
     report = GateReport.objects.filter(project=project, pk=uuid_of(asked.get("report", ""))).first()
     number = asked.get("version", "")
-    version = project.model_versions.filter(pk=int(number)).first() if number.isdigit() else None
+    version = project.model_versions.filter(pk=int(number)).first() if number.isdecimal() and len(number) < 19 else None
     kind = Trial.Kind.SHADOW if asked.get("kind") == "shadow" else Trial.Kind.CANARY
     try:
         made = actions.begin(

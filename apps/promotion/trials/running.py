@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
+from django.http import Http404
 from django.utils import timezone
 
 from apps.promotion import actions as promotions
@@ -101,6 +102,8 @@ def _promote(trial: Trial, decision: Decision) -> str:
             )  # fmt: skip
     except (PromotionError, PermissionDenied) as error:
         return f"It was not promoted: {error}"
+    except Http404:
+        return f"It was not promoted: {trial.by_name}, who began it, is no member any more."
     if isinstance(moved, Deployment):
         add_decision(trial, "promoting", decision.why)
         trial.state = TrialState.PROMOTING

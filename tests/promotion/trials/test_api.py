@@ -138,6 +138,15 @@ def test_a_share_that_is_none_begins_nothing(
     assert not Trial.objects.exists()
 
 
+def test_a_version_that_is_none_begins_nothing(client: Client, channel: Channel, candidate: ModelVersion) -> None:
+    client.force_login(admin_of(channel.project))
+    begin = reverse("promotion:trial_begin", args=[channel.project.slug, channel.name])
+    for version in ("", "\u00b2", "9" * 5000, "tuned-v1"):
+        asked_for = {"kind": "shadow", "version": version, "share": "25", "reason": "see"}
+        assert "Choose a model version" in client.post(begin, asked_for, follow=True).content.decode()
+    assert not Trial.objects.exists()
+
+
 def test_what_a_shadow_said_is_read_on_its_page(client: Client, channel: Channel, adapter: ModelVersion) -> None:
     """Its answers are runs of nobody, so no run can be opened."""
     trial = make_trial(channel, adapter, kind="shadow", steps=[STEPS[0] | {"centre": {}}])

@@ -9,7 +9,7 @@ import pytest
 from django.core.exceptions import PermissionDenied
 from django.utils import timezone
 
-from apps.core.models import AuditEvent, Project
+from apps.core.models import AuditEvent, Project, Role
 from apps.promotion import actions as promotions
 from apps.promotion.conditions import PromotionError
 from apps.promotion.freezing import freeze
@@ -191,6 +191,17 @@ def test_where_two_people_have_to_agree_the_second_one_is_waited_for(channel: Ch
     trial = passed(begun(channel, report, then="promote"))
     assert looked(trial) == "passed" and trial.state == "running" and report.approvals.count() == 1
     assert "second person" in trial.decisions[-1]["why"]
+
+
+@pytest.mark.parametrize("account", ["kept", "deleted"])
+def test_where_who_began_it_has_left_a_person_decides(channel: Channel, report: GateReport, account: str) -> None:
+    by = make_member(channel.project, Role.OWNER)
+    trial = passed(begun(channel, report, then="promote", by=by))
+    by.memberships.all().delete()
+    if account == "deleted":
+        by.delete()
+    assert looked(trial) == "passed" and trial.state == "running" and live(channel) == trial.baseline
+    assert "no member any more" in trial.decisions[-1]["why"] and trial.has_passed and looked(trial) == "wait"
 
 
 def test_a_shadow_that_is_not_worse_ends_and_moves_nothing(channel: Channel, candidate: ModelVersion) -> None:
