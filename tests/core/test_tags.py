@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from apps.core.charts import time_unit
-from apps.core.templatetags.flywheel import ago, number, opening_of, points, seconds, sentence_case, text_of
+from apps.core.templatetags.flywheel import ago, number, opening_of, points, seconds, sentence_case, share, text_of
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 EXAMPLE = {"role": "user", "name": "example_user", "content": "Tell Ana."}
@@ -84,3 +84,10 @@ def test_charts_count_by_a_unit_that_fits_the_span(hours: int, unit: str) -> Non
 )
 def test_a_librarys_title_case_reads_as_a_sentence(text: str, shown: str) -> None:
     assert sentence_case(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.05, "5%"), (0.07, "7%"), (0.005, "0.5%"), (0.305, "30.5%"), (1.0, "100%")]
+)
+def test_a_share_is_shown_as_it_was_chosen(value: float, shown: str) -> None:
+    assert share(value) == shown

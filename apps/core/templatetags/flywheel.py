@@ -77,6 +77,12 @@ def percent(value: Any, digits: int = 1) -> str:
 
 
 @register.filter
+def share(value: float) -> str:
+    """As somebody chose it: 0.25 is 25%, 0.005 is 0.5%."""
+    return f"{value * 100:.3g}%"
+
+
+@register.filter
 def signed(value: Any) -> str:
     return "–" if value in (None, "") else f"{float(value):+.3f}"
 
