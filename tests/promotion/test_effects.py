@@ -243,13 +243,15 @@ def test_what_a_version_cost_is_what_was_recorded(moved: Promotion, data_dir: Pa
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("named_by", ["agent", "model", "nobody", "another project"])
+@pytest.mark.parametrize("named_by", ["agent", "model", "both", "nobody", "another project"])
 def test_a_run_leads_to_the_version_that_it_names(named_by: str, data_dir: Path, client: Client) -> None:
     project = make_project()
     version = make_base(make_project() if named_by == "another project" else project, data_dir)
-    agent = {"name": "desk", "version": str(version) if named_by in ("agent", "another project") else "1.2-v3"}
-    row = make_trajectory(project, agent=agent, model=str(version) if named_by == "model" else "gpt-5-v99999999999")
+    agent = {"name": "desk", "version": str(version) if named_by in ("agent", "both", "another project") else "1.2-v3"}
+    row = make_trajectory(
+        project, agent=agent, model=str(version) if named_by in ("model", "both") else "gpt-5-v99999999999"
+    )
     client.force_login(admin_of(project))
     page = client.get(reverse("trajectories:detail", args=[project.slug, row.pk])).content.decode()
-    known = named_by in ("agent", "model")
+    known = named_by in ("agent", "model", "both")
     assert (reverse("promotion:graph", args=[project.slug, version.pk]) in page) == known

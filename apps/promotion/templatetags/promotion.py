@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+
 from django import template
+from django.db.models import Q
 
 from apps.evals.lookups import VERSION
 from apps.registry.models import ModelKind, ModelVersion
@@ -12,9 +16,10 @@ register = template.Library()
 @register.simple_tag
 def version_of(row: Trajectory) -> ModelVersion | None:
     """Which of the project's model versions the run names: as its agent's version, as its model, or an agent by its own version."""
-    rows = ModelVersion.objects.filter(project=row.project_id)
-    for named in filter(None, map(VERSION.fullmatch, (row.agent_version, row.model))):
-        if found := rows.filter(name=named[1], version=int(named[2])).first():
-            return found
-    agents = rows.filter(kind=ModelKind.AGENT, name=row.agent_name, agent_version=row.agent_version)
-    return agents.first() if row.agent_version else None
+    said = [named for text in (row.agent_version, row.model) if (named := VERSION.fullmatch(text))]
+    names = [Q(name=named[1], version=int(named[2])) for named in said]
+    if row.agent_version:
+        names.append(Q(kind=ModelKind.AGENT, name=row.agent_name, agent_version=row.agent_version))
+    found = list(ModelVersion.objects.filter(reduce(or_, names), project=row.project_id)[: len(names)]) if names else []
+    exact = {str(one): one for one in found}
+    return next((exact[named[0]] for named in said if named[0] in exact), found[0] if found else None)
