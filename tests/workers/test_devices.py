@@ -130,7 +130,7 @@ def test_the_loss_of_sft_elsewhere_is_the_same(tiny_model: Path) -> None:
             model = model.to(device)
             use_tree(model)
             losses.append(add_gradients(model, ids.to(device), real.to(device), labels.to(device))["train/loss"])
-    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 @pytest.mark.parametrize("program", ["sft", "grpo"])

@@ -367,8 +367,10 @@ def test_a_masked_sample_moves_nothing(make_spec: Callable[..., dict], events: R
     [loss], [before], _ = ours(case, events)
     case.completions[0][1] = [9] * 8
     [other], [after], _ = ours(case, events)
-    assert loss == pytest.approx(other, abs=1e-7)
-    assert all(torch.allclose(before[name], after[name], atol=1e-7) for name in before)
+    assert loss == pytest.approx(other, abs=LOSS_TOLERANCE)
+    largest = max(float(gradient.abs().max()) for gradient in before.values())
+    for name, gradient in before.items():
+        assert float((after[name] - gradient).abs().max()) < GRADIENT_TOLERANCE * largest, name
 
 
 def test_the_correction_in_process_is_exactly_one(

@@ -84,8 +84,9 @@ def trainer_of(spec: dict, events: Recorder) -> grpo.Trainer:
 
 def test_two_turns_are_learnt_from_scratch(talk: Callable[..., dict], events: Recorder) -> None:
     """Whoever answers alike in both turns gains nothing, so the second turn's tokens must have been trained, too."""
-    config = {"steps": 50, "generations": 16, "learning_rate": 4e-2, "save_every": 100}
-    rewards = [values["train/reward_mean"] for values in main(talk(config), events)]
+    # Five seeds end between 0.44 and 0.86; at twice the rate with half the answers one processor learns it and another does not.
+    config = {"steps": 50, "generations": 32, "learning_rate": 2e-2, "save_every": 100}
+    rewards = [values["train/reward_mean"] for values in main(talk(config, seed=3), events)]
     assert sum(rewards[:5]) / 5 < 0.1 and sum(rewards[-5:]) / 5 > 0.3
     last = events.rows("sample")[-1]
     assert [message["role"] for message in last["messages"]] == ["assistant", "user", "assistant"] and last[
