@@ -287,6 +287,7 @@ def world(data_dir: Path) -> dict[str, Any]:
             ),
             **dict.fromkeys([f"registry:server_{what}" for what in ("run", "start", "stop")], local.name),
             **dict.fromkeys([f"promotion:model{what}" for what in ("", "_card", "_download")], adapter.pk),
+            "promotion:merge": adapter.pk,
             "promotion:remove_target": Target.objects.create(channel=channel, kind="server", server=server).pk,
             **dict.fromkeys(
                 ("promotion:deployment", "promotion:deployment_stop"),

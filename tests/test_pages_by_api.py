@@ -123,6 +123,7 @@ BY_API = {
     "promotion:segment": "PUT promotion_api:segment",
     "promotion:model_card": "GET promotion_api:card",
     "promotion:model_download": "POST promotion_api:download_link",
+    "promotion:merge": "POST promotion_api:merge",
     "reviews:list": "GET reviews_api:reviews",
     "reviews:detail": "GET reviews_api:review",
     "reviews:verifier": "GET environments_api:verifiers",

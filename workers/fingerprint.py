@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
@@ -31,12 +32,20 @@ def require_numbers(logprobs: list[float], whose: str) -> None:
         )
 
 
+def text_logprobs(model: Any, ids: list[int]) -> list[float]:
+    """[len(ids) - 1], of each token after the first."""
+    import torch
+
+    tokens = torch.tensor([ids], device=model.device)
+    with torch.no_grad():
+        found = model(tokens).logits[0, :-1].float().log_softmax(-1)
+    return found.gather(1, tokens[0, 1:, None])[:, 0].tolist()
+
+
 def main(spec: Fingerprint, events: Emitter, stop: StopFlag) -> None:
     check_size(Path(spec.model.base))
     events.progress(0, 2, "loading the model")
     with stop.at_once():
-        import torch
-
         from workers.ml.models import add_adapter, device, load_base
 
         model, tokenizer = load_base(spec.model.base, spec.dtype)
@@ -44,19 +53,11 @@ def main(spec: Fingerprint, events: Emitter, stop: StopFlag) -> None:
             model = add_adapter(model, spec.model.adapter, trainable=False)
         model = model.to(device()).eval()
     ids = tokenizer(spec.text, add_special_tokens=False)["input_ids"]
-    tokens = torch.tensor([ids], device=device())
-
-    def logprobs() -> list[float]:
-        """[len(ids) - 1]"""
-        with torch.no_grad():
-            found = model(tokens).logits[0, :-1].float().log_softmax(-1)
-        return found.gather(1, tokens[0, 1:, None])[:, 0].tolist()
-
     events.progress(1, 2, "computing")
-    own, base = logprobs(), []
+    own, base = text_logprobs(model, ids), []
     if spec.model.adapter:
         with model.disable_adapter():
-            base = logprobs()
+            base = text_logprobs(model, ids)
     require_numbers(base or own, "the base model")
     require_numbers(own, "the adapter")
     stop.check()

@@ -212,6 +212,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "promotion_api:history": {"GET": RESULT},
     "promotion_api:card": {"GET": READABLE},
     "promotion_api:download_link": {"POST": READABLE},
+    "promotion_api:merge": {"GET": READABLE, "POST": MANAGED},
     "promotion_api:effect": {"GET": RESULT},
     "promotion_api:graph": {"GET": RESULT},
     "promotion_api:policy": {"GET": RESULT, "PUT": OWNED},

@@ -33,5 +33,6 @@ urlpatterns = [
     path("gate-reports/<uuid:pk>/", reports_api.item, name="gate_report"),
     path("downloads/<str:token>/", pulling.download, name="download"),
     path("model-versions/<int:pk>/card/", pulling.card, name="card"),
+    path("model-versions/<int:pk>/merge/", pulling.merge, name="merge"),
     path("model-versions/<int:pk>/download/", pulling.download_link, name="download_link"),
 ]

@@ -9,6 +9,7 @@ urlpatterns = [
     path("<int:pk>/", views.model, name="model"),
     path("<int:pk>/card/", files.card, name="model_card"),
     path("<int:pk>/download/", files.download, name="model_download"),
+    path("<int:pk>/merge/", files.merge, name="merge"),
     path("<int:pk>/graph/", graph.graph, name="graph"),
     path("promotions/<int:pk>/effect/", effect.effect, name="effect"),
     path("compare/", views.compare, name="compare"),

@@ -28,6 +28,7 @@ from apps.promotion.pages.pair import pair_of
 from apps.promotion.policies import PRODUCTION, channel_of, policy_of
 from apps.promotion.pulling.card import card_of
 from apps.promotion.signing import is_genuine, signed_document
+from apps.registry import merging
 from apps.registry.models import ModelKind, ModelVersion
 from apps.registry.profiles import profile_of_version
 from apps.training.lineage import count, datasets_behind, heirs_of, jobs_behind
@@ -107,6 +108,11 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "trains": project.model_versions.current().trainable().filter(pk=version.pk).exists(),
             "live_in": version.live_in.all(),
             "card": card_of(version),
+            **(
+                {"merged": merging.merged_of(version), "merging": merging.latest_job(version)}
+                if merging.can_be_merged(version)
+                else {}
+            ),
             "moves": version.promotions.select_related("channel")[:10],
         },
     )

@@ -8,7 +8,10 @@ class RegistryConfig(AppConfig):
     def ready(self) -> None:
         from apps.core.projects.deletion import BEFORE
         from apps.registry import artifacts, uploads
-        from apps.registry.models import AdapterUpload, ModelVersion
+        from apps.registry.models import AdapterUpload, MergedModel, ModelVersion
 
         BEFORE.setdefault(ModelVersion, []).append(artifacts.free_with)
+        BEFORE.setdefault(MergedModel, []).append(
+            lambda rows: artifacts.free_with(ModelVersion.objects.filter(merged__in=rows))
+        )
         BEFORE.setdefault(AdapterUpload, []).append(uploads.remove_parts)

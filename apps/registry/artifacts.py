@@ -120,12 +120,13 @@ def chunks_of(artifact: Artifact, name: str) -> Iterator[bytes]:
 
 def free_with(versions: QuerySet[ModelVersion]) -> Callable[[], None]:
     """For model versions that are about to go: frees, once they are gone, the artifacts that nothing else needs."""
-    digests = {pk for pk in versions.values_list("artifact", flat=True) if pk}
+    made = versions.values_list("artifact", "merged__artifact")
+    digests = {pk for both in made for pk in both if pk}
 
     def free() -> None:
         for digest in sorted(digests):
             acquire_named(NameLock.ARTIFACT, digest)
-        unused = Artifact.objects.filter(pk__in=digests, model_versions=None)
+        unused = Artifact.objects.filter(pk__in=digests, model_versions=None, merged_models=None)
         gone = dict(unused.select_for_update(of=("self",)).values_list("pk", "files"))
         for needed in NEEDED:
             gone = {digest: gone[digest] for digest in gone.keys() - needed(set(gone))}

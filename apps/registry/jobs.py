@@ -1,10 +1,10 @@
-"""The jobs of floor 2: finding out what an inference server can do, and running one."""
+"""The jobs of floor 2: finding out what an inference server can do, running one, and merging an adapter into its base."""
 
 from __future__ import annotations
 
 from apps.core.kinds import ChildProcess, register
-from apps.registry import managed, servers
-from apps.registry.models import ServerProbe, ServerRun
+from apps.registry import managed, merging, servers
+from apps.registry.models import MergeJob, ServerProbe, ServerRun
 
 register(
     ServerProbe,
@@ -25,5 +25,16 @@ register(
         store_events=managed.store_events,
         complete=lambda run, result: {},
         ended=managed.ended,
+    ),
+)
+register(
+    MergeJob,
+    ChildProcess(
+        queue="eval",
+        program=lambda job: "merge_adapter",
+        child_spec=merging.job_spec,
+        complete=merging.complete,
+        ended=merging.ended,
+        time_limit_s=3600.0,
     ),
 )

@@ -368,6 +368,36 @@ class ModelVersion(Archivable):
         return next((node for node in [self, *self.ancestors()] if node.kind == ModelKind.BASE), self)
 
 
+class MergedModel(models.Model):
+    """An adapter merged into its base, as a whole model: for what cannot serve LoRA. It goes with its version; it can be made again.
+
+    `gap`: mean |Δ log-probability| of a fixed text from base and adapter, in nats.
+    """
+
+    version = models.OneToOneField(ModelVersion, models.CASCADE, related_name="merged")
+    artifact = models.ForeignKey(Artifact, models.PROTECT, related_name="merged_models")
+    dtype = models.CharField(max_length=10)
+    gap = models.FloatField()
+    at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return f"{self.version} merged"
+
+
+class MergeJob(Job):
+    """Makes a `MergedModel`, in a child process."""
+
+    version = models.ForeignKey(ModelVersion, models.CASCADE, related_name="merge_jobs")
+
+    class Meta(Job.Meta):
+        constraints = [
+            *Job.Meta.constraints,
+            models.UniqueConstraint(
+                fields=["version"], condition=Q(state__in=ACTIVE_STATES), name="one_active_merge_job_per_version"
+            ),
+        ]
+
+
 class UsedLink(models.Model):
     """A download address that was used: it works once. Kept until the address would have expired by itself."""
 

@@ -634,6 +634,13 @@ class Fingerprint(Job, kw_only=True):
     dtype: str = "float32"
 
 
+class MergeAdapter(Job, kw_only=True):
+    """The model has an adapter; `text` is what the merged model is checked with."""
+
+    model: Model
+    text: Text
+
+
 class RayJob(Job, kw_only=True):
     """A run's folder as a job on a Ray cluster. `package` and `secrets` are files: the zipped folder, and {submission, env}, which only
     the owner of the process reads. `alarms` and `method` as in the run's settings."""
@@ -725,6 +732,7 @@ SPECS: dict[str, type[Job]] = {
     "search_prompts": SearchPrompts,
     "check_server": CheckServer,
     "fingerprint": Fingerprint,
+    "merge_adapter": MergeAdapter,
     "ray_job": RayJob,
     "serve": Serve,
     "compare_meaning": CompareMeaning,

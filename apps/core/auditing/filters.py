@@ -56,7 +56,7 @@ KINDS: dict[str, tuple[str, Q]] = {
     "training": ("Training", _starting("dataset", "trainingrun", "promptsearch")),
     "models": (
         "Models",
-        _starting("model_version", "gate", "channel", "server", "ray_cluster", "serverprobe", "serverrun", "playground"),
+        _starting("model_version", "gate", "channel", "server", "ray_cluster", "serverprobe", "serverrun", "playground", "mergejob"),
     ),
     "automation": ("Flows and webhooks", _starting("flow", "webhook")),
 }  # fmt: skip

@@ -31,6 +31,7 @@ JOBS = {
     "serverrun": "the managed server",
     "deployment": "the deployment",
     "fingerprintjob": "the fingerprint job",
+    "mergejob": "the merge into the base",
     "upload": "the import",
     "classification": "the classification",
     "reclassification": "the reclassification",

@@ -15,6 +15,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.core.api import member_of
 from apps.core.attempts import Locked, address_of, refuse_key
 from apps.core.models import key_digest
 from apps.core.openapi import described
@@ -26,9 +27,11 @@ from apps.promotion.deployment.placements import placements_of
 from apps.promotion.models import Channel
 from apps.promotion.pulling.archive import answer_with
 from apps.promotion.pulling.card import card_of
-from apps.promotion.pulling.links import LinkRefused, download_url, use, version_of
+from apps.promotion.pulling.links import LinkRefused, download_url, named_by, use
+from apps.registry import merging
 from apps.registry.artifacts import ArtifactError
-from apps.registry.models import ModelVersion
+from apps.registry.merging import merged_of
+from apps.registry.models import MergedModel, ModelVersion
 
 TEXT, TIME = {"type": "string"}, {"type": "string", "format": "date-time"}
 FILES = {
@@ -66,9 +69,38 @@ PROOF = {
         },
     },
 }
+MERGED = {
+    "type": ["object", "null"],
+    "description": "The adapter merged into its base, for what cannot serve LoRA; null where nobody asked for it",
+    "properties": {
+        "artifact": TEXT | {"description": "The digest of `files`"},
+        "dtype": {"enum": ["float32", "bfloat16", "float16"]},
+        "gap": {
+            "type": "number",
+            "description": "Mean difference of a fixed text's log-probabilities from base and adapter, in nats",
+        },
+        "size": {"type": "integer", "description": "Bytes"},
+        "files": FILES,
+        "download": DOWNLOAD,
+    },
+}
+MERGE = {
+    "type": "object",
+    "required": ["model", "state", "label", "error", "merged"],
+    "properties": {
+        "model": TEXT,
+        "state": {
+            "enum": ["queued", "running", "succeeded", "failed", "cancelled", None],
+            "description": "Of the last merge; null: nobody asked for one",
+        },
+        "label": TEXT | {"description": "What it does now"},
+        "error": TEXT,
+        "merged": MERGED,
+    },
+}
 LIVE = {
     "type": "object",
-    "required": ["channel", "model", "version", "kind", "digest", "prompt", "files", "download", "proof", "updated_at"],
+    "required": ["channel", "model", "version", "kind", "digest", "prompt", "files", "download", "merged", "proof", "updated_at"],
     "properties": {
         "channel": TEXT,
         "model": TEXT,
@@ -81,6 +113,7 @@ LIVE = {
         "prompt": {"type": "object", "description": "The whole prompt of a prompt version, its tools among it; {} of all others"},
         "files": FILES,
         "download": DOWNLOAD,
+        "merged": MERGED,
         "proof": PROOF,
         "updated_at": TIME,
     },
@@ -93,11 +126,16 @@ LINK = {
 }
 FILE = {"path": "adapter_model.safetensors", "size": 1_849_344, "sha256": "a4c1…"}
 LINK_EXAMPLE = {"url": "https://flywheel.example.com/api/v1/downloads/eyJ…/", "expires_at": "2026-11-22T08:10:00Z"}
+MERGE_EXAMPLE = {
+    "model": "support-v4", "state": "succeeded", "label": "done", "error": "",
+    "merged": {"artifact": "c07b…", "dtype": "bfloat16", "gap": 0.003, "size": 269_060_552, "files": [FILE | {"path": "model.safetensors"}],
+               "download": LINK_EXAMPLE},
+}  # fmt: skip
 LIVE_EXAMPLE = OpenApiExample(
     "An adapter", response_only=True, status_codes=["200"],
     value={"channel": "production", "model": "support-v4", "version": 4, "kind": "adapter", "digest": "9b1c…", "base": "/models/smollm2",
            "base_digest": "77e0…", "adapter": "6d1f…", "prompt": {}, "files": [FILE], "download": LINK_EXAMPLE,
-           "proof": {"promotion": MOVE_EXAMPLE.value, "fingerprint": {"ids": [1, 2, 3], "logprobs": [-3.1, -0.2], "source": "computed"},
+           "merged": None, "proof": {"promotion": MOVE_EXAMPLE.value, "fingerprint": {"ids": [1, 2, 3], "logprobs": [-3.1, -0.2], "source": "computed"},
                      "served": []}, "updated_at": "2026-11-22T08:00:00Z"},
 )  # fmt: skip
 
@@ -119,7 +157,10 @@ def channel(request: Request, name: str) -> Response:
     if (answer := get_conditional_response(request, etag=etag, response=Response(headers=headers))).status_code == 304:
         return answer
     may = row.current.model.artifact is not None and Scope.READ in request.auth.scopes
-    link = download_url(row.current.model, request.build_absolute_uri("/")) if may else None
+    origin, model = request.build_absolute_uri("/"), row.current.model
+    link = download_url(model, origin) if may else None
+    if merged := live["merged"]:
+        live["merged"] = merged | {"download": download_url(model, origin, merged=True) if may else None}
     return Response(live | {"download": link}, headers=headers)
 
 
@@ -139,6 +180,7 @@ def live_json(row: Channel) -> dict[str, Any]:
         "adapter": model.artifact_id,
         "prompt": version.prompt,
         "files": model.artifact.files if model.artifact else [],
+        "merged": merged_json(merged) if (merged := merged_of(model)) else None,
         "proof": {
             "promotion": move_json(move) if move else None,
             "fingerprint": fingerprint,
@@ -149,6 +191,13 @@ def live_json(row: Channel) -> dict[str, Any]:
         },
         "updated_at": row.updated_at,
     }
+
+
+def merged_json(merged: MergedModel) -> dict[str, Any]:
+    return {
+        "artifact": merged.artifact_id, "dtype": merged.dtype, "gap": merged.gap, "size": merged.artifact.size,
+        "files": merged.artifact.files,
+    }  # fmt: skip
 
 
 def find(request: Request, pk: int) -> ModelVersion:
@@ -185,13 +234,44 @@ def download_link(request: Request, pk: int) -> Response:
     return Response(link | {"files": version.artifact.files, "adapter": version.artifact_id}, status=201)
 
 
+@extend_schema(
+    methods=["GET"], operation_id="v1_model_versions_merge_retrieve", responses=described({200: MERGE}, 404),
+    examples=[OpenApiExample("Merged", MERGE_EXAMPLE, response_only=True, status_codes=["200"])],
+    description="How far the merge of an adapter into its base is, and, once it is there, the merged model with an address to download it from.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_model_versions_merge_create", request=None,
+    responses=described({200: MERGE, 202: MERGE}, 403, 404, 409),
+    examples=[
+        OpenApiExample("Begun", MERGE_EXAMPLE | {"state": "queued", "merged": None}, response_only=True, status_codes=["202"])
+    ],
+    description="Merges an adapter into its base, for servers that cannot serve LoRA: a job that stores the whole model as an artifact. 200 where "
+    "the merged model is there already, 202 where the job begins or is under way.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def merge(request: Request, pk: int) -> Response:
+    version, begun = find(request, pk).model, None
+    if request.method == "POST":
+        begun = merging.merge(version=version, by=member_of(request).user)
+    job, merged = begun or merging.latest_job(version), merged_of(version)
+    offered = merged_json(merged) | {
+        "download": download_url(version, request.build_absolute_uri("/"), merged=True) if Scope.READ in request.auth.scopes else None
+    } if merged else None  # fmt: skip
+    said = (
+        {"state": job.state, "label": job.label, "error": job.error}
+        if job
+        else {"state": None, "label": "", "error": ""}
+    )
+    return Response({"model": str(version)} | said | {"merged": offered}, status=202 if begun else 200)
+
+
 @require_GET
 def download(request: HttpRequest, token: str) -> HttpResponseBase:
     """By the address alone, which says what it is for. Wrong ones are counted as wrong API keys are."""
     try:
-        version, nonce = version_of(token)
-        answer = answer_with(version)
-        use(version, nonce)
+        version, artifact, nonce = named_by(token)
+        answer = answer_with(version, artifact)
+        use(version, artifact, nonce)
     except LinkRefused as error:
         if error.status == 403 and (locked := counted(request, token)):
             return locked

@@ -1,4 +1,4 @@
-"""A version's files as a tar archive, streamed: the PEFT folder as it was stored, and the model card."""
+"""A version's files as a tar archive, streamed: the PEFT folder or the merged model as it was stored, and the model card."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from django.http import StreamingHttpResponse
 
 from apps.promotion.pulling.card import card_of
 from apps.registry.artifacts import chunks_of
-from apps.registry.models import ModelVersion
+from apps.registry.models import Artifact, ModelVersion
 
 END = b"\0" * 2 * tarfile.BLOCKSIZE
 
 
-def answer_with(version: ModelVersion) -> StreamingHttpResponse:
-    """Raises ArtifactError where the first file cannot be read. Where a later one breaks, the answer ends before its announced length."""
-    files = version.artifact.files
+def answer_with(version: ModelVersion, artifact: Artifact) -> StreamingHttpResponse:
+    """`artifact`: the version's own, or what it was merged to. Raises ArtifactError where the first file cannot be read. Where a later one breaks, the answer ends before its announced length."""
+    files = artifact.files
+    merged = "" if artifact == version.artifact else "-merged"
     card = card_of(version).markdown().encode()
     readme = "MODEL_CARD.md" if any(entry["path"] == "README.md" for entry in files) else "README.md"
-    opened = chunks_of(version.artifact, files[0]["path"])
+    opened = chunks_of(artifact, files[0]["path"])
     first = next(opened)  # a store that is down is said before the answer begins
     contents = [(readme, len(card), iter([card])), (files[0]["path"], files[0]["size"], chain([first], opened))]
-    contents += [(entry["path"], entry["size"], chunks_of(version.artifact, entry["path"])) for entry in files[1:]]
+    contents += [(entry["path"], entry["size"], chunks_of(artifact, entry["path"])) for entry in files[1:]]
     heads = [header(version, name, size) for name, size, _ in contents]
     parts = chain.from_iterable(
         chain([head], chunks, [padding(size)]) for head, (_, size, chunks) in zip(heads, contents, strict=True)
@@ -30,7 +31,7 @@ def answer_with(version: ModelVersion) -> StreamingHttpResponse:
     length = sum(len(head) + size + len(padding(size)) for head, (_, size, _) in zip(heads, contents, strict=True))
     response = StreamingHttpResponse(chain(parts, [END]), content_type="application/x-tar")
     response["Content-Length"] = str(length + len(END))
-    response["Content-Disposition"] = f'attachment; filename="{version}.tar"'
+    response["Content-Disposition"] = f'attachment; filename="{version}{merged}.tar"'
     return response
 
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Stage
-from apps.registry.models import ModelVersion, UsedLink
+from apps.registry.models import Artifact, ModelVersion, UsedLink
 
 SALT = "flywheel.download"
 LASTS = timedelta(minutes=10)
@@ -28,17 +28,17 @@ class LinkRefused(Exception):
         self.status = status
 
 
-def download_url(version: ModelVersion, origin: str = "") -> dict[str, Any]:
-    """{url, expires_at} of the files of a version that has an artifact; whoever has it may download them, once. `origin`: where this
+def download_url(version: ModelVersion, origin: str = "", *, merged: bool = False) -> dict[str, Any]:
+    """{url, expires_at} of the files of a version that has an artifact, or of its merged model; whoever has it may download them, once. `origin`: where this
     installation was asked, else FLYWHEEL_URL."""
     signer, expires = signing.TimestampSigner(salt=SALT), timezone.now() + LASTS
-    token = signer.sign_object({"nonce": uuid4().hex, "version": version.pk})
+    token = signer.sign_object({"nonce": uuid4().hex, "version": version.pk, "merged": merged})
     address = reverse("promotion_api:download", args=[token])
     return {"url": f"{(origin or settings.FLYWHEEL_URL).rstrip('/')}{address}", "expires_at": expires}
 
 
-def version_of(token: str) -> tuple[ModelVersion, UUID]:
-    """What an address names, and its nonce for `use`. Raises LinkRefused."""
+def named_by(token: str) -> tuple[ModelVersion, Artifact, UUID]:
+    """The version and the files that an address names, and its nonce for `use`. Raises LinkRefused."""
     signer = signing.TimestampSigner(salt=SALT)
     try:
         given = signer.unsign_object(token, max_age=LASTS)
@@ -46,21 +46,28 @@ def version_of(token: str) -> tuple[ModelVersion, UUID]:
         raise LinkRefused("This download address has expired. Ask for a new one.", 410) from error
     except (signing.BadSignature, ValueError, TypeError, RecursionError) as error:
         raise LinkRefused("This is no download address of this Flywheel. Ask for one.", 403) from error
-    rows = ModelVersion.objects.select_related("project", "artifact")
-    version = rows.filter(pk=given["version"], artifact__isnull=False).first()
-    if version is None or version.project.stage in (Stage.DELETING, Stage.DELETED):
+    rows = ModelVersion.objects.select_related("project", "artifact", "merged__artifact")
+    version = rows.filter(pk=given["version"]).first()
+    artifact = version and files_of(version, merged=bool(given.get("merged")))
+    if version is None or artifact is None or version.project.stage in (Stage.DELETING, Stage.DELETED):
         raise LinkRefused("What this address named was deleted.", 410)
     nonce = UUID(given["nonce"])
     if UsedLink.objects.filter(pk=nonce).exists():
         raise LinkRefused(USED, 410)
-    return version, nonce
+    return version, artifact, nonce
+
+
+def files_of(version: ModelVersion, *, merged: bool) -> Artifact | None:
+    if not merged:
+        return version.artifact
+    return version.merged.artifact if hasattr(version, "merged") else None
 
 
 USED = "This download address was used already: each works once. Ask for a new one."
 
 
 @transaction.atomic
-def use(version: ModelVersion, nonce: UUID) -> None:
+def use(version: ModelVersion, artifact: Artifact, nonce: UUID) -> None:
     """Of two that use one at the same time, one is refused. Raises LinkRefused."""
     now = timezone.now()
     UsedLink.objects.filter(expires_at__lt=now).delete()
@@ -70,4 +77,4 @@ def use(version: ModelVersion, nonce: UUID) -> None:
     except IntegrityError as error:
         raise LinkRefused(USED, 410) from error
     audit("model_version.downloaded", project=version.project, by=None, actor_label="a signed address", target=version,
-          name=str(version), digest=version.artifact_id)  # fmt: skip
+          name=str(version), digest=artifact.pk)  # fmt: skip

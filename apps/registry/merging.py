@@ -1,0 +1,86 @@
+"""An adapter merged into its base, as an artifact: for servers that load whole models only."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+
+from apps.core import jobs
+from apps.core.errors import Rejected
+from apps.core.runner import job_folder
+from apps.registry.actions import ModelError, base_digest, check_base_folder
+from apps.registry.artifacts import SPARE, store_folder
+from apps.registry.engines import model_spec
+from apps.registry.models import Engine, MergedModel, MergeJob, ModelKind, ModelVersion
+from workers.lib.weights_proof import TEXT
+
+COPIES = 2  # of the base's size: what the job writes, and what the store keeps of it
+
+
+def can_be_merged(version: ModelVersion) -> bool:
+    return version.kind == ModelKind.ADAPTER and version.engine == Engine.TRANSFORMERS
+
+
+def merged_of(version: ModelVersion) -> MergedModel | None:
+    return MergedModel.objects.filter(version=version).select_related("artifact").first()
+
+
+def merge(*, version: ModelVersion, by: Any) -> MergeJob | None:
+    """The job that merges a version, also where it is under way; None where the merged model is there. Raises Rejected."""
+    if not can_be_merged(version):
+        raise Rejected(f"{version} cannot be merged: it is not a LoRA adapter whose files and base are here.")
+    if merged_of(version):
+        return None
+    try:
+        with transaction.atomic():
+            return jobs.submit(MergeJob(project=version.project, name=f"Merge of {version}", version=version), by=by)
+    except IntegrityError:  # somebody else asked meanwhile
+        return latest_job(version)
+
+
+def latest_job(version: ModelVersion) -> MergeJob | None:
+    return version.merge_jobs.order_by("-created_at").first()
+
+
+def job_spec(job: MergeJob) -> dict[str, Any]:
+    """Raises ModelError, ArtifactError."""
+    base = job.version.base_version()
+    weights = check_base_folder(Path(job.version.base))
+    require_space(sum(path.stat().st_size for path in weights))
+    if base_digest(Path(job.version.base)) != base.digest:
+        raise ModelError(
+            f"The folder {job.version.base} is no longer {base}: its weights were changed after it was registered."
+        )
+    return {"kind": "merge_adapter", "model": model_spec(job.version), "text": TEXT}
+
+
+def require_space(size: int) -> None:
+    """Raises ModelError, before anything of `size` bytes is written."""
+    free = shutil.disk_usage(settings.FLYWHEEL_DATA_DIR).free
+    if free < COPIES * size + SPARE:
+        raise ModelError(
+            f"The merged model is as large as its base, and is on the disk twice while it is stored: {(COPIES * size + SPARE) / 2**20:,.0f} MiB "
+            f"are needed and {free / 2**20:,.0f} MiB are free."
+        )
+
+
+def complete(job: MergeJob, result: dict) -> dict:
+    artifact = store_folder(Path(result["folder"]))
+    given = {"artifact": artifact, "dtype": result["dtype"], "gap": result["gap"]}
+    MergedModel.objects.get_or_create(version=job.version, defaults=given)
+    return {
+        "artifact": artifact.pk,
+        "size": artifact.size,
+        "dtype": result["dtype"],
+        "gap": result["gap"],
+        "lost": result["lost"],
+    }
+
+
+def ended(job: MergeJob) -> None:
+    """What was written and is stored, or was given up, is removed."""
+    transaction.on_commit(lambda: shutil.rmtree(job_folder(job) / "out", ignore_errors=True))
