@@ -15,8 +15,10 @@ from django.db import connection
 from django.test import Client, TestCase
 
 from apps.core import jobs, runner
+from apps.core.actions import create_api_key
 from apps.core.managed import objects
 from apps.core.models import AuditEvent, Project, Role
+from apps.core.scopes import Scope
 from apps.promotion.models import Channel
 from apps.registry import merging
 from apps.registry.actions import ModelError, register_adapter, register_base
@@ -144,7 +146,9 @@ def test_only_adapters_and_only_ones_own(adapter: ModelVersion, base: ModelVersi
     assert refused.status_code == 409 and "not a LoRA adapter" in refused.json()["detail"]
     theirs = key_headers(make_project())
     assert call(adapter, **theirs).status_code == call(adapter, "get", **theirs).status_code == 404
-    assert call(adapter, **key_headers(adapter.project, scopes=["read"])).status_code == 403
+    by = make_member(adapter.project, Role.VIEWER)
+    reading = create_api_key(project=adapter.project, name="reads", by=by, scopes=[Scope.READ])[1]
+    assert call(adapter, HTTP_AUTHORIZATION=f"Bearer {reading}").status_code == 403
     assert not MergeJob.objects.exists() and "Merge into the base" not in page_of(base)
     assert "Merge into the base" not in page_of(adapter, Role.VIEWER)
 
