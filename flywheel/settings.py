@@ -372,6 +372,9 @@ if not re.fullmatch(r"https?://[^/\s@?#<>|\"]+", FLYWHEEL_URL):
 # How many proxies stand before the web process: their X-Forwarded-For then says where a request comes from.
 FLYWHEEL_PROXIES = int(os.environ.get("FLYWHEEL_PROXIES") or HTTPS)
 
+# The folder with packages of environments (docs/own-environment.md). What an operator puts there runs unconfined.
+FLYWHEEL_ENVIRONMENTS_DIR = Path(os.environ.get("FLYWHEEL_ENVIRONMENTS_DIR") or FLYWHEEL_DATA_DIR / "environments")
+
 # A session of an environment that nobody has called for so long (seconds) is forgotten.
 FLYWHEEL_ENVIRONMENT_SESSION_S = int(os.environ.get("FLYWHEEL_ENVIRONMENT_SESSION_S", "3600"))
 

@@ -54,7 +54,8 @@ def _be_first_process() -> None:
 
 def _tidy(packages: str) -> None:
     """No environment, no way to import this folder, and common modules loaded before the first fork."""
-    import collections, datetime, decimal, difflib, fractions, itertools, math, random, re, statistics, string, typing  # noqa: E401, F401, I001
+    import base64, collections, dataclasses, datetime, decimal, difflib, fractions, importlib.util, inspect, itertools, math, pathlib  # noqa: E401, F401, I001
+    import random, re, statistics, string, traceback, typing  # noqa: E401, F401
 
     os.environ.clear()
     sys.path[:] = [*sys.path[1:], *([packages] if packages else [])]

@@ -1,0 +1,390 @@
+"""Environments as packages: made, found, checked, run beside and in the sandbox; a broken one harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
+
+import pytest
+
+import flywheel_sdk
+from workers.lib.environments import load
+from workers.lib.environments.packages import checking, config_of, discovery, runners
+from workers.lib.environments.packages.checking import Checked, check
+from workers.lib.environments.packages.discovery import Found, discover
+from workers.lib.environments.packages.files import PackageProblem
+from workers.lib.environments.packages.template import new_package
+from workers.lib.messages import to_native
+from workers.lib.verifiers import Score
+
+ROOT = Path(__file__).parents[2]
+HEAD = "from flywheel_sdk import Attempt, Environment, ToolError, tool\n"
+WHOLE = """
+class Counter(Environment):
+    def start(self, task):
+        return {"value": 0}
+    @tool
+    def add(self, amount: int) -> int:
+        "Adds."
+        self.state["value"] += amount
+        return self.state["value"]
+    def tasks(self):
+        return [{"id": "two", "prompt": "Two.", "expected": {"tool": "add", "args": {"amount": 2}}}]
+    def verify(self, attempt):
+        return attempt.state["value"] == 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Any:
+    yield
+    runners.close_all()
+
+
+def put(folder: Path, name: str, code: str) -> Path:
+    home = folder / name
+    home.mkdir(parents=True)
+    (home / "__init__.py").write_text(code)
+    return home
+
+
+def found_of(tmp_path: Path, code: str, name: str = "counter") -> Found:
+    put(tmp_path, name, code)
+    return next(found for found in discover(tmp_path) if found.name == name)
+
+
+def errors(checked: Checked) -> str:
+    return "\n".join(f"{one.text} → {one.do} @ {one.where}" for one in checked.findings if one.level == "error")
+
+
+def spec_of(found: Found, **config: Any) -> dict:
+    described = checking.describe(found)
+    return {
+        "kind": "package",
+        "config": config_of(found.name, found.digest, described, trusted=found.trusted)
+        | {"files": found.files}
+        | config,
+    }
+
+
+def play(spec: dict, calls: list[tuple[str, dict]], task: dict | None = None) -> tuple[Any, Score]:
+    async def run() -> tuple[Any, Score]:
+        episode = load(spec).open(
+            task or {"id": "two", "messages": [{"role": "user", "content": "Two."}], "expected": {}, "metadata": {}}
+        )
+        for name, args in calls:
+            if not episode.done:
+                await episode.step({"content": None, "tool_calls": [to_native(name, args, "c")]})
+        if not episode.done:
+            await episode.step({"content": "Done."})
+        return episode, await episode.score()
+
+    return asyncio.run(run())
+
+
+# A new one
+
+
+def test_a_new_package_is_right_at_once_and_its_tests_pass(tmp_path: Path) -> None:
+    for path, text in new_package("bug_tracker").items():
+        target = tmp_path / "bug_tracker" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    (found,) = discover(tmp_path)
+    checked = check(found)
+    assert checked.is_usable, errors(checked)
+    assert [one.level for one in checked.findings] == ["ok"] * 4
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "bug_tracker" / "tests")],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("name", ["Bug", "1st", "class", "json", "a-b", "", "x" * 61, "../up", "flywheel_sdk"])
+def test_a_name_that_python_cannot_import_is_refused(name: str) -> None:
+    with pytest.raises(PackageProblem, match="no name for a package"):
+        new_package(name)
+
+
+# Schemas
+
+
+class Place(TypedDict):
+    street: str
+    number: int
+
+
+def test_a_schema_comes_from_signature_and_docstring() -> None:
+    class Tools(flywheel_sdk.Environment):
+        @flywheel_sdk.tool(dangerous=True)
+        def move(
+            self, where: Place, how: Literal["car", "train"], tags: list[str], note: str | None = None,
+            times: Annotated[int, "how often"] = 2,
+        ) -> str:  # fmt: skip
+            """Moves it.
+
+            More words.
+
+            Args:
+                where: The new place,
+                    in full
+                how (str): By what
+
+            Returns:
+                text: nothing of an argument
+            """
+            return ""
+
+    function = flywheel_sdk.schema_of("move", flywheel_sdk.tools_of(Tools)["move"])["function"]
+    assert function["description"] == "Moves it. More words." and function["x-dangerous"]
+    assert function["parameters"] == {
+        "type": "object", "additionalProperties": False, "required": ["where", "how", "tags"],
+        "properties": {
+            "where": {
+                "description": "The new place, in full", "type": "object", "required": ["number", "street"],
+                "properties": {"street": {"type": "string"}, "number": {"type": "integer"}}, "additionalProperties": False,
+            },
+            "how": {"description": "By what", "type": "string", "enum": ["car", "train"]},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "times": {"description": "how often", "type": "integer", "default": 2},
+        },
+    }  # fmt: skip
+
+
+# What may be wrong
+
+BROKEN = {
+    "syntax": ("def x(:\n", "__init__.py, line 1"),
+    "library": ("import no_such_library\n" + HEAD + WHOLE, "No module named 'no_such_library'"),
+    "exit": ("import sys\nsys.exit(3)\n", "Importing it raised SystemExit"),
+    "dies": ("import os\nos._exit(3)\n", "ended the process"),
+    "nothing": ("x = 1\n", "exactly one subclass"),
+    "two": (HEAD + WHOLE + WHOLE.replace("Counter", "Other"), "Counter, Other"),
+    "no verifier": (HEAD + WHOLE.replace("def verify", "def verified"), "has no verifier"),
+    "untyped": (HEAD + WHOLE.replace("amount: int", "amount"), "The argument amount of the tool add has no type"),
+    "strange type": (HEAD + WHOLE.replace("amount: int", "amount: set"), "has the type set, which JSON does not have"),
+    "star": (HEAD + WHOLE.replace("amount: int", "*amount: int"), "Name each argument"),
+    "no tasks": (HEAD + WHOLE.replace("def tasks", "def taskz"), "tasks() gives no tasks"),
+    "same ids": (HEAD + WHOLE.replace("return [{", "return 2 * [{"), "Several tasks have the id two"),
+    "no id": (HEAD + WHOLE.replace('"id": "two", ', ""), "Task 1 has no id"),
+    "no prompt": (HEAD + WHOLE.replace('"prompt"', '"messages"'), "Task two has no request"),
+    "unknown field": (HEAD + WHOLE.replace('"id": "two"', '"id": "two", "answr": 1'), "Task 1 has answr"),
+    "verifier raises": (HEAD + WHOLE.replace('return attempt.state["value"] == 2', "return 1 / 0"), "verify() raised ZeroDivisionError"),
+    "nan": (HEAD + WHOLE.replace('return attempt.state["value"] == 2', 'return float("nan")'), "not a finite number"),
+    "no number": (HEAD + WHOLE.replace('return attempt.state["value"] == 2', 'return "good"'), "not a finite number"),
+    "random": ("import random\n" + HEAD + WHOLE.replace('return attempt.state["value"] == 2', "return random.random()"), "for the same attempt"),
+    "state": (HEAD + WHOLE.replace('return {"value": 0}', 'return {"value": {1, 2}}'), "The state is not JSON"),
+    "state of a tool": (HEAD + WHOLE.replace('self.state["value"] += amount', 'self.state["seen"] = {1}'), "The state is not JSON"),
+    "gold": (HEAD + WHOLE.replace('{"amount": 2}', '{"amount": 3}'), "its expected calls do not succeed: the reward is 0"),
+    "limits": (HEAD + WHOLE.replace("def start", "max_turns = 0\n    def start"), "Counter.max_turns must be a number from 1 to 200"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_wrong_with_a_package_is_said_with_what_to_do(tmp_path: Path, name: str) -> None:
+    code, sentence = BROKEN[name]
+    checked = check(found_of(tmp_path, code))
+    assert not checked.is_usable
+    assert sentence in errors(checked)
+    assert all(one.do for one in checked.findings if one.level == "error")
+
+
+def test_an_error_names_the_line_of_the_package(tmp_path: Path) -> None:
+    checked = check(found_of(tmp_path, BROKEN["verifier raises"][0]))
+    assert "__init__.py:14 return 1 / 0" in errors(checked)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_verifier_that_never_ends_is_stopped(tmp_path: Path, trusted: bool) -> None:
+    code = HEAD + WHOLE.replace('return attempt.state["value"] == 2', "while True: pass").replace(
+        "def start", "verify_seconds = 0.2\n    def start"
+    )
+    checked = check(replace(found_of(tmp_path, code), trusted=trusted))
+    assert "verify() took longer than 0.2 s" in errors(checked)
+
+
+def test_what_it_prints_is_a_warning_and_harms_nothing(tmp_path: Path) -> None:
+    code = HEAD + WHOLE.replace(
+        "def verify(self, attempt):", 'def verify(self, attempt):\n        print("x" * 100_000)'
+    )
+    code = "import os\nos.write(1, b'{}')\n" + code
+    checked = check(found_of(tmp_path, code))
+    assert checked.is_usable and [one.text for one in checked.findings if one.level == "warning"] == [
+        "Its code prints."
+    ]
+
+
+def test_two_packages_of_one_name_are_told_and_the_others_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "counter", HEAD + WHOLE)
+    put(tmp_path, "other", HEAD + WHOLE)
+    point = EntryPoint("counter", "counter_of_mine", discovery.GROUP)
+    monkeypatch.setattr(discovery, "entry_points", lambda group: [point])
+    first, second, other = discover(tmp_path)
+    for one in (first, second):
+        assert one.problem and "Several packages are named counter" in one.problem.text
+    assert other.problem is None and check(other).is_usable
+
+
+def test_an_entry_point_is_found_without_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "site", "counter_of_mine", "raise SystemExit\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    point = EntryPoint("counter", "counter_of_mine", discovery.GROUP)
+    monkeypatch.setattr(discovery, "entry_points", lambda group: [point])
+    (found,) = discover(tmp_path / "nothing")
+    assert (found.name, found.problem, list(found.files)) == ("counter", None, ["__init__.py"])
+    assert "counter_of_mine" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda folder: (folder / "empty").mkdir(), "neither empty/empty/__init__.py"),
+        (lambda folder: put(folder, "Not-A-Name", WHOLE), "no name for a package"),
+        (lambda folder: (put(folder, "link", WHOLE) / "x").symlink_to("/etc/passwd"), "x is a link"),
+        (
+            lambda folder: (put(folder, "large", WHOLE) / "x.bin").write_bytes(b"0" * (2**21 + 1)),
+            "more than 500 files or 2 MB",
+        ),
+        (
+            lambda folder: (put(folder / "p", "p", WHOLE).parent / "pyproject.toml").write_text("["),
+            "pyproject.toml cannot be read",
+        ),
+    ],
+)
+def test_a_folder_that_is_no_package_is_told(tmp_path: Path, make: Any, sentence: str) -> None:
+    make(tmp_path)
+    (found,) = discover(tmp_path)
+    assert found.problem and sentence in found.problem.text and found.problem.do
+
+
+def test_the_digest_is_of_the_files_alone(tmp_path: Path) -> None:
+    home = put(tmp_path, "counter", HEAD + WHOLE)
+    before = discover(tmp_path)[0].digest
+    (home / "__pycache__").mkdir()
+    (home / "__pycache__" / "x.pyc").write_bytes(b"0")
+    assert discover(tmp_path)[0].digest == before
+    (home / "data.txt").write_text("new")
+    assert discover(tmp_path)[0].digest != before
+
+
+def test_pyproject_can_mark_a_package_as_untrusted(tmp_path: Path) -> None:
+    put(tmp_path / "counter", "counter", HEAD + WHOLE)
+    assert discover(tmp_path)[0].trusted
+    (tmp_path / "counter" / "pyproject.toml").write_text("[tool.flywheel]\nuntrusted = true\n")
+    assert not discover(tmp_path)[0].trusted
+
+
+# Episodes
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_an_episode_keeps_its_state_and_is_judged_by_the_package(tmp_path: Path, trusted: bool) -> None:
+    spec = spec_of(replace(found_of(tmp_path, HEAD + WHOLE), trusted=trusted))
+    episode, score = play(spec, [("add", {"amount": 1}), ("add", {"amount": 1})])
+    assert [call.observation for call in episode.calls] == ["1", "2"]
+    assert (score.reward, score.success, score.masked) == (1.0, True, False)
+    again = load(spec).open(episode.task, episode.state)
+    assert asyncio.run(again.call("add", {"amount": 3})).observation == "5"
+    assert play(spec, [])[1].reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (("add", {"amount": "x"}), "not of type 'integer'"),
+        (("add", {"amount": 1, "more": 2}), "Additional properties"),
+        (("drop", {}), "There is no tool drop"),
+    ],
+)
+def test_what_the_agent_does_wrong_is_an_observation(tmp_path: Path, call: tuple, said: str) -> None:
+    episode, score = play(spec_of(found_of(tmp_path, HEAD + WHOLE)), [call])
+    assert said in episode.calls[0].observation and not score.masked
+
+
+def test_a_tools_crash_shows_the_agent_no_path(tmp_path: Path) -> None:
+    code = HEAD + WHOLE.replace('self.state["value"] += amount', "1 / 0")
+    episode, score = play(spec_of(found_of(tmp_path, code)), [("add", {"amount": 2})])
+    assert episode.calls[0].observation == "Error: The tool failed (crash)." and score.reward == 0.0
+
+
+@pytest.mark.parametrize("act", ["import os; os._exit(1)", "import time; time.sleep(60)"])
+def test_a_tool_that_ends_or_hangs_its_process_harms_no_other_call(tmp_path: Path, act: str) -> None:
+    code = HEAD + WHOLE.replace('self.state["value"] += amount', f"{act}" if "exit" in act else act).replace(
+        "def start",
+        "tool_seconds = 0.3\n    @tool\n    def peek(self) -> int:\n        'Peeks.'\n        return self.state['value']\n    def start",
+    )
+    episode, score = play(spec_of(found_of(tmp_path, code)), [("add", {"amount": 2}), ("peek", {})])
+    assert [call.ok for call in episode.calls] == [False, True]
+    assert score.reward == 0.0 and not score.masked
+
+
+def test_a_state_that_is_not_json_masks_the_sample(tmp_path: Path) -> None:
+    code = HEAD + WHOLE.replace('self.state["value"] += amount', 'self.state["seen"] = {1}')
+    episode, _ = play(spec_of(found_of(tmp_path, code)), [("add", {"amount": 2})])
+    assert "The state is not JSON" in episode.failure
+
+
+def test_a_verifier_that_stumbles_over_one_answer_fails_it_and_over_all_masks(tmp_path: Path) -> None:
+    stumbles = HEAD + WHOLE.replace(
+        "def verify(self, attempt):", "def verify(self, attempt):\n        1 / (attempt.answer != 'Done.')"
+    )
+    _, score = play(spec_of(found_of(tmp_path, stumbles)), [("add", {"amount": 2})])
+    assert (score.reward, score.masked) == (0.0, False)
+    never = HEAD + WHOLE.replace("def verify(self, attempt):", "def verify(self, attempt):\n        1 / 0")
+    _, score = play(spec_of(found_of(tmp_path, never, "never")), [("add", {"amount": 2})])
+    assert score.masked and "ZeroDivisionError" in score.mask_reason
+
+
+def test_a_tool_can_end_the_episode(tmp_path: Path) -> None:
+    code = HEAD + WHOLE.replace('self.state["value"] += amount', 'self.state["value"] += amount; self.finish()')
+    episode, _ = play(spec_of(found_of(tmp_path, code)), [("add", {"amount": 2}), ("add", {"amount": 2})])
+    assert (episode.stop_reason, len(episode.calls)) == ("finished", 1)
+
+
+def test_edits_of_the_folder_do_not_change_a_version_that_runs(tmp_path: Path) -> None:
+    found = found_of(tmp_path, HEAD + WHOLE)
+    spec = spec_of(found)
+    (tmp_path / "counter" / "__init__.py").write_text("this is broken (")
+    assert play(spec, [("add", {"amount": 2})])[1].reward == 1.0
+    (now,) = discover(tmp_path)
+    assert now.digest != found.digest and not check(now).is_usable
+
+
+def test_files_of_a_package_import_each_other(tmp_path: Path) -> None:
+    home = put(tmp_path, "counter", "from counter.inner import Counter\nfrom .inner import Counter as Same\n")
+    (home / "inner.py").write_text(HEAD + WHOLE)
+    checked = check(discover(tmp_path)[0])
+    assert checked.is_usable, errors(checked)
+
+
+# What an untrusted one may not
+
+
+def test_an_untrusted_package_reaches_neither_network_nor_files(tmp_path: Path) -> None:
+    code = HEAD + WHOLE.replace(
+        'self.state["value"] += amount',
+        "import socket, pathlib\n"
+        "        for act in (lambda: socket.create_connection(('127.0.0.1', 1)), lambda: pathlib.Path('/etc/passwd').read_text()):\n"
+        "            try:\n                act()\n                self.state['value'] += 100\n"
+        "            except OSError as error:\n                self.state['value'] += isinstance(error, (PermissionError, FileNotFoundError))",
+    )  # fmt: skip
+    spec = spec_of(replace(found_of(tmp_path, code), trusted=False))
+    episode, score = play(spec, [("add", {"amount": 2})])
+    assert episode.inner == {"value": 2} and score.reward == 1.0
+
+
+def test_an_untrusted_package_without_its_library_says_who_can_help(tmp_path: Path) -> None:
+    checked = check(replace(found_of(tmp_path, "import numpy\n" + HEAD + WHOLE), trusted=False))
+    assert "An operator may install it" in errors(checked)
+
+
+def test_a_spec_without_files_is_refused() -> None:
+    with pytest.raises(Exception, match="files of the package counter are missing"):
+        load({"kind": "package", "config": {"package": "counter", "digest": "0"}})

@@ -1,0 +1,142 @@
+"""Which packages this installation has: those of a folder, and those that installed distributions name under the entry point
+group `flywheel.environments`. Looked up each time it is asked; nothing of a package runs here.
+
+A folder of the folder is a project: NAME/pyproject.toml beside NAME/NAME/__init__.py; or NAME/__init__.py alone.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from importlib import util
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from workers.lib.environments.packages.files import Files, PackageProblem, digest_of, read_files
+from workers.lib.environments.packages.runners import Runner, runner_of
+
+GROUP = "flywheel.environments"
+NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One package: where it is, and what it is made of; or the problem because of which it cannot be used."""
+
+    name: str
+    source: str  # where it was found, for people
+    folder: Path | None = None  # of the package itself
+    project: Path | None = None  # with its tests, where it has one
+    trusted: bool = True
+    files: Files = field(default_factory=dict, repr=False)
+    digest: str = ""
+    problem: PackageProblem | None = None
+
+    @property
+    def runner(self) -> Runner:
+        return runner_of(self.name, self.digest, self.files, trusted=self.trusted)
+
+
+def discover(folder: Path) -> list[Found]:
+    """All packages by name. One that cannot be read has a problem; so have those that share a name."""
+    found = [read(one) for one in [*in_folder(folder), *installed()]]
+    named = Counter(one.name for one in found)
+    twice = {name for name, count in named.items() if count > 1}
+    return sorted(
+        (_taken(one, found) if one.name in twice else one for one in found), key=lambda one: (one.name, one.source)
+    )
+
+
+def find(folder: Path, name: str) -> Found:
+    """The package of this name. Raises PackageProblem: there is none, or it cannot be read."""
+    same = [one for one in discover(folder) if one.name == name]
+    if not same:
+        names = ", ".join(one.name for one in discover(folder)) or "none"
+        raise PackageProblem(
+            f"There is no package “{name}”. Packages: {names}.",
+            f"Make it with manage.py new_environment, or put it into {folder}.",
+        )
+    if same[0].problem:
+        raise same[0].problem
+    return same[0]
+
+
+def _taken(one: Found, found: list[Found]) -> Found:
+    others = ", ".join(other.source for other in found if other.name == one.name)
+    return replace(
+        one,
+        problem=PackageProblem(f"Several packages are named {one.name}: {others}.", "Rename or remove all but one."),
+    )
+
+
+def in_folder(folder: Path) -> Iterator[Found]:
+    for home in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if home.name.startswith((".", "_")) or not home.is_dir():
+            continue
+        inner = home / home.name
+        has_inner = (inner / "__init__.py").is_file()
+        package, project = (inner, home) if has_inner else (home, None)
+        one = Found(home.name, str(home), package, project)
+        if not NAME.fullmatch(home.name):
+            one = replace(one, problem=PackageProblem(
+                f"“{home.name}” is no name for a package.", "Rename the folder: small letters, digits and _, a letter first.",
+            ))  # fmt: skip
+        elif not (package / "__init__.py").is_file():
+            one = replace(one, problem=PackageProblem(
+                f"There is neither {home.name}/{home.name}/__init__.py nor {home.name}/__init__.py.",
+                "Make a package with manage.py new_environment, or remove the folder.",
+            ))  # fmt: skip
+        yield one
+
+
+def installed() -> Iterator[Found]:
+    for point in entry_points(group=GROUP):
+        yield _installed(point)
+
+
+def _installed(point: EntryPoint) -> Found:
+    """Finds the folder without importing the package (nor a parent of it, so that it must be a top-level one)."""
+    source = f"{point.dist.name} {point.dist.version}" if point.dist else "an installed package"
+    module = point.value.partition(":")[0]
+    one = Found(point.name, source)
+    if not NAME.fullmatch(point.name) or "." in module:
+        do = f'[project.entry-points."{GROUP}"] needs NAME = "PACKAGE", both of small letters, digits and _.'
+        return replace(
+            one, problem=PackageProblem(f"Its entry point {point.name} = {point.value} is not of the right form.", do)
+        )
+    try:
+        spec = util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        return replace(one, problem=PackageProblem(f"There is no package {module}.", "Install it again."))
+    return replace(one, folder=Path(next(iter(spec.submodule_search_locations))))
+
+
+def read(one: Found) -> Found:
+    """With its files and whether it is trusted."""
+    if one.problem or one.folder is None:
+        return one
+    try:
+        files = read_files(one.folder)
+        return replace(one, files=files, digest=digest_of(files), trusted=not _is_marked(one.project))
+    except PackageProblem as problem:
+        return replace(one, problem=problem)
+    except OSError as error:
+        return replace(
+            one, problem=PackageProblem(f"It cannot be read: {error.strerror}.", f"Check the rights of {one.folder}.")
+        )
+
+
+def _is_marked(project: Path | None) -> bool:
+    """Whether pyproject.toml says `[tool.flywheel] untrusted = true`. Raises PackageProblem where it cannot be read."""
+    path = project / "pyproject.toml" if project else None
+    if path is None or not path.is_file():
+        return False
+    try:
+        return bool(tomllib.loads(path.read_text()).get("tool", {}).get("flywheel", {}).get("untrusted", False))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError) as error:
+        raise PackageProblem(f"pyproject.toml cannot be read: {error}.", "Correct it.") from error

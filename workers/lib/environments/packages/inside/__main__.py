@@ -1,0 +1,53 @@
+"""Started as `python -I inside ROOT FOLDER NAME`: answers requests about one package on what was stdin and stdout.
+
+Both ways a message is four bytes of length, big endian, and JSON (workers.lib.framed).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import struct
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def exactly(handle: int, count: int) -> bytes:
+    parts = b""
+    while len(parts) < count:
+        piece = os.read(handle, count - len(parts))
+        if not piece:
+            os._exit(0)
+        parts += piece
+    return parts
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    root, folder, name = sys.argv[1:]
+    incoming, outgoing = os.dup(0), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):  # what the package prints, also below Python, is not the conversation
+        os.dup2(nowhere, number)
+    sys.path[:0] = [root, os.path.dirname(os.path.abspath(__file__))]  # noqa: PTH100, PTH120
+    import driver
+
+    made: list = []
+
+    def one() -> driver.Driver:
+        if not made:
+            made.append(driver.Driver(folder, name))
+        return made[0]
+
+    while True:
+        request = json.loads(exactly(incoming, struct.unpack(">I", exactly(incoming, 4))[0]))
+        body = json.dumps(driver.answered(one, request["op"], request["payload"])).encode()
+        data = struct.pack(">I", len(body)) + body
+        while data:
+            data = data[os.write(outgoing, data) :]
+
+
+main()

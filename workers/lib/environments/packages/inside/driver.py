@@ -1,0 +1,250 @@
+"""Loads a package and does what is asked of it, one request at a time: in a process of its own, or in a run of the sandbox.
+
+Imports the standard library and flywheel_sdk alone. Every answer is {"value"} or {"error": {"kind", "text", "where"}}; kinds: import
+(the package cannot be loaded), definition (a class, tool or task that cannot work), crash (its code raised), state, score.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import importlib.util
+import inspect
+import io
+import json
+import math
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+MOST_TASKS = 100_000
+TEXT = 200_000  # characters of a tool's result that are kept
+
+
+class Fault(Exception):
+    """What is wrong with the package: kind, a sentence, and where in its files."""
+
+    def __init__(self, kind: str, text: str, where: str = "") -> None:
+        super().__init__(text)
+        self.kind, self.text, self.where = kind, text[:2000], where[:4000]
+
+
+def where_in(folder: str, error: BaseException) -> str:
+    """The frames of an error's traceback that lie in the package, with paths as its author knows them."""
+    frames = traceback.extract_tb(error.__traceback__)
+    found = [frame for frame in frames if frame.filename.startswith(folder)]
+    return "\n".join(
+        f"{frame.filename[len(folder) + 1 :]}:{frame.lineno} {frame.line or ''}".rstrip() for frame in found[-8:]
+    )
+
+
+def crash(folder: str, kind: str, what: str, error: BaseException) -> Fault:
+    if isinstance(error, SyntaxError) and str(error.filename or "").startswith(folder):
+        return Fault(
+            kind, f"{error.filename[len(folder) + 1 :]}, line {error.lineno}: {error.msg}", (error.text or "").strip()
+        )
+    return Fault(kind, f"{what} raised {type(error).__name__}: {error}", where_in(folder, error))
+
+
+def loaded(folder: str, name: str):
+    """The package's one subclass of Environment. Raises Fault."""
+    import flywheel_sdk
+
+    path = Path(folder) / "__init__.py"
+    if not path.is_file():
+        raise Fault("import", "The package has no __init__.py.")
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[folder])
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:  # also SystemExit: whatever the code does, it is the package that is broken
+        raise crash(folder, "import", "Importing it", error) from error
+    kinds = [
+        kind for kind in vars(module).values()
+        if inspect.isclass(kind) and issubclass(kind, flywheel_sdk.Environment) and kind is not flywheel_sdk.Environment
+    ]  # fmt: skip
+    kinds = [
+        kind
+        for kind in dict.fromkeys(kinds)
+        if not any(other is not kind and issubclass(other, kind) for other in kinds)
+    ]
+    if len(kinds) != 1:
+        names = ", ".join(kind.__name__ for kind in kinds) or "none"
+        raise Fault(
+            "definition",
+            f"__init__.py must define or import exactly one subclass of flywheel_sdk.Environment; it has: {names}.",
+        )
+    if kinds[0].verify is flywheel_sdk.Environment.verify:
+        raise Fault(
+            "definition",
+            f"{kinds[0].__name__} has no verifier. Define verify(self, attempt), which returns the reward.",
+        )
+    return kinds[0]
+
+
+class Driver:
+    """One package."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        """Raises Fault."""
+        import flywheel_sdk
+
+        self.sdk, self.folder = flywheel_sdk, folder
+        self.kind = loaded(folder, name)
+        try:
+            self.methods = flywheel_sdk.tools_of(self.kind)
+            self.tools = [flywheel_sdk.schema_of(name, method) for name, method in self.methods.items()]
+            json.dumps(self.tools, allow_nan=False)
+        except (flywheel_sdk.DefinitionError, ValueError, TypeError) as error:
+            raise Fault("definition", str(error)) from error
+
+    def describe(self) -> dict:
+        """What is known of it without a task."""
+        limits = {}
+        for name, least, most in (("max_turns", 1, 200), ("tool_seconds", 0.1, 600), ("verify_seconds", 0.1, 600)):
+            value = getattr(self.kind, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+                raise Fault(
+                    "definition",
+                    f"{self.kind.__name__}.{name} must be a number from {least:g} to {most:g}, not {value!r}.",
+                )
+            limits[name] = value
+        prompt = self.kind.system_prompt
+        if not isinstance(prompt, str):
+            raise Fault("definition", f"{self.kind.__name__}.system_prompt must be text, not {type(prompt).__name__}.")
+        about = inspect.getdoc(self.kind) if self.kind.__doc__ else ""
+        return {
+            "title": self.kind.__name__,
+            "description": about or "",
+            "tools": self.tools,
+            "system_prompt": prompt,
+        } | limits
+
+    def tasks(self, start: int = 0, most: int = 500_000) -> dict:
+        """{"tasks", "next"}: those from `start` whose JSON has about `most` bytes; `next` is None at the end."""
+        made, size = [], 0
+        rows = self._do("tasks()", lambda: list(self.kind().tasks()))
+        if len(rows) > MOST_TASKS:
+            raise Fault("definition", f"tasks() gives {len(rows):,} tasks; {MOST_TASKS:,} are allowed.")
+        for at, row in enumerate(rows[start:], start):
+            if size >= most:
+                return {"tasks": made, "next": at}
+            text = self._json(row, "definition", f"Task {at + 1}")
+            size += len(text)
+            made.append(json.loads(text))
+        return {"tasks": made, "next": None}
+
+    def start(self, task: dict) -> dict:
+        """The state at the beginning."""
+        return self._state(self._do("start()", lambda: self.kind().start(task)))
+
+    def call(self, tool: str, args: dict, state: dict) -> dict:
+        """{"text", "error", "state", "finished"}; a refusal by the tool is an `error`, which the agent sees."""
+        instance = self._do(f"{self.kind.__name__}()", self.kind)
+        instance.state = state
+        text, refused = "", ""
+        try:
+            found = self._do(f"The tool {tool}", lambda: self.methods[tool](instance, **args))
+            text = found if isinstance(found, str) else self._json(found, "crash", f"What the tool {tool} returned")
+        except self.sdk.ToolError as error:
+            refused = str(error) or "The tool refused the call."
+        finished = bool(getattr(instance, "is_finished", False))
+        return {
+            "text": text[:TEXT],
+            "error": refused[:TEXT],
+            "state": self._state(instance.state),
+            "finished": finished,
+        }
+
+    def verify(self, attempt: dict) -> dict:
+        """{"reward", "success", "unsafe", "components", "details"}."""
+        calls = [self.sdk.Call(**call) for call in attempt.pop("calls")]
+        made = self.sdk.Attempt(**attempt, calls=calls)
+        return scored(self._do("verify()", lambda: self.kind().verify(made)))
+
+    def _do(self, what: str, act):
+        """What the package's code gives, awaited where it is asynchronous. Raises Fault, ToolError."""
+        try:
+            found = act()
+            if inspect.iscoroutine(found):
+                import asyncio
+
+                found = asyncio.run(found)
+            return found
+        except self.sdk.ToolError:
+            raise
+        except BaseException as error:
+            raise crash(self.folder, "crash", what, error) from error
+
+    def _state(self, state) -> dict:
+        if not isinstance(state, dict):
+            raise Fault(
+                "state",
+                f"The state must be a dict, not {type(state).__name__}. start() returns it; tools change self.state.",
+            )
+        return json.loads(self._json(state, "state", "The state"))
+
+    def _json(self, value, kind: str, what: str) -> str:
+        try:
+            text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+            text.encode()
+            return text
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Fault(
+                kind, f"{what} is not JSON: {error}. Use dict, list, str, finite numbers, bool and None."
+            ) from error
+
+
+def is_number(value) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def scored(found) -> dict:
+    """What verify returned, in one form. Raises Fault."""
+    given = found if isinstance(found, dict) else {"reward": found}
+    if unknown := [str(name) for name in given if name not in ("reward", "success", "unsafe", "components", "details")]:
+        raise Fault(
+            "score",
+            f"verify() returned {', '.join(unknown)}; known are reward, success, unsafe, components and details.",
+        )
+    reward = given.get("reward")
+    if not is_number(reward):
+        raise Fault("score", f"verify() returned {reward!r:.80} as the reward, not a finite number.")
+    components = given.get("components") or {}
+    if not isinstance(components, dict) or not all(is_number(value) for value in components.values()):
+        raise Fault("score", "verify() returned components that are not finite numbers by name.")
+    details = given.get("details") or []
+    return {
+        "reward": float(reward),
+        "success": bool(given.get("success", reward >= 1)),
+        "unsafe": bool(given.get("unsafe", False)),
+        "components": {str(name)[:80]: float(value) for name, value in components.items()},
+        "details": [str(one)[:500] for one in (details if isinstance(details, list) else [details])][:50],
+    }
+
+
+def answered(make, op: str, payload: dict) -> dict:
+    """The answer to one request; `make` gives the driver. What the code prints is counted, never sent."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            value = getattr(make(), op)(**payload)
+        answer = {"value": value}
+    except Fault as fault:
+        answer = {"error": {"kind": fault.kind, "text": fault.text, "where": fault.where}}
+    except MemoryError:
+        answer = {"error": {"kind": "crash", "text": "It ran out of memory.", "where": ""}}
+    return answer | {"printed": len(printed.getvalue())}
+
+
+def apart(sdk: str, files: dict, name: str, op: str, payload: dict) -> dict:
+    """One request in a run of the sandbox, whose scratch folder is the working directory."""
+    module = sys.modules["flywheel_sdk"] = ModuleType("flywheel_sdk")
+    exec(compile(sdk, "flywheel_sdk.py", "exec"), module.__dict__)
+    home = Path.cwd() / name
+    for path, content in files.items():
+        target = home / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(base64.b64decode(content))
+    return answered(lambda: Driver(str(home), name), op, payload)
