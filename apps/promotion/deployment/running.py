@@ -296,7 +296,7 @@ class Run:
         channel = locked(self.channel)
         if self.kind != Deployment.Kind.RESTORE and channel.current_id != self.job.from_version_id:
             raise JobError(f"{channel} was moved to {channel.current} meanwhile.")
-        if self.kind in NEW:
+        if self.kind == Deployment.Kind.PROMOTE:
             require_not_frozen(channel)
         for place in self.places:
             assert place.finding is not None

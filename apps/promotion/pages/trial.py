@@ -100,9 +100,8 @@ def _failed(row: Trial) -> list[dict[str, Any]]:
     """The newest sessions of the candidate that count as failed, each with the run to open."""
     rows = TrialSession.objects.filter(trial=row, lane=row.lane, counts=True, success=False).order_by("-ended_at")
     found = list(rows[:FAILED_SHOWN])
-    answers = {
-        one.trace_id: one for one in row.answers.filter(trace_id__in=[one.trace_id for one in found], lane=row.lane)
-    }
+    units, traces = [one.unit for one in found], [one.trace_id for one in found]
+    answers = {one.trace_id: one for one in row.answers.filter(unit__in=units, trace_id__in=traces, lane=row.lane)}
     served = {
         one.span_id: one.trace_id
         for one in row.answers.filter(span_id__in=[one.shadow_of for one in answers.values() if one.shadow_of])
@@ -158,7 +157,7 @@ def _plan(share: str | None) -> Plan | None:
     """Of a form that asks for a share, in percent; None of one that does not. Raises PromotionError."""
     if share is None:
         return None
-    if not (share.isascii() and share.isdigit() and 1 <= int(share[:9]) <= MAX_PERCENT):
+    if not (share.isascii() and share.isdigit() and len(share) < 10 and 1 <= int(share) <= MAX_PERCENT):
         raise PromotionError(f"The share is a whole number of percent, from 1 to {MAX_PERCENT}.")
     return Plan(steps=[Step(share=int(share) / 100, min_sessions=200)])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from apps.core.access import get_membership
@@ -48,6 +49,10 @@ def begin(
     channel, plan = locked(channel), plan or Plan()
     if gate_report is not None:
         require_promotable(channel=channel, gate_report=gate_report, by=by, key=key)
+        if version not in (None, gate_report.candidate.model_version):
+            raise PromotionError(
+                f"The report is about {gate_report.candidate.model_version}, not {version}. Name one of them."
+            )
         version = gate_report.candidate.model_version
     elif kind == Trial.Kind.CANARY:
         raise PromotionError("A canary answers users: it needs a gate report. A shadow needs none.")
@@ -125,13 +130,16 @@ def _active(trial: Trial) -> Trial:
 
 @transaction.atomic
 def stop(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) -> Trial:
-    """Everybody gets the current version again; no freeze holds it up. Raises PromotionError where it has ended, PermissionDenied."""
+    """Everybody gets the current version again, also where the candidate is being promoted; no freeze holds it up. Raises PromotionError
+    where it has ended, PermissionDenied."""
     row = _active(trial)
     _require_right(row.channel, by, key)
     who = label_of(key) or name_of(by)
+    own = Q(pk=row.deployment_id)
+    if row.state == TrialState.PROMOTING:
+        own |= Q(kind=Deployment.Kind.PROMOTE, version=row.version_id)
     end(row, TrialState.STOPPED, f"Stopped by {who}: {reason.strip()}".rstrip(": "), by=by, actor_label=label_of(key))
-    deployment = row.deployment
-    if deployment and deployment.is_active:
+    for deployment in row.channel.deployments.active().filter(own):
         deployments.stop(deployment=deployment, by=by, reason=f"The trial was stopped by {who}.")
     return row
 

@@ -54,7 +54,8 @@ def trial_json(trial: Trial) -> dict[str, Any]:
 
 def announce_started(trial: Trial) -> None:
     audit(
-        "trial.started", project=trial.project, by=trial.by, target=trial, about=[trial.channel, trial.version],
+        "trial.started", project=trial.project, by=trial.by, actor_label=trial.by_name, target=trial,
+        about=[trial.channel, trial.version],
         kind=trial.kind, version=str(trial.version), channel=trial.channel.name, share=f"{trial.share:.0%}", reason=trial.reason,
     )  # fmt: skip
     _announce(trial, Event.TRIAL_STARTED, f"{trial.channel}: {trial.kind} of {trial.version} started", by=trial.by)

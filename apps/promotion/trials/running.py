@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from apps.promotion import actions as promotions
 from apps.promotion.conditions import PromotionError
+from apps.promotion.freezing import freeze_of
 from apps.promotion.models import Deployment
 from apps.promotion.moves import locked
 from apps.promotion.trials import looks
@@ -68,6 +69,8 @@ def _follow(trial: Trial, now: datetime) -> str:
         end(trial, TrialState.ROLLED_BACK, decision.why)
     elif decision.what == "out_of_time":
         end(trial, TrialState.UNDECIDED, decision.why)
+    elif decision.what == "next" and freeze_of(channel):
+        return "frozen"
     elif decision.what == "next":
         next_step(trial, decision.why)
     elif decision.what == "passed":

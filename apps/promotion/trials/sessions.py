@@ -20,10 +20,16 @@ from apps.promotion.trials.models import LaneKind, Trial, TrialSession
 from apps.promotion.trials.sequential import Tally
 
 VERDICTS_CHANGE = timedelta(hours=1)  # that a session's runs are looked at again: a verdict may come late
+LATE = timedelta(
+    days=1
+)  # that a session is waited for whose runs come late: after an outage, or where workers were away
 GONE = timedelta(minutes=10)  # after which a run that was never stored is not waited for
 SETTLE = """
 WITH recent AS (
-  SELECT DISTINCT unit FROM promotion_trialanswer WHERE trial_id = %(trial)s AND at > %(since)s AND at <= %(until)s
+  SELECT unit FROM promotion_trialanswer WHERE trial_id = %(trial)s AND at > %(since)s AND at <= %(until)s
+  UNION
+  SELECT unit FROM promotion_trialanswer a WHERE trial_id = %(trial)s AND at > %(oldest)s AND at <= %(since)s AND NOT EXISTS (
+    SELECT 1 FROM promotion_trialsession s WHERE s.trial_id = a.trial_id AND s.unit = a.unit)
 ), seen AS (
   SELECT a.*, min(a.step) OVER (PARTITION BY a.unit) AS first_step
   FROM promotion_trialanswer a JOIN recent USING (unit)
@@ -71,11 +77,11 @@ ON CONFLICT (trial_id, unit, lane) DO UPDATE SET
 
 
 def settle(trial: Trial, now: datetime) -> int:
-    """Looks at the sessions of the last hour. Says how many rows were written."""
+    """Looks at the sessions of the last hour, and at those of the last day that are not settled. Says how many rows were written."""
     until = now - timedelta(minutes=settings.FLYWHEEL_TRIAL_SETTLE_MINUTES)
     given = {
-        "trial": trial.pk, "project": trial.project_id, "since": until - VERDICTS_CHANGE, "until": until, "gone": now - GONE,
-        "paired": trial.kind == Trial.Kind.SHADOW,
+        "trial": trial.pk, "project": trial.project_id, "since": until - VERDICTS_CHANGE, "oldest": now - LATE, "until": until,
+        "gone": now - GONE, "paired": trial.kind == Trial.Kind.SHADOW,
     }  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute(SETTLE, given)

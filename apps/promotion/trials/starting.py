@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from apps.promotion.deployment.models import Deployment
 from apps.promotion.effects.windows import Window, count, label_of
+from apps.promotion.freezing import require_not_frozen
 from apps.promotion.listeners import notify_listeners
 from apps.promotion.trials.announcing import announce_started
 from apps.promotion.trials.deciding import MEASURES
@@ -19,12 +20,13 @@ KNOWN_RUNS = 100  # of the last week, from which on their rate is the first step
 
 
 def start(deployment: Deployment) -> None:
-    """When its deployment has proved the candidate everywhere; one that runs has it back where it was lost. Raises JobError where the
-    trial has ended meanwhile."""
+    """When its deployment has proved the candidate everywhere; one that runs has it back where it was lost, also in a freeze. Raises JobError
+    where the trial has ended meanwhile, PromotionError where the channel was frozen before it began."""
     trial = Trial.objects.active().select_for_update(of=("self",)).filter(deployment=deployment).first()
     if trial is None:
         raise JobError("The trial has ended meanwhile.")
     if trial.state == TrialState.PREPARING:
+        require_not_frozen(trial.channel)
         run(trial)
     else:
         notify_listeners(trial.channel)

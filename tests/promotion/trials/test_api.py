@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.actions import create_api_key
-from apps.core.models import Role
+from apps.core.models import AuditEvent, Role
 from apps.promotion.gate.policy import Policy
 from apps.promotion.models import Channel, Trial
 from apps.promotion.policies import save_policy
@@ -47,6 +47,7 @@ def test_a_shadow_is_begun_read_and_stopped(channel: Channel, candidate: ModelVe
     assert made.status_code == 201, made.json()
     pk = made.json()["id"]
     assert made.json()["state"] == "running" and made.json()["by"].startswith("API key")
+    assert AuditEvent.objects.get(action="trial.started").actor_label == made.json()["by"]
     running.look(pk)
     one = sent(channel, "trial", None, None, pk).json()
     assert one["report"]["measures"]["success"]["gap"] is None and one["report"]["sessions"] == 0
@@ -127,7 +128,7 @@ def test_a_person_begins_and_ends_on_pages(client: Client, channel: Channel, can
     assert trial.state == "stopped" and "enough" in trial.ended_because
 
 
-@pytest.mark.parametrize("share", ["0", "91", "1e9", "NaN", "-1", "", "30,5", "\uff15"])
+@pytest.mark.parametrize("share", ["0", "91", "00000009012345", "1e9", "NaN", "-1", "", "30,5", "\uff15"])
 def test_a_share_that_is_none_begins_nothing(
     client: Client, channel: Channel, candidate: ModelVersion, share: str
 ) -> None:

@@ -17,6 +17,7 @@ from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment import checking, unloading
 from apps.promotion.deployment import running as deploying
 from apps.promotion.deployment.placements import placements_of
+from apps.promotion.freezing import freeze, unfreeze
 from apps.promotion.models import Channel, Deployment, Placement, Trial
 from apps.promotion.trials import actions, running
 from apps.promotion.trials.lanes import active_trial
@@ -180,3 +181,33 @@ def test_what_is_tried_is_not_archived(scene: Scene) -> None:
     loaded(scene)
     managed = objects.KINDS["model"]
     assert "under way" in managed.stays(scene.old)
+
+
+def test_a_trial_that_is_stopped_while_it_is_promoted_moves_nothing(scene: Scene) -> None:
+    peer = scene.target()
+    trial = loaded(scene, then="promote")
+    fine(trial)
+    running.look(trial.pk)
+    job = scene.channel.deployments.active().get()
+    actions.stop(trial=trial, by=scene.by, reason="users complain")
+    trial.refresh_from_db()
+    job.refresh_from_db()
+    assert job.state == "cancelled" and trial.state == "stopped" and "users complain" in trial.ended_because
+    unloading.unload_leaving()
+    assert scene.live == scene.base and not peer.adapters
+
+
+def test_a_freeze_refuses_what_has_not_begun_and_keeps_what_runs(scene: Scene) -> None:
+    """A candidate that its server forgot comes back in a freeze."""
+    peer = scene.target()
+    first = begun(scene)
+    freeze(channel=scene.channel, reason="holidays", by=scene.by)
+    assert run(first.deployment).state == "failed"
+    unfreeze(channel=scene.channel, by=scene.by)
+    trial = loaded(scene)
+    freeze(channel=scene.channel, reason="holidays", by=scene.by)
+    peer.adapters.clear()
+    checking.check(scene.channel.targets.select_related("server", "channel__current").get())
+    assert run(scene.channel.deployments.active().get()).state == "succeeded" and peer.adapters
+    trial.refresh_from_db()
+    assert trial.state == "running"

@@ -12,7 +12,7 @@ from django.utils import timezone
 from apps.core.models import AuditEvent, Project, Role
 from apps.promotion import actions as promotions
 from apps.promotion.conditions import PromotionError
-from apps.promotion.freezing import freeze
+from apps.promotion.freezing import freeze, unfreeze
 from apps.promotion.gate.policy import Policy
 from apps.promotion.models import Channel, GateReport, Trial
 from apps.promotion.policies import save_policy
@@ -292,3 +292,31 @@ def test_looks_are_a_point_a_minute_at_most_and_thinned(trial: Trial) -> None:
         looks.store(trial, reading, start + timedelta(seconds=second))
     assert 28 <= len(trial.looks) <= 32
     assert len(looks.thinned(list(range(1000)))) == 750 and looks.thinned([1, 2]) == [1, 2]
+
+
+# In a freeze
+
+
+def test_in_a_freeze_no_step_is_taken_by_itself_either(trial: Trial, channel: Channel) -> None:
+    by = admin_of(channel.project)
+    add_sessions(trial, "current", 200)
+    add_sessions(trial, "canary", 50)
+    freeze(channel=channel, reason="holidays", by=by)
+    assert looked(trial) == "frozen" and trial.step == 0
+    unfreeze(channel=channel, by=by)
+    assert looked(trial) == "next" and trial.step == 1
+
+
+def test_in_a_freeze_what_is_worse_is_rolled_back(trial: Trial, channel: Channel) -> None:
+    add_sessions(trial, "current", 196, 4)
+    add_sessions(trial, "canary", 20, 30)
+    freeze(channel=channel, reason="holidays", by=admin_of(channel.project))
+    assert looked(trial) == "worse" and trial.state == "rolled_back"
+
+
+def test_a_report_about_another_version_than_is_named_begins_nothing(
+    channel: Channel, report: GateReport, adapter: ModelVersion
+) -> None:
+    with pytest.raises(PromotionError, match="Name one of them"):
+        begun(channel, report, version=adapter)
+    assert begun(channel, report, version=report.candidate.model_version).state == "running"

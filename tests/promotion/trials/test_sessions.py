@@ -121,3 +121,14 @@ def test_a_shadow_is_compared_with_the_answer_that_the_user_got(channel: Channel
 def test_a_candidate_that_never_answered_counts_though_nothing_of_it_is_stored(trial: Trial) -> None:
     answer(trial, "a", "canary", answered=False).save()
     assert settled(trial) == {"a": ("canary", False, True, False)}
+
+
+def test_a_session_whose_answers_or_verdicts_come_hours_late_counts(trial: Trial) -> None:
+    """The database was away, or no worker looked: what was asked meanwhile is compared, too."""
+    long_ago = timezone.now() - timedelta(hours=20)
+    asked(trial, "stored late", "canary", at=long_ago)
+    waiting = asked(trial, "analysed late", at=long_ago, failed="bad_planning")
+    Trace.objects.filter(trace_id=waiting.trace_id).update(due_at=timezone.now())
+    assert settled(trial) == {"stored late": ("canary", True, True, True)}
+    Trace.objects.update(due_at=None)
+    assert settled(trial)["analysed late"] == ("current", False, True, True)
