@@ -23,7 +23,7 @@ from django.db.models import QuerySet
 
 from apps.core.locks import NameLock, acquire_named
 from apps.registry.models import Artifact, ModelVersion
-from apps.registry.stores import StoreError, store
+from apps.registry.stores import NoAnswer, StoreError, store
 from workers.lib.folder_digest import entry as entry_of
 from workers.lib.folder_digest import manifest_digest, sha256_of
 
@@ -228,8 +228,8 @@ def _fetch_file(artifact: Artifact, entry: dict, target: Path) -> None:
             with target.open("wb") as file:
                 for data in verified(entry, store().chunks(name)):
                     file.write(data)
-        except StoreError:
-            if tried == TRIES:
+        except StoreError as error:
+            if tried == TRIES or isinstance(error, NoAnswer):
                 raise
         else:
             _sync(target)

@@ -12,9 +12,26 @@ from django.core.files import File
 from storages.backends.s3 import S3Storage
 from urllib3.exceptions import HTTPError
 
-from apps.registry.stores import CHUNK, StoreError
+from apps.registry.stores import CHUNK, NoAnswer, StoreError
 
-FAILS = (BotoCoreError, ClientError, HTTPClientError, HTTPError)
+FAILS = (BotoCoreError, ClientError, HTTPClientError, HTTPError, RecursionError)
+REFUSED = (
+    "403",
+    "401",
+    "AccessDenied",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "NoCredentialsError",
+)
+ELSEWHERE = (
+    "301",
+    "302",
+    "307",
+    "308",
+    "PermanentRedirect",
+    "RecursionError",
+)  # botocore follows a redirect to itself without end
 
 
 def said(call: Callable) -> Callable:
@@ -31,11 +48,18 @@ def said(call: Callable) -> Callable:
 class Bucket(S3Storage):
     is_here = False
 
-    def failure(self, error: Exception, name: str) -> StoreError:
+    def failure(self, error: Exception, name: str) -> NoAnswer:
         code = error.response.get("Error", {}).get("Code", "") if isinstance(error, ClientError) else ""
+        code, bucket = code or type(error).__name__, self.bucket_name
         if code in ("404", "NoSuchKey"):
-            return StoreError(f"the bucket {self.bucket_name} has no {name}")
-        return StoreError(f"the bucket {self.bucket_name} does not answer ({code or type(error).__name__})")
+            return NoAnswer(f"the bucket {bucket} has no {name}")
+        if code == "NoSuchBucket":
+            return NoAnswer(f"there is no bucket {bucket}")
+        if code in REFUSED:
+            return NoAnswer(f"the bucket {bucket} refuses these credentials ({code})")
+        if code in ELSEWHERE:
+            return NoAnswer(f"the bucket {bucket} is elsewhere: FLYWHEEL_S3_ENDPOINT or FLYWHEEL_S3_REGION is wrong")
+        return NoAnswer(f"the bucket {bucket} does not answer ({code})")
 
     @said
     def put(self, name: str, path: Path) -> None:
@@ -51,9 +75,12 @@ class Bucket(S3Storage):
         """As they come: nothing of it is kept in memory or on disk. Raises StoreError."""
         try:
             body = self.bucket.Object(self._normalize_name(name)).get()["Body"]
-            yield from body.iter_chunks(CHUNK)
         except FAILS as error:
             raise self.failure(error, name) from error
+        try:
+            yield from body.iter_chunks(CHUNK)
+        except FAILS as error:
+            raise StoreError(f"the bucket {self.bucket_name} broke {name} off ({type(error).__name__})") from error
 
     @said
     def remove_folder(self, name: str, files: list[str]) -> None:

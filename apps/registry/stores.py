@@ -18,6 +18,10 @@ class StoreError(OSError):
     """A store that is down, slow, full, or lacks a file; the message says which."""
 
 
+class NoAnswer(StoreError):
+    """A request that the store did not answer, or refused: its client has tried it as often as it may."""
+
+
 class DataFolder(FileSystemStorage):
     """`artifacts` of the data folder, as the settings name it now."""
 

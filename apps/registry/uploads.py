@@ -110,6 +110,7 @@ def add_part(*, upload: AdapterUpload, path: str, number: int, data: bytes) -> N
         with transaction.atomic():
             AdapterPart.objects.get_or_create(upload=upload, path=path, number=number)
     except IntegrityError as error:
+        _forget([(f"uploads/{upload.pk}", [f"{path}.{number}"])])
         raise UploadError("This upload was finished or given up meanwhile.") from error
 
 
@@ -175,8 +176,12 @@ def remove_parts(rows: QuerySet[AdapterUpload]) -> Any:
 
 
 def _files(upload: AdapterUpload) -> list[tuple[str, list[str]]]:
+    """Every part that may be in the store: one whose worker was killed before it noted the part is there, too."""
     return [
-        (f"uploads/{upload.pk}", [f"{path}.{number}" for path, number in upload.parts.values_list("path", "number")])
+        (
+            f"uploads/{upload.pk}",
+            [f"{file['path']}.{number}" for file in upload.files for number in range(parts_of(file))],
+        )
     ]
 
 

@@ -9,17 +9,20 @@ import logging
 import shutil
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
+from botocore.response import StreamingBody
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 
 from apps.registry import artifacts, buckets, uploads
 from apps.registry.artifacts import ArtifactError, _home, chunks_of, free_with, local_path, read_file, store_folder
-from apps.registry.models import Artifact, ModelVersion
+from apps.registry.models import AdapterPart, AdapterUpload, Artifact, ModelVersion
 from flywheel.settings import artifact_store
 from tests.factories import make_adapter, make_base, make_project
 from tests.registry.s3 import BUCKET, client_of, s3_server, use_bucket
@@ -133,6 +136,74 @@ def test_a_store_that_is_down_says_so(bucket: Any, folder: Path, settings: Any, 
         local_path(made)
 
 
+class Odd(BaseHTTPRequestHandler):
+    """Answers all requests alike, and counts them."""
+
+    status, body, asked = 403, b"<Error><Code>InvalidAccessKeyId</Code></Error>", 0
+
+    def do_GET(self) -> None:
+        type(self).asked += 1
+        if not self.status:  # closes without an answer
+            self.close_connection = True
+            return
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(self.body)))
+        if 300 <= self.status < 400:
+            self.send_header("Location", "https://127.0.0.1:9/")
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else self.body)
+
+    do_HEAD = do_PUT = do_POST = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says", "asked"),
+    [
+        (403, Odd.body, "refuses these credentials .InvalidAccessKeyId", 1),
+        (404, b"<Error><Code>NoSuchBucket</Code></Error>", "there is no bucket", 1),
+        (301, b"", "is elsewhere: FLYWHEEL_S3_ENDPOINT", None),
+        (503, b"", "does not answer .503", 3),
+        (0, b"", "does not answer .ConnectionClosedError", 3),
+    ],
+)
+def test_why_a_store_gives_nothing_is_said_after_three_tries_at_most(
+    bucket: Any, folder: Path, settings: Any, monkeypatch: Any, status: int, body: bytes, says: str, asked: int | None
+) -> None:
+    made = elsewhere(store_folder(folder))
+    handler = type("Handler", (Odd,), {"status": status, "body": body, "asked": 0})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    use_bucket(settings, monkeypatch, f"http://127.0.0.1:{server.server_port}")
+    try:
+        with pytest.raises(ArtifactError, match=says):
+            local_path(made)
+        assert asked in (None, handler.asked)
+        with pytest.raises(ArtifactError):
+            store_folder(folder)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_connection_that_breaks_in_the_middle_is_tried_again(
+    bucket: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, tries = elsewhere(store_folder(folder)), []
+
+    def breaks(body: Any, size: int) -> Iterator[bytes]:
+        tries.append(size)
+        if len(tries) in (1, 2):
+            yield body.read(1)
+            raise ReadTimeoutError(endpoint_url="http://s3")
+        yield body.read()
+
+    monkeypatch.setattr(StreamingBody, "iter_chunks", breaks)
+    assert (local_path(made) / WEIGHTS).read_bytes() == b"weights" * 1000 and len(tries) == 4
+
+
 def test_a_full_disk_says_so_and_leaves_nothing(bucket: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = elsewhere(store_folder(folder))
     usage = shutil.disk_usage(folder)
@@ -212,6 +283,24 @@ def test_parts_and_downloads_need_no_disk_that_is_shared(
     body = b"".join(answer.streaming_content)
     assert sender.contents[WEIGHTS] in body and len(body) == int(answer["Content-Length"])
     assert not _home(version.artifact_id).exists(), "it was streamed from the bucket"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_part_stays_in_the_bucket_whose_upload_is_given_up(
+    bucket: Any, base: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One was stored by a worker that died before it noted that; another comes after the upload was given up."""
+    monkeypatch.setattr(uploads, "PART", 100)
+    sender = Sender(base)
+    sender.begin()
+    sender.put(WEIGHTS, 0)
+    AdapterPart.objects.all().delete()
+    upload = AdapterUpload.objects.get()
+    uploads.remove(AdapterUpload.objects.get())
+    assert not keys(bucket)
+    with pytest.raises(uploads.UploadError, match="given up meanwhile"):
+        uploads.add_part(upload=upload, path=WEIGHTS, number=0, data=sender.contents[WEIGHTS][:100])
+    assert not keys(bucket)
 
 
 # From one store to another
