@@ -50,8 +50,9 @@ class Asked:
 def read_request(path: str, body: bytes, headers: Mapping[str, str]) -> Asked:
     """Raises BadRequest."""
     try:
+        body.isascii() or str(body, "utf-8")  # what is sent on unread is not checked by the decoder
         fields = _body.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"The body is not a JSON object: {error}.") from error
     model = _field(fields, "model", str)
     if not model:
@@ -143,10 +144,11 @@ def body_for(
 
 
 def _as_text(fields: dict[str, Any]) -> list[dict]:
-    given = msgspec.json.decode(_encode({name: fields[name] for name in ("messages", "tools") if name in fields}))
+    sent = _encode({name: fields[name] for name in ("messages", "tools") if name in fields})
     try:
+        given = msgspec.json.decode(sent, type=dict[str, list[dict[str, Any]] | None])
         return as_text(given["messages"], given.get("tools") or [])
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, msgspec.DecodeError, RecursionError) as error:
         raise BadRequest("“messages” must be a list of messages, “tools” one of function tools.", "messages") from error
 
 
@@ -170,10 +172,8 @@ def _with_prompt(asked: Asked, prompt: dict[str, Any]) -> dict[str, Any]:
         if "system_prompt" in prompt:
             found["instructions"] = prompt["system_prompt"]
         if examples:
-            given = msgspec.json.decode(asked.fields.get("input", Raw(b'""')))
+            given = _field(asked.fields, "input", str | list[Any]) or ""
             items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-            if not isinstance(items, list):
-                raise BadRequest("“input” must be a text or a list of items.", "input")
             found["input"] = [*to_items(examples), *items]
         most = "max_output_tokens"
     if "max_new_tokens" in prompt:

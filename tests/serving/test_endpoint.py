@@ -197,6 +197,7 @@ def test_only_what_concerns_the_server_is_sent_on(running: Running, server: Make
         (b'{"model": "production", "messages": ' + b"[" * 100_000, "not a JSON object"),
         (b"\xff\xfe", "not a JSON object"),
         (b"", "not a JSON object"),
+        (b'{"model": "production", "messages": [], "conversation": "\xff"}', "not a JSON object"),
     ],
 )
 def test_a_bad_body_is_answered_as_openai_does(running: Running, server: Make, body: bytes, said: str) -> None:
@@ -204,6 +205,19 @@ def test_a_bad_body_is_answered_as_openai_does(running: Running, server: Make, b
     answer = running.post(body)
     assert answer.status_code == 400 and said in answer.json()["error"]["message"]
     assert answer.json()["error"]["type"] == "invalid_request_error" and not alpha.asked
+
+
+@pytest.mark.parametrize("value", [b"1e400", b'[{"role": "user", "content": 1e400}]', b"7", b"{}"])
+def test_what_a_prompt_cannot_stand_before_is_answered_with_400(running: Running, server: Make, value: bytes) -> None:
+    examples = {"examples": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    running.serve(alpha := server("alpha"), prompt=examples)
+    answer = running.post(b'{"model": "production", "input": ' + value + b"}", "/v1/responses")
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "input"
+    for more in ({"prompt": examples}, {"dialect": "text"}):
+        running.serve(alpha, **more)
+        answer = running.post(b'{"model": "production", "messages": ' + value + b"}")
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "messages"
+    assert not alpha.asked
 
 
 @pytest.mark.parametrize("bounds", [Bounds(body=10_000)])
