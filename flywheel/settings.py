@@ -410,6 +410,8 @@ FLYWHEEL_VLLM = os.environ.get("FLYWHEEL_VLLM", str(BASE_DIR / ".venv-vllm" / "b
 # strangers reach, and the first and last of the ports that may be taken (empty: any).
 FLYWHEEL_SERVE_HOST = os.environ.get("FLYWHEEL_SERVE_HOST") or "127.0.0.1"
 FLYWHEEL_SERVE_PORTS = env_ports("FLYWHEEL_SERVE_PORTS")
+# What a machine that serves with a data folder of its own keeps of adapters that it fetched.
+FLYWHEEL_FETCHED_GIB = float(os.environ.get("FLYWHEEL_FETCHED_GIB") or 20)
 
 # From when on a session of a canary or shadow is compared, after it began (docs/canary.md).
 FLYWHEEL_TRIAL_SETTLE_MINUTES = float(os.environ.get("FLYWHEEL_TRIAL_SETTLE_MINUTES") or 2)

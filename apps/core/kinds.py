@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -41,6 +42,7 @@ class ChildProcess(Generic[J]):
     complete: Callable[[J, dict], dict]  # in the transaction that ends a good run; returns what `result` keeps
     store_events: Callable[[J, list[dict]], None] = _nothing  # in a transaction, each event once per attempt
     ended: Callable[[J], None] = _nothing  # in the transaction that ends the job, however it ends
+    beside: Callable[[J], AbstractContextManager] = nullcontext  # what this process does while the child runs
     python: Callable[[], str] = lambda: sys.executable
     time_limit_s: float | None = None  # of one attempt; then it is asked to stop
     flush_every_s: float = 1.0  # how often what comes is stored

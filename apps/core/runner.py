@@ -142,7 +142,8 @@ def run_child(job: Job, kind: ChildProcess) -> None:
     kills = kernel_kills()
     child = children.start(command(job), spec_path, spec, stderr_path)
     try:
-        follow(job, child, kind)
+        with kind.beside(job):
+            follow(job, child, kind)
     except BaseException:
         child.signal(signal.SIGKILL)
         child.close()

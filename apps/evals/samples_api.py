@@ -18,7 +18,7 @@ from rest_framework.response import Response
 from apps.core.openapi import LINES, described
 from apps.evals import runs_schema as schema
 from apps.evals.comparison import files, report
-from apps.evals.comparison.tasks import CHANGES, TaskTable, place_of
+from apps.evals.comparison.tasks import CHANGES, SORTS, TaskTable, place_of, unknown_filters
 from apps.evals.comparison.tasks import Filters as TaskFilters
 from apps.evals.costs import cost, price_of
 from apps.evals.holdout.view_log import record_output_view, record_view
@@ -125,7 +125,7 @@ def export(request: Request, pk: UUID) -> StreamingHttpResponse:
         OpenApiParameter("of", int, description="Of more than two: the number of the one evaluation whose changes count, from 2"),
         OpenApiParameter("mode", str, description="A failure mode’s slug: tasks on which it came or went"),
         OpenApiParameter("q", str, description="Words of the task’s key"),
-        OpenApiParameter("sort", enum=["drop", "gain"], description="The largest losses or wins first; else by key"),
+        OpenApiParameter("sort", enum=list(SORTS), description="The largest losses or wins first; else by key"),
         OpenApiParameter("as", enum=list(files.FORMATS), description="All tasks as a file, CSV with a line for each"),
         OpenApiParameter("cursor", str, description="`next` of the page before"),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
@@ -144,7 +144,8 @@ def compare(request: Request) -> HttpResponseBase:
         raise ValidationError({"path": "run", "error": f"2 to {MOST_RUNS} different evaluations"})
     for run in runs:
         needs_right(request, run.split)
-    one_of(request, "change", CHANGES)
+    for name, choices in unknown_filters(query, len(runs)).items():
+        raise ValidationError({"path": name, "error": f"must be {choices}"})
     format, cursor = one_of(request, "as", files.FORMATS), query.get("cursor", "")
     if cursor and place_of(cursor) is None:
         raise ValidationError({"path": "cursor", "error": "is the `next` of no page; start without one"})

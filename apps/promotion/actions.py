@@ -20,7 +20,7 @@ from apps.evals.models import EvalRun, LatencyMeasurement
 from apps.notifications.actions import tell_of_override
 from apps.promotion import preparation
 from apps.promotion.announcing import announce_proposal, announce_report
-from apps.promotion.conditions import PromotionError
+from apps.promotion.conditions import PromotionError, checked_reason
 from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment import fingerprints
 from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, Timing, compare, prefix
@@ -31,6 +31,7 @@ from apps.promotion.promotable import require_promotable
 from apps.promotion.signing import code_hash, document_of, sign
 from apps.promotion.wear import comparison_number
 from apps.registry import engines
+from apps.registry.artifacts import ArtifactError, require_there
 from apps.registry.models import ModelKind, ModelVersion
 from workers.lib.typed import convert, plain
 
@@ -294,16 +295,15 @@ def promote(
     channel = locked(channel)
     candidate = gate_report.candidate.model_version
     policy, overridden = require_promotable(channel=channel, gate_report=gate_report, by=by, key=key)
-    if not reason.strip():
-        raise PromotionError("Enter a reason: it is stored with the promotion.")
-    if policy.two_people and (waiting := _first_of_two(gate_report, policy, by, reason.strip())):
+    reason = checked_reason(reason, "Enter a reason: it is stored with the promotion.")
+    if policy.two_people and (waiting := _first_of_two(gate_report, policy, by, reason)):
         return waiting
     moved = _bring(
         channel,
         candidate,
         Promotion.Kind.PROMOTE,
         by,
-        reason=reason.strip(),
+        reason=reason,
         gate_report=gate_report,
         overridden=overridden,
         actor_label=label_of(key),
@@ -363,10 +363,23 @@ def role_in(project: Any, user: Any) -> Role | None:
 def _bring(
     channel: Channel, version: ModelVersion, kind: Promotion.Kind, by: Any, **given: Any
 ) -> Promotion | Deployment:
-    """At once where the channel has no targets, else by a deployment."""
+    """At once where the channel has no targets, else by a deployment, which loads it first. Raises PromotionError."""
     if deployments.has_targets(channel):
         return deployments.begin(channel=channel, kind=Deployment.Kind(kind), version=version, by=by, **given)
+    _require_files(version)
     return move(channel, version, kind, by, **given)
+
+
+def _require_files(version: ModelVersion) -> None:
+    """Raises PromotionError: whoever pulls it or serves it in process would go on with what ran before, without a word."""
+    if version.model.artifact is None:
+        return
+    try:
+        require_there(version.model.artifact)
+    except ArtifactError as error:
+        raise PromotionError(
+            f"{version} cannot be served: {error} Restore its files from a backup of the artifact store, or choose another version."
+        ) from error
 
 
 @transaction.atomic
@@ -395,9 +408,9 @@ def rollback(
     target = _earlier(channel, to_version, by, key) if to_version else previous_of(channel)
     if target is None:
         raise PromotionError(f"{channel.name} has run nothing before; there is nothing to go back to.")
-    if policy_of(channel)[0].rollback_needs_reason and not reason.strip():
-        raise PromotionError(f"Enter a reason: the policy of {channel.name} asks for one.")
-    return _bring(channel, target, Promotion.Kind.ROLLBACK, by, reason=reason.strip(), actor_label=label_of(key))
+    needed = policy_of(channel)[0].rollback_needs_reason
+    reason = checked_reason(reason, f"Enter a reason: the policy of {channel.name} asks for one." if needed else "")
+    return _bring(channel, target, Promotion.Kind.ROLLBACK, by, reason=reason, actor_label=label_of(key))
 
 
 def previous_of(channel: Channel) -> ModelVersion | None:

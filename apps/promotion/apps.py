@@ -9,13 +9,16 @@ class PromotionConfig(AppConfig):
         from apps.core.managed.objects import Managed, register
         from apps.environments.reward_models import verifiers_with
         from apps.evals import jobs, runs_api
+        from apps.promotion.pulling.links import download_url
         from apps.promotion.reports_api import against
         from apps.promotion.stopping import decided
+        from apps.registry import fetching
         from apps.registry.artifacts import free_with
         from apps.registry.models import ModelKind, ModelVersion
         from apps.training.models import TrainingRun
 
         jobs.DECIDED.append(decided)
+        fetching.DOWNLOADS.append(lambda version: download_url(version)["url"])
 
         def live(version: ModelVersion) -> str:
             names = ", ".join(version.live_in.values_list("name", flat=True))

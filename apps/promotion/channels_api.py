@@ -21,6 +21,7 @@ from apps.evals.lookups import find_set, form_of
 from apps.promotion import actions
 from apps.promotion.announcing import move_json
 from apps.promotion.api import MOVE, MOVE_EXAMPLE, find_channel
+from apps.promotion.conditions import MAX_REASON
 from apps.promotion.deployment.api import DEPLOYMENT, EXAMPLE, deployment_json
 from apps.promotion.gate.policy import Policy, as_toml, from_toml, from_values
 from apps.promotion.models import Approval, Deployment, Promotion, PromotionPolicy
@@ -29,8 +30,8 @@ from apps.promotion.reports_api import find_report
 from apps.promotion.wear import plan_for, wear_of
 from workers.lib.typed import json_schema, plain
 
-Sentence = Annotated[str, Meta(max_length=2_000)]
-Reason = Annotated[str, Meta(max_length=2_000, pattern=r"\S")]
+Sentence = Annotated[str, Meta(max_length=MAX_REASON)]
+Reason = Annotated[str, Meta(max_length=MAX_REASON, pattern=r"\S")]
 
 
 class Change(Struct, forbid_unknown_fields=True, kw_only=True):

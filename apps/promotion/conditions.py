@@ -9,9 +9,21 @@ from apps.promotion.gate.policy import Policy
 from apps.promotion.models import Channel, GateReport, Promotion, Verdict
 from apps.promotion.preparation import SPLITS
 
+MAX_REASON = 2_000  # characters
+
 
 class PromotionError(Rejected):
     """A move that may not be made; the message is a sentence for the screen."""
+
+
+def checked_reason(text: str, missing: str = "") -> str:
+    """Stripped. Raises PromotionError where it is too long, or empty: with the sentence `missing`, where that is given."""
+    found = text.strip()
+    if missing and not found:
+        raise PromotionError(missing)
+    if len(found) > MAX_REASON:
+        raise PromotionError(f"The reason has {len(found):,} characters; {MAX_REASON:,} is the most.")
+    return found
 
 
 def why_owner(channel: Channel, report: GateReport, policy: Policy) -> list[str]:

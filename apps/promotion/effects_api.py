@@ -8,6 +8,7 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.core.forms import whole
 from apps.core.openapi import described
 from apps.evals.lookups import find_version
 from apps.promotion.effects.graph import as_json as graph_json
@@ -15,7 +16,6 @@ from apps.promotion.effects.graph import graph_of
 from apps.promotion.effects.report import as_json, effect_of
 from apps.promotion.effects.windows import LONGEST, USUAL
 from apps.promotion.models import Promotion
-from apps.trajectories.api import number_of
 
 SHIFT = {
     "type": "object",
@@ -79,7 +79,10 @@ EFFECT_EXAMPLE = OpenApiExample(
 )  # fmt: skip
 @api_view(["GET"])
 def effect(request: Request, name: str, pk: int) -> Response:
-    days = number_of(request, "days", USUAL, 1, LONGEST)
+    given = request.query_params.get("days")
+    days = whole(given, 1, LONGEST) if given else USUAL
+    if days is None:
+        raise ValidationError({"path": "days", "error": f"must be a whole number from 1 to {LONGEST}"})
     rows = Promotion.objects.filter(channel__project=request.auth.project, channel__name=name)
     move = rows.filter(pk=pk).select_related("channel__project", "from_version", "to_version").first()
     if move is None:

@@ -6,6 +6,7 @@ from django import forms
 
 from apps.core.forms import PlainForm
 from apps.core.models import Role
+from apps.promotion.conditions import MAX_REASON
 from apps.promotion.gate.policy import FIELDS, Field, Policy, from_toml, from_values
 from workers.lib.typed import FormError, plain
 
@@ -26,7 +27,7 @@ class PolicyForm(PlainForm):
         super().__init__(data, initial=plain(policy))
         for name, field in FIELDS.items():
             self.fields[name] = _field(name, getattr(policy, name), label_of(name), field.help)
-        self.fields["reason"] = forms.CharField(max_length=2_000, help_text="Stored with the new version")
+        self.fields["reason"] = forms.CharField(max_length=MAX_REASON, help_text="Stored with the new version")
 
     @property
     def parts(self) -> list[tuple[str, str, list[forms.BoundField]]]:
@@ -84,7 +85,7 @@ def _field(name: str, value: Any, label: str, help_text: str) -> forms.Field:
 
 class PolicyFileForm(PlainForm):
     file = forms.FileField(label="TOML file", max_length=200)
-    reason = forms.CharField(max_length=2_000)
+    reason = forms.CharField(max_length=MAX_REASON)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"auto_id": "import_%s"} | kwargs)  # the page has another form with a reason

@@ -12,7 +12,7 @@ from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.models import ApiKey, Role
 from apps.promotion.announcing import announce_freeze
-from apps.promotion.conditions import PromotionError
+from apps.promotion.conditions import PromotionError, checked_reason
 from apps.promotion.models import Channel, Freeze
 from apps.promotion.moves import locked, name_of
 from apps.promotion.policies import label_of, policy_of, require_keys_allowed
@@ -43,8 +43,7 @@ def freeze(
     """Replaces a freeze that holds. Needs an operator and a reason. Raises PromotionError, PermissionDenied."""
     channel = locked(channel)
     _require_right(channel, by, key)
-    if not reason.strip():
-        raise PromotionError("Enter a reason: everybody who wants to promote meanwhile reads it.")
+    reason = checked_reason(reason, "Enter a reason: everybody who wants to promote meanwhile reads it.")
     if until is not None and until <= timezone.now():
         raise PromotionError("The end of the freeze is in the past.")
     if until is not None and until > timezone.now() + MOST:
@@ -53,7 +52,7 @@ def freeze(
         )
     who = label_of(key) or name_of(by)
     channel.freezes.active().update(lifted_at=timezone.now(), lifted_by_name=who)
-    row = Freeze.objects.create(channel=channel, reason=reason.strip(), until=until, by=by, by_name=who)
+    row = Freeze.objects.create(channel=channel, reason=reason, until=until, by=by, by_name=who)
     audit(
         "channel.frozen", project=channel.project, by=by, actor_label=label_of(key), target=channel, channel=channel.name,
         reason=row.reason, until=until.isoformat() if until else None,

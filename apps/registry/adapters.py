@@ -6,12 +6,14 @@ import logging
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
 from apps.core.kinds import job_models
 from apps.core.models import Job
 from apps.registry.artifacts import local_path
+from apps.registry.copies import bring, elsewhere
 from apps.registry.engines import adapter_name, server_of
 from apps.registry.models import AdapterSlots, ModelVersion, Server
 from apps.registry.servers import address_of
@@ -29,6 +31,8 @@ def load_for(job: Job, version: ModelVersion, engine: dict[str, Any] | None) -> 
     if not engine or not engine.get("adapter"):
         return
     server, version = server_of(engine), version.model
+    far = elsewhere(server)
+    path = bring(far, version) if far else ""
     AdapterSlots.objects.get_or_create(base_url=server.base_url)
     with transaction.atomic():
         row = AdapterSlots.objects.select_for_update().get(base_url=server.base_url)
@@ -39,7 +43,7 @@ def load_for(job: Job, version: ModelVersion, engine: dict[str, Any] | None) -> 
                 log.info("Unloading %s from %s: the least recently used", other, server)
                 if there.unload(other):
                     loaded.remove(other)
-            there.load(name, path_of(server, version))
+            there.load(name, path or path_of(server, version))
         uses = {known: use for known, use in uses.items() if known in loaded}
         mine = [job._meta.label, str(job.pk)]
         others = [given for given in uses.get(name, {}).get("jobs", []) if given != mine]
@@ -48,9 +52,17 @@ def load_for(job: Job, version: ModelVersion, engine: dict[str, Any] | None) -> 
 
 
 def path_of(server: Server, version: ModelVersion) -> str:
-    """As the server sees it. Raises ArtifactError where it is not whole."""
-    here = local_path(version.artifact)
-    return str(here) if server.is_managed else f"{server.adapters_at.rstrip('/')}/{version.artifact_id}"
+    """As a server sees it that shares our disk (`copies`: of the others). Raises ArtifactError where it is not whole."""
+    local_path(version.artifact)
+    return f"{artifacts_at(server)}/{version.artifact_id}"
+
+
+def artifacts_at(server: Server) -> str:
+    """Where a server that shares our disk sees our folder of artifacts."""
+    if not server.is_managed:
+        return server.adapters_at.rstrip("/")
+    run = server.runs.active().first()
+    return f"{(run and run.data_path) or settings.FLYWHEEL_DATA_DIR}/artifacts"
 
 
 def slots_of(server: Server) -> int | None:

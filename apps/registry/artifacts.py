@@ -85,14 +85,32 @@ def store_folder(folder: Path) -> Artifact:
 def local_path(artifact: Artifact) -> Path:
     """The artifact as a folder on this machine, fetched where it is not here; every file has its hash. Raises ArtifactError."""
     home = _home(artifact.digest)
-    if not (problem := _problem(home, artifact.files)):
+    if not (problem := problem_of(home, artifact.files)):
         return home
     if store().is_here:
         raise ArtifactError(f"Artifact {artifact} {problem} under {home}. Restore the data folder.")
-    with _alone(home):
-        if _problem(home, artifact.files):
-            _fetch(artifact, home)
+    with alone(home):
+        if problem_of(home, artifact.files):
+            fetch(artifact, home)
     return home
+
+
+def require_there(artifact: Artifact) -> None:
+    """Verified where the store is this machine; a bucket is only asked whether it has the files. One that does not answer proves nothing.
+    Raises ArtifactError where files are gone or altered."""
+    home, far = _home(artifact.digest), store()
+    problem = problem_of(home, artifact.files)
+    if problem and not far.is_here:
+        try:
+            lost = (
+                one["path"] for one in artifact.files if not far.has(f"{artifact.digest}/{one['path']}", one["size"])
+            )
+            problem = next((f"lacks {path}" for path in lost), "")
+        except StoreError as error:
+            log.warning("Whether the artifact %s is there is not known: %s", artifact, error)
+            return
+    if problem:
+        raise ArtifactError(f"Artifact {artifact} {problem}.")
 
 
 def read_file(artifact: Artifact, name: str) -> bytes:
@@ -153,7 +171,7 @@ def _home(digest: str) -> Path:
     return Path(settings.FLYWHEEL_DATA_DIR) / "artifacts" / digest
 
 
-def _problem(home: Path, files: list[dict]) -> str:
+def problem_of(home: Path, files: list[dict]) -> str:
     """What is wrong with a folder, "" where it is whole: an unchanged gigabyte is not hashed again in this process."""
     for entry in files:
         if problem := _differs(home, entry):
@@ -182,14 +200,14 @@ def _hash(path: str, *changed: int) -> str:
 def _keep_here(folder: Path, digest: str, files: list[dict]) -> None:
     """Complete or absent: written beside, synced, renamed."""
     home = _home(digest)
-    if not _problem(home, files):
+    if not problem_of(home, files):
         return
-    with _alone(home):
-        if not _problem(home, files):  # somebody else stored it meanwhile
+    with alone(home):
+        if not problem_of(home, files):  # somebody else stored it meanwhile
             return
-        with _beside(home) as beside:
+        with beside(home) as made:
             for entry in files:
-                target = beside / entry["path"]
+                target = made / entry["path"]
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(folder / entry["path"], target)
                 _sync(target)
@@ -204,36 +222,44 @@ def _upload(digest: str, files: list[dict]) -> None:
             far.put(name, _home(digest) / entry["path"])
 
 
-def _fetch(artifact: Artifact, home: Path) -> None:
+def fetch(artifact: Artifact, home: Path) -> None:
     """Raises ArtifactError. Nothing half-fetched is ever under the artifact's name."""
     try:
-        free = shutil.disk_usage(home.parent).free
-        if free < artifact.size + SPARE:
-            raise OSError(
-                f"{artifact.size / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} MiB are free on the disk"
-            )
-        with _beside(home) as beside:
+        require_space(home, artifact.size)
+        with beside(home) as folder:
             for entry in artifact.files:
-                target = beside.joinpath(*_inside(entry["path"]).parts)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                _fetch_file(artifact, entry, target)
+                _fetch_file(artifact, entry, folder)
     except OSError as error:
         raise ArtifactError(f"Artifact {artifact} could not be fetched: {_why(error)}.") from error
 
 
-def _fetch_file(artifact: Artifact, entry: dict, target: Path) -> None:
+def _fetch_file(artifact: Artifact, entry: dict, folder: Path) -> None:
     name = f"{artifact.digest}/{entry['path']}"
     for tried in range(1, TRIES + 1):
         try:
-            with target.open("wb") as file:
-                for data in verified(entry, store().chunks(name)):
-                    file.write(data)
+            write(folder, entry, store().chunks(name))
         except StoreError as error:
             if tried == TRIES or isinstance(error, NoAnswer):
                 raise
         else:
-            _sync(target)
             break
+
+
+def require_space(home: Path, size: int) -> None:
+    """Raises OSError where the disk has too little for `size` bytes."""
+    free = shutil.disk_usage(home.parent).free
+    if free < size + SPARE:
+        raise OSError(f"{size / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} MiB are free on the disk")
+
+
+def write(folder: Path, entry: dict, chunks: Iterator[bytes]) -> None:
+    """One file of an artifact, verified and synced. Raises OSError."""
+    target = folder.joinpath(*_inside(entry["path"]).parts)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as file:
+        for data in verified(entry, chunks):
+            file.write(data)
+    _sync(target)
 
 
 def verified(entry: dict, chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -264,22 +290,22 @@ def _inside(name: str) -> PurePosixPath:
 
 
 @contextmanager
-def _beside(home: Path) -> Iterator[Path]:
+def beside(home: Path) -> Iterator[Path]:
     """A new folder that takes the place of `home` at the end, and is gone where that is not reached."""
     home.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix="incoming-", dir=home.parent))
+    made = Path(tempfile.mkdtemp(prefix="incoming-", dir=home.parent))
     try:
-        yield beside
+        yield made
         if home.exists():  # what it replaces is damaged
-            home.rename(beside.with_name(f"{beside.name}-old"))
-        beside.rename(home)
+            home.rename(made.with_name(f"{made.name}-old"))
+        made.rename(home)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(beside.with_name(f"{beside.name}-old"), ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(made.with_name(f"{made.name}-old"), ignore_errors=True)
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
+def alone(home: Path) -> Iterator[None]:
     """One thread of one process of this machine at a time."""
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_name(f".{home.name}.lock").open("w") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from apps.core.kinds import ChildProcess, register
 from apps.registry import managed, merging, servers
+from apps.registry.fetching import Fetcher
 from apps.registry.models import MergeJob, ServerProbe, ServerRun
 
 register(
@@ -25,6 +26,7 @@ register(
         store_events=managed.store_events,
         complete=lambda run, result: {},
         ended=managed.ended,
+        beside=Fetcher,
     ),
 )
 register(

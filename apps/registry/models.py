@@ -175,6 +175,8 @@ class ServerRun(Job):
     detail = models.TextField(blank=True)
     restarts = models.PositiveIntegerField(default=0)
     up_at = models.DateTimeField(null=True)
+    data_folder = models.CharField(max_length=80, blank=True, help_text="Of its machine (`data_folder.identity`)")
+    data_path = models.CharField(max_length=500, blank=True, help_text="Where that machine sees it")
     tail = models.JSONField(default=list, help_text="The last lines of its log")
 
     class Meta(Job.Meta):
@@ -184,6 +186,23 @@ class ServerRun(Job):
                 fields=["server"], condition=Q(state__in=ACTIVE_STATES), name="one_active_run_per_server"
             ),
         ]
+
+
+class AdapterCopy(models.Model):
+    """An adapter on the machine of a managed server that has a data folder of its own (`copies`, `fetching`): asked for until
+    it has a `path` there or a `problem`."""
+
+    run = models.ForeignKey(ServerRun, models.CASCADE, related_name="copies")
+    version = models.ForeignKey("ModelVersion", models.CASCADE, related_name="copies")
+    path = models.CharField(max_length=1000, blank=True)
+    problem = models.CharField(max_length=1000, blank=True)
+    asked_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "version"], name="one_copy_per_server_and_version")]
+
+    def __str__(self) -> str:
+        return f"{self.version} for {self.run}"
 
 
 class AdapterSlots(models.Model):

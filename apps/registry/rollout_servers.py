@@ -10,7 +10,8 @@ from django.conf import settings
 
 from apps.core.models import Project
 from apps.registry.actions import ModelError
-from apps.registry.adapters import slots_of
+from apps.registry.adapters import artifacts_at, slots_of
+from apps.registry.copies import elsewhere
 from apps.registry.engines import AUTO, Holder, asked_at, holders, server_of, why_not_up
 from apps.registry.models import Health, ModelVersion, Server, ServerKind
 
@@ -36,6 +37,11 @@ def why_not(server: Server, rank: int = 0, steps_ahead: int = 0) -> str:
             return f"The run's LoRA rank is {rank}; {server} takes ranks up to {most}."
         if reason := why_not_up(server):
             return reason
+        if elsewhere(server):
+            return (
+                f"{server} runs on a machine with a data folder of its own, where it cannot read the adapters that a training run writes at "
+                "each step. Sample in the run's own process, or let that machine share this data folder."
+            )
     elif not server.adapters_at:
         return f"Adapters cannot be loaded on {server}: its adapter path is not set."
     elif server.can("runtime_lora") is not True:
@@ -78,10 +84,12 @@ def rollouts_spec(job: UUID, rollouts: dict[str, Any]) -> dict[str, Any]:
     found = []
     for given in rollouts["servers"]:
         server = server_of(given)
+        if elsewhere(server):
+            raise ModelError(why_not(server))
         found.append(
             asked_at(server, model=given["model"])
             | {
-                "folder": "" if server.is_managed else f"{server.adapters_at.rstrip('/')}/{name}",
+                "folder": f"{artifacts_at(server)}/{name}",
                 "lora_slots": slots_of(server) or 0,
             }
         )

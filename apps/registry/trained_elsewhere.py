@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from apps.core.models import Project
 from apps.registry.actions import ModelError, check_base_folder, register_adapter, register_base
 from apps.registry.artifacts import ArtifactError, store_folder
+from apps.registry.lora_numbers import changes_something
 from apps.registry.models import ModelKind, ModelVersion
 from apps.registry.peft_config import CONFIG, WEIGHTS, check_layers, config_of
 
@@ -83,13 +84,18 @@ def register_trained_adapter(
 
 def register_checked(*, project: Project, name: str, parent: ModelVersion, folder: Path, by: Any) -> ModelVersion:
     """Raises ModelError for what is no adapter of the base of `parent`."""
-    lineage = {"trained": "elsewhere", "rank": check_adapter(folder, parent)}
+    lineage = {"trained": "elsewhere"} | check_adapter(folder, parent)
     try:
         with transaction.atomic():
             given = {"artifact": store_folder(folder), "lineage": lineage, "by": by}
             return register_adapter(project=project, name=name, parent=parent, **given)
     except ArtifactError as error:
         raise ModelError(str(error)) from error
+
+
+def numbers_of(folder: Path) -> dict[str, Any]:
+    """What a version's lineage says of its weights: {} or {"changes_nothing": True}. Raises ModelError for NaN."""
+    return {} if changes_something(folder / WEIGHTS) else {"changes_nothing": True}
 
 
 def _from_folder(folder: Path) -> dict[str, BinaryIO]:
@@ -121,8 +127,8 @@ class bounded:
         return data
 
 
-def check_adapter(folder: Path, parent: ModelVersion) -> int:
-    """The rank of an adapter that fits the base of `parent`. Raises ModelError."""
+def check_adapter(folder: Path, parent: ModelVersion) -> dict[str, Any]:
+    """What the lineage of an adapter that fits the base of `parent` says of it: its `rank`, and `numbers_of`. Raises ModelError."""
     base = parent.base_version()
     if base.kind != ModelKind.BASE:
         raise ModelError(f"{parent} is no base model in a folder of this installation, so nothing can be loaded on it.")
@@ -130,7 +136,7 @@ def check_adapter(folder: Path, parent: ModelVersion) -> int:
     shapes = shapes_of([folder / WEIGHTS], FLOATS)
     _fits(shapes, shapes_of(check_base_folder(Path(base.base))), base)
     check_layers({name: shapes[f"{PREFIX}{name}.lora_A.weight"][0] for name, _ in _modules(shapes)}, shapes, config)
-    return config["r"]
+    return {"rank": config["r"]} | numbers_of(folder)
 
 
 def check_target_modules(names: list[str], version: ModelVersion) -> None:

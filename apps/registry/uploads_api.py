@@ -38,7 +38,22 @@ class PartBytes(BaseParser):
     media_type = "*/*"
 
     def parse(self, stream: BinaryIO, media_type: str | None = None, parser_context: Any = None) -> bytes:
-        return stream.read(uploads.PART + 1)
+        return _read(stream)
+
+
+def _read(stream: BinaryIO) -> bytes:
+    """Some servers give less at a time than they have."""
+    data = b""
+    while len(data) <= uploads.PART and (piece := stream.read(uploads.PART + 1 - len(data))):
+        data += piece
+    return data
+
+
+def _bytes_of(request: Request) -> bytes:
+    """Django reads nothing where no length is given: a body in chunks comes from the server's own stream."""
+    if "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower():
+        return _read(request.META["wsgi.input"])
+    return request.data or b""
 
 
 TEXT, WHOLE = {"type": "string"}, {"type": "integer"}
@@ -141,7 +156,7 @@ def item(request: Request, pk: UUID) -> Response:
 def part(request: Request, pk: UUID, path: str, number: int) -> Response:
     upload = find(request, pk)
     member_of(request)
-    uploads.add_part(upload=upload, path=path, number=number, data=request.data or b"")
+    uploads.add_part(upload=upload, path=path, number=number, data=_bytes_of(request))
     return Response(as_json(upload))
 
 

@@ -21,11 +21,14 @@ INCOMPLETE = {
     "unreached": "No server answered.",
 }
 CLIENT, ERROR = 3, 2  # of OTLP's span kinds and status codes
+CALLERS_FAULT = (400, 413, 415, 422)  # a request that no version would have answered
 
 
 def span_of(record: Record) -> Span:
     """One call of a model. Its trace is the caller's own where the request named one, so that both are one run."""
     asked, answer = _json(record.request), answer_of(record)
+    problem = problem_of(record, answer)
+    refused = problem if record.status in CALLERS_FAULT and record.ended == "whole" else ""
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": record.channel,
@@ -50,10 +53,11 @@ def span_of(record: Record) -> Span:
         "flywheel.servers_tried": record.servers_tried if record.servers_tried > 1 else None,
         "flywheel.metadata": record.metadata or None,
         "gen_ai.response.id": answer.get("id"),
-        "langfuse.trace.tags": ["client-left"] if record.ended == "left" else None,
+        "flywheel.refused": refused,
+        "langfuse.trace.tags": ["client-left"] if record.ended == "left" else ["request-refused"] if refused else None,
         **usage_of(record, answer),
     }
-    problem = problem_of(record, answer)
+    failed = "" if refused else problem
     return Span(
         record.trace_id,
         record.span_id,
@@ -62,8 +66,8 @@ def span_of(record: Record) -> Span:
         CLIENT,
         record.started_ns,
         record.ended_ns,
-        ERROR if problem else 0,
-        problem,
+        ERROR if failed else 0,
+        failed,
         clean({name: value for name, value in attributes.items() if value not in (None, "")}),
         resource={"service.name": f"{record.channel}@{record.version}"},
         scope=SCOPE,

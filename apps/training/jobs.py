@@ -19,6 +19,7 @@ from apps.registry.actions import register_adapter, register_reward_model
 from apps.registry.artifacts import store_folder
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.rollout_servers import rollouts_spec
+from apps.registry.trained_elsewhere import numbers_of
 from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints, memory, run_alarms
 from apps.training.budget import measuring
@@ -168,8 +169,8 @@ def store_events(run: TrainingRun, events: list[dict]) -> None:
 
 
 def complete(run: TrainingRun, result: dict) -> dict:
-    """Stores the adapter and makes its version, in the transaction that ends the run."""
-    measured = result.get("metrics") or {}
+    """Stores the adapter and makes its version, in the transaction that ends the run. Raises ModelError where its weights hold NaN."""
+    measured, numbers = result.get("metrics") or {}, numbers_of(Path(result["adapter"]))
     with transaction.atomic():
         artifact = store_folder(Path(result["adapter"]))
         made = {
@@ -178,7 +179,7 @@ def complete(run: TrainingRun, result: dict) -> dict:
         if run.method == Method.REWARD:
             version = register_reward_model(**made, lineage=lineage(run) | {"measured": measured})
         else:
-            version = register_adapter(**made, lineage=lineage(run))
+            version = register_adapter(**made, lineage=lineage(run) | numbers)
         TrainingRun.objects.filter(pk=run.pk).update(model_version=version)
     return {"model_version": str(version), "adapter_digest": artifact.digest, "metrics": measured}
 

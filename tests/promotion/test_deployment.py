@@ -205,6 +205,21 @@ def nan_text(path: str, body: dict, sent: Any) -> Any:
     return sent
 
 
+def cut_text(path: str, body: dict, sent: Any) -> Any:
+    """As a server or a proxy that shortens long answers, for every model."""
+    rows = sent[1]["choices"][0].get("prompt_logprobs") if path.endswith("/v1/completions") else None
+    if rows:
+        sent[1]["choices"][0]["prompt_logprobs"] = rows[:20]
+    return sent
+
+
+def other_text(path: str, body: dict, sent: Any) -> Any:
+    rows = sent[1]["choices"][0].get("prompt_logprobs") if path.endswith("/v1/completions") else None
+    if rows:
+        sent[1]["choices"][0]["prompt_logprobs"] = [row and {"99999": {"logprob": -1.0}} for row in rows]
+    return sent
+
+
 def no_text(path: str, body: dict, sent: Any) -> Any:
     """As a server that finds the NaN itself: “Out of range float values are not JSON compliant”."""
     return (400, {"error": "not JSON"}) if path.endswith("/v1/completions") and body["model"] != "base" else sent
@@ -214,6 +229,8 @@ def no_text(path: str, body: dict, sent: Any) -> Any:
     ("spoil", "said"),
     [
         (nan_text, "may hold NaN"),
+        (cut_text, "were cut short: 20 came for 40 tokens"),
+        (other_text, "of other tokens than it was given"),
         (no_text, "as base, but none as live-"),
         (slots_in_200, "No free lora slots"),
         (bad_chat, "CUDA error"),

@@ -42,7 +42,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def models(self) -> tuple[int, Any]:
         rows = [{"id": self.name, "object": "model", "max_model_len": 2048, "parent": None}]
-        rows += [{"id": name, "object": "model", "parent": self.name} for name in self.adapters]
+        rows += [
+            {"id": name, "object": "model", "parent": self.name, "root": root} for name, root in self.adapters.items()
+        ]
         return 200, {"object": "list", "data": rows}
 
     def load(self, body: dict) -> tuple[int, Any]:

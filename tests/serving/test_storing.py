@@ -18,11 +18,13 @@ from django.utils import timezone
 from msgspec.structs import replace
 
 from apps.core.models import Project
+from apps.failures.models import Failure
 from apps.serving import storing
 from apps.serving.management.commands import store_answers
 from apps.serving.spool import HEAD, Record, Writer, read, segments
 from apps.trajectories import assembly, traces
 from apps.trajectories.models import Trajectory, with_content
+from tests.failures.test_classify_job import classified
 
 NS = 10**9
 START = 1_795_000_000 * NS
@@ -102,12 +104,18 @@ def test_a_failed_call_is_a_failure_and_one_that_was_left_is_not(project: Projec
         record(project, ["a"], number=1, status=400, answer=refused),
         record(project, ["b"], number=2, ended="left"),
         record(project, ["c"], number=3, ended="unreached", status=0, answer=b"", problem="gpu: it hung up"),
+        record(project, ["d"], number=4, status=500, answer=refused),
     )
     rows = stored(project, tmp_path)
     assert [(row.outcome_status, row.outcome_reason) for row in rows] == [
-        ("failure", "HTTP 400: too long"), ("unknown", ""), ("failure", "gpu: it hung up"),
+        ("unknown", ""), ("unknown", ""), ("failure", "gpu: it hung up"), ("failure", "HTTP 500: too long"),
     ]  # fmt: skip
-    assert rows[1].tags == ["client-left"]
+    assert [row.tags for row in rows[:2]] == [["request-refused"], ["client-left"]]
+    assert rows[0].metadata["attributes"]["flywheel.refused"] == "HTTP 400: too long", (
+        "the caller's own mistake is no failure of the version"
+    )
+    classified(project)
+    assert Failure.objects.filter(trajectory__in=[row.pk for row in rows[:2]]).count() == 0
 
 
 def test_a_callers_own_trace_holds_the_call(project: Project, tmp_path: Path) -> None:

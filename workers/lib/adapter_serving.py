@@ -50,12 +50,10 @@ def check_slots(server: RolloutServer, steps_ahead: int) -> None:
 
 
 class BrokenLogprobs(JobError):
-    """Log-probabilities that are no such numbers."""
+    """Log-probabilities that are no such numbers, or not those of the text."""
 
-    def __init__(self, where: str) -> None:
-        super().__init__(
-            f"{where} returned log-probabilities of a text that are not numbers up to 0: its weights may hold NaN."
-        )
+    def __init__(self, where: str, why: str = "are not numbers up to 0: its weights may hold NaN") -> None:
+        super().__init__(f"{where} returned log-probabilities of a text that {why}.")
 
 
 class Rotation:
@@ -95,12 +93,14 @@ def text_logprobs(client: ChatClient, ids: Sequence[int], body: dict) -> tuple[l
     answer = client.ask(body | {"prompt": list(ids), "prompt_logprobs": 0})
     rows = answer["choices"][0].get("prompt_logprobs")
     where = f"{client.where} returned no log-probabilities of a text (`prompt_logprobs`); rollouts need vLLM."
-    if not isinstance(rows, list) or len(rows) != len(ids):
+    if not isinstance(rows, list):
         raise JobError(where)
+    if len(rows) != len(ids):
+        raise BrokenLogprobs(client.where, f"were cut short: {len(rows)} came for {len(ids)} tokens")
     try:
         values = [row[str(token)]["logprob"] for row, token in zip(rows[1:], ids[1:], strict=True)]
     except (KeyError, TypeError, IndexError) as error:
-        raise JobError(where) from error
+        raise BrokenLogprobs(client.where, "are of other tokens than it was given") from error
     if not all(is_logprob(value) for value in values):
         raise BrokenLogprobs(client.where)
     return values, sampled_in(answer, ids, client.server.model, client.where)

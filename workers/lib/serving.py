@@ -328,6 +328,23 @@ def list_models(address: Address) -> Listing:
         return Listing("down", str(error))
 
 
+def adapter_folders(address: Address) -> set[str] | None:
+    """Where the adapters that a vLLM or our own server has loaded were read from (`root`); None where it does not say."""
+
+    async def asked(server: Server) -> set[str] | None:
+        answer = await server.ask("GET", f"{server.base}/models")
+        found = answer.json if answer.status == 200 else None
+        rows = found.get("data") if isinstance(found, dict) else None
+        if not isinstance(rows, list):
+            return None
+        return {str(row.get("root")) for row in rows if _is_model(row) and row.get("parent")}
+
+    try:
+        return asyncio.run(_with_server(address, asked))
+    except (RefusedAddress, RefusedKey):
+        return None
+
+
 def probe(
     address: Address, kind: Kind, model: str, told: Callable[[str], None], dialect: Dialect = "native"
 ) -> tuple[Listing, str, dict[str, dict]]:

@@ -187,8 +187,10 @@ class _by_sglang:
     @classmethod
     def logprobs(cls, asked: Asked, ids: Sequence[int]) -> list[float]:
         rows = cls._rows(asked, {"input_ids": list(ids)})
+        if len(rows) != len(ids):
+            raise BrokenLogprobs("SGLang", f"were cut short: {len(rows)} came for {len(ids)} tokens")
         if [row[1] for row in rows] != list(ids):
-            raise JobError("SGLang returned log-probabilities of another text")
+            raise BrokenLogprobs("SGLang", "are of other tokens than it was given")
         if not all(is_logprob(row[0]) for row in rows[1:]):
             raise BrokenLogprobs("SGLang")
         return [row[0] for row in rows[1:]]

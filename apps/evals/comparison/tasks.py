@@ -88,8 +88,22 @@ class Filters(QueryFilters):
             str(of) if of and runs > 2 else "",
             query.get("mode", "").replace("\x00", "")[:LONGEST_FILTER],
             query.get("q", "").replace("\x00", "").strip()[:LONGEST_FILTER],
-            sort if sort in ("drop", "gain") else "",
+            sort if sort in SORTS else "",
         )
+
+
+SORTS = ("drop", "gain")
+
+
+def unknown_filters(query: Mapping[str, str], runs: int) -> dict[str, str]:
+    """{parameter: what it may be} of those that the URL gives another value, which filters by nothing."""
+    numbers = f"a number from 2 to {runs}"
+    wanted = {
+        "change": (query.get("change", "") in CHANGES, f"one of {', '.join(CHANGES)}"),
+        "sort": (query.get("sort", "") in SORTS, f"one of {', '.join(SORTS)}"),
+        "of": (whole(query.get("of"), 2, runs) is not None, numbers),
+    }
+    return {name: choices for name, (known, choices) in wanted.items() if query.get(name) and not known}
 
 
 Place = tuple[float, int]

@@ -21,7 +21,7 @@ from apps.core.models import Project, Role
 from apps.evals.comparison import files
 from apps.evals.comparison.report import Comparison
 from apps.evals.comparison.report import compare as compared
-from apps.evals.comparison.tasks import CHANGES, Filters, TaskTable
+from apps.evals.comparison.tasks import CHANGES, Filters, TaskTable, unknown_filters
 from apps.evals.costs import total_cost
 from apps.evals.holdout.view_log import record_output_view, record_view, views_of
 from apps.evals.models import EvalRun, Split
@@ -47,7 +47,7 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "evals/compare.html", context | {
         "found": found,
         "facts": facts(runs),
-        "notes": [*filter(None, [note]), *(problem.text for problem in found.problems)],
+        "notes": [*filter(None, [note]), *ignored(request.GET, len(runs)), *(problem.text for problem in found.problems)],
         "differing": [(name, values) for name, values, differs in side_by_side([settings_of(run) for run in runs]) if differs],
         "over_time": time_figure(runs),
         "others": [run for run in offered(project).filter(split=runs[0].split)[:OFFERED] if run not in runs],
@@ -67,6 +67,12 @@ def breakdown(request: HttpRequest, project: Project) -> HttpResponse:
     context: dict[str, Any] = {"runs": runs, "query": query_of(runs), "found": compared(runs, details=True)}
     context["closed"] = [run for run in runs if not may_see(request, run)]
     return render(request, "evals/_compared_breakdown.html", context)
+
+
+def ignored(query: Mapping[str, str], runs: int) -> list[str]:
+    """A sentence for each filter of the URL that this page does not know."""
+    found = unknown_filters(query, runs).items()
+    return [f"The filter {name}={query[name][:40]} is ignored: it must be {choices}." for name, choices in found]
 
 
 def query_of(runs: Sequence[EvalRun]) -> str:

@@ -18,6 +18,7 @@ from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, form_of
 from apps.promotion import freezing
 from apps.promotion.actions import set_segment
 from apps.promotion.api import find_channel
+from apps.promotion.conditions import MAX_REASON
 from apps.promotion.deployment import actions
 from apps.promotion.deployment.models import Deployment, Placement, Target
 from apps.promotion.models import Channel
@@ -104,7 +105,7 @@ FREEZE = {
         "by": NULLABLE,
     },
 }
-REASON = Annotated[str, Meta(max_length=2_000, pattern=r"\S")]
+REASON = Annotated[str, Meta(max_length=MAX_REASON, pattern=r"\S")]
 EXAMPLE = {
     "id": "0d3f0c52-9a51-4b1e-8a4c-0a3d5f2f7c11", "channel": "production", "kind": "promote", "version": "support-v4",
     "from_version": "support-v3", "state": "running", "label": "Proving", "error": "", "reason": "12 points better", "by": "mara",

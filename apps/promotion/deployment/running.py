@@ -29,10 +29,11 @@ from apps.promotion.models import Promotion
 from apps.promotion.moves import locked, move
 from apps.promotion.policies import policy_of
 from apps.promotion.trials import ending, starting
+from apps.registry import copies
 from apps.registry.actions import ModelError
 from apps.registry.adapters import path_of
 from apps.registry.artifacts import ArtifactError
-from apps.registry.models import Server
+from apps.registry.models import Server, ServerRun
 from apps.registry.servers import address_of
 from workers.lib.errors import JobError
 from workers.lib.serving import Adapters, list_models
@@ -48,7 +49,8 @@ MOVES = (Deployment.Kind.PROMOTE, Deployment.Kind.ROLLBACK)
 
 @dataclass
 class Place:
-    """One server of a deployment. `load`: whether the adapter has still to be loaded."""
+    """One server of a deployment. `load`: whether the adapter has still to be loaded, from `path`. `far`: the run of a server whose
+    machine has to fetch it first."""
 
     target: Target
     server: Server
@@ -56,6 +58,7 @@ class Place:
     placement: Placement
     load: bool
     path: str = ""
+    far: ServerRun | None = None
     measured: Measured | None = None
     finding: Finding | None = None
 
@@ -125,6 +128,7 @@ class Run:
             fingerprints.ask_for(self.version, by=self.job.created_by)
         yield self._progress("Preparing")
         yield from self._find_lost()
+        yield from self._fetched()
         for place in [place for place in self.places if place.load]:
             try:
                 yield from self._make_room(place)
@@ -148,20 +152,23 @@ class Run:
         server = target.server
         assert server is not None
         plan = plan_of(server, self.version)
-        path = path_of(server, plan.adapter) if plan.adapter else ""
+        far = copies.elsewhere(server) if plan.adapter else None
+        path = path_of(server, plan.adapter) if plan.adapter and not far else ""
         own = Placement.objects.filter(target=target, deployment=self.job, version=self.version)
         if found := own.exclude(state=Placement.State.LEAVING).first():
-            return Place(target, server, plan, found, found.loaded and found.state == Placement.State.LOADING, path)
+            return Place(
+                target, server, plan, found, found.loaded and found.state == Placement.State.LOADING, path, far
+            )
         ready = Placement.objects.ready().filter(target=target)
         if found := ready.filter(version=self.version).first():
-            return Place(target, server, plan, found, False, path)
+            return Place(target, server, plan, found, False, path, far)
         same = [row for row in ready.select_related("version") if row.version.model == self.version.model]
         if same:  # another prompt for a model that is there
             placement = self._placement(target, same[0].served_as, loaded=same[0].loaded)
-            return Place(target, server, plan, placement, False, path)
+            return Place(target, server, plan, placement, False, path, far)
         name = served_as(server, plan, name_for(self.job))
         placement = self._placement(target, name, loaded=plan.adapter is not None)
-        return Place(target, server, plan, placement, plan.adapter is not None, path)
+        return Place(target, server, plan, placement, plan.adapter is not None, path, far)
 
     def _placement(self, target: Target, name: str, *, loaded: bool) -> Placement:
         return Placement.objects.create(
@@ -181,6 +188,23 @@ class Run:
                 place.load = True
         if looking:
             yield self._progress("Looking")
+
+    def _fetched(self) -> Iterator[Progress]:
+        """A machine with a data folder of its own has the adapter before a server there is told to load it."""
+        waiting = [place for place in self.places if place.load and place.far]
+        for place in waiting:
+            copies.ask(place.far, place.plan.adapter)
+        while waiting:
+            yield self._progress(f"Bringing {self.version.model} to the machine of {waiting[0].server}")
+            for place in list(waiting):
+                try:
+                    place.path = copies.path_there(place.far, place.plan.adapter)
+                except ArtifactError as error:
+                    yield from self._lost(place, str(error))
+                if place.path or place not in self.places:
+                    waiting.remove(place)
+            if waiting:
+                time.sleep(LOOK_EVERY_S)
 
     # Loading and proving
 

@@ -17,6 +17,7 @@ from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.promotion import actions, freezing
+from apps.promotion.conditions import MAX_REASON
 from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment.models import Placement, Target
 from apps.promotion.history import entries_of
@@ -27,7 +28,7 @@ from apps.webhooks.models import Format
 
 
 class FreezeForm(PlainForm):
-    reason = forms.CharField(max_length=2_000)
+    reason = forms.CharField(max_length=MAX_REASON)
     until = forms.DateTimeField(
         required=False, label="Until (UTC)", widget=forms.DateTimeInput(attrs={"type": "datetime-local"})
     )

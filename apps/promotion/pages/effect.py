@@ -26,8 +26,14 @@ def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """For htmx only what is before and after."""
     rows = Promotion.objects.filter(channel__project=project)
     move = get_object_or_404(rows.select_related("channel__project", "from_version", "to_version__parent", "by", "gate_report"), pk=pk)  # fmt: skip
-    days = whole(request.GET.get("days"), 1, LONGEST) or USUAL
+    given = request.GET.get("days", "")
+    known = whole(given, 1, LONGEST)
+    days = known or USUAL
     context: dict[str, Any] = {"move": move, "days": days, "spans": SPANS, "costs": costs_of(move.to_version)}
+    if given and not known:
+        context["ignored"] = (
+            f"days={given[:40]} is ignored: it must be a whole number from 1 to {LONGEST}. {USUAL} days are shown."
+        )
     with suppress(TooLong), patience(EFFECT_MS):
         found = effect_of(move, days)
         context |= {

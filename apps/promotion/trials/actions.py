@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from apps.core.access import get_membership
 from apps.core.models import ApiKey, Role
-from apps.promotion.conditions import PromotionError
+from apps.promotion.conditions import PromotionError, checked_reason
 from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment.models import Deployment
 from apps.promotion.freezing import require_not_frozen
@@ -61,8 +61,7 @@ def begin(
     version = _candidate(channel, version)
     if then == Trial.Then.PROMOTE and gate_report is None:
         raise PromotionError("Nothing is promoted without a gate report. Name one, or let the trial wait for a person.")
-    if not reason.strip():
-        raise PromotionError("Enter a reason: it is stored with the trial.")
+    reason = checked_reason(reason, "Enter a reason: it is stored with the trial.")
     if problem := plan.problem(kind):
         raise PromotionError(problem)
     if other := channel.trials.active().first():
@@ -72,7 +71,7 @@ def begin(
     trial = Trial.objects.create(
         project=channel.project, channel=channel, kind=kind, version=version, baseline=channel.current, gate_report=gate_report,
         steps=plan.steps_for(kind), alpha=plan.alpha, margin=plan.margin, max_days=plan.max_days, then=then,
-        reason=reason.strip(), by=by, by_name=label_of(key) or name_of(by),
+        reason=reason, by=by, by_name=label_of(key) or name_of(by),
     )  # fmt: skip
     if channel.targets.current().filter(server__isnull=False).exists():
         trial.deployment = deployments.begin(
@@ -138,7 +137,13 @@ def stop(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) -> Tr
     own = Q(pk=row.deployment_id)
     if row.state == TrialState.PROMOTING:
         own |= Q(kind=Deployment.Kind.PROMOTE, version=row.version_id)
-    end(row, TrialState.STOPPED, f"Stopped by {who}: {reason.strip()}".rstrip(": "), by=by, actor_label=label_of(key))
+    end(
+        row,
+        TrialState.STOPPED,
+        f"Stopped by {who}: {checked_reason(reason)}".rstrip(": "),
+        by=by,
+        actor_label=label_of(key),
+    )
     for deployment in row.channel.deployments.active().filter(own):
         deployments.stop(deployment=deployment, by=by, reason=f"The trial was stopped by {who}.")
     return row
@@ -154,9 +159,8 @@ def advance(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) ->
         raise PromotionError("The trial is not running yet.")
     if row.step + 1 >= len(row.steps):
         raise PromotionError("This is the last step. Promote the candidate by its gate report, or stop the trial.")
-    if not reason.strip():
-        raise PromotionError("Enter a reason: the trial would have decided by itself.")
-    next_step(row, reason.strip(), by=by, who=label_of(key) or name_of(by), actor_label=label_of(key))
+    reason = checked_reason(reason, "Enter a reason: the trial would have decided by itself.")
+    next_step(row, reason, by=by, who=label_of(key) or name_of(by), actor_label=label_of(key))
     return row
 
 

@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from apps.core.openapi import JSON, described, page, sent, told
 from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, find_version, form_of
 from apps.promotion.api import find_channel
+from apps.promotion.conditions import MAX_REASON
 from apps.promotion.models import Channel, Trial
 from apps.promotion.reports_api import find_report
 from apps.promotion.trials import actions
@@ -59,7 +60,7 @@ TRIAL = {
         "decisions": {"type": "array", "items": {"type": "object"}},
     },
 }  # fmt: skip
-REASON = Annotated[str, Meta(max_length=2_000, pattern=r"\S")]
+REASON = Annotated[str, Meta(max_length=MAX_REASON, pattern=r"\S")]
 ASKED = {
     "kind": "canary", "report": "6b0c66f7-47a5-4c1c-8f1c-0d6b2e9a5b30", "reason": "12 points better on the hold-out",
     "then": "promote", "plan": {"steps": [{"share": 0.05}, {"share": 0.5, "min_sessions": 500, "min_minutes": 120}]},

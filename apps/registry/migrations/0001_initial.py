@@ -469,6 +469,11 @@ class Migration(migrations.Migration):
                 ("detail", models.TextField(blank=True)),
                 ("restarts", models.PositiveIntegerField(default=0)),
                 ("up_at", models.DateTimeField(null=True)),
+                (
+                    "data_folder",
+                    models.CharField(blank=True, help_text="Of its machine (`data_folder.identity`)", max_length=80),
+                ),
+                ("data_path", models.CharField(blank=True, help_text="Where that machine sees it", max_length=500)),
                 ("tail", models.JSONField(default=list, help_text="The last lines of its log")),
                 (
                     "created_by",
@@ -775,6 +780,32 @@ class Migration(migrations.Migration):
                         fields=("version",),
                         name="one_active_merge_job_per_version",
                     ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="AdapterCopy",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("path", models.CharField(blank=True, max_length=1000)),
+                ("problem", models.CharField(blank=True, max_length=1000)),
+                ("asked_at", models.DateTimeField()),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="copies", to="registry.serverrun"
+                    ),
+                ),
+                (
+                    "version",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="copies", to="registry.modelversion"
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("run", "version"), name="one_copy_per_server_and_version")
                 ],
             },
         ),

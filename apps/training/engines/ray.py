@@ -196,11 +196,11 @@ def receive(run: TrainingRun, given: Returned) -> None:
         raise ResultError("Send adapter_config.json as “config” and adapter_model.safetensors as “weights”.")
     facts = {"base_digest": run.parent.base_version().digest, "lora": exporting.lora_of(run)}
     try:
-        artifact, rank = store_adapter(run.parent, facts, given)
+        artifact, found = store_adapter(run.parent, facts, given)
     except (ModelError, ArtifactError) as error:
         raise ResultError(str(error)) from error
     first = TrainingRun.objects.filter(~Q(result__has_key="returned"), pk=run.pk, state__in=ACTIVE_STATES)
-    if not first.update(result={"returned": {"artifact": artifact.digest, "rank": rank}}):
+    if not first.update(result={"returned": {"artifact": artifact.digest, "lineage": found}}):
         raise AlreadyReturned("This run has its adapter already, or has ended.")
 
 
@@ -219,7 +219,7 @@ def complete(run: TrainingRun, result: dict[str, Any]) -> dict[str, Any]:
         artifact = Artifact.objects.get(pk=found["artifact"])
         version = register_adapter(
             project=run.project, name=version_name(run), parent=run.parent, artifact=artifact, by=run.created_by,
-            lineage=lineage(run) | {"trained": "elsewhere", "rank": found["rank"]},
+            lineage=lineage(run) | {"trained": "elsewhere"} | found["lineage"],
         )  # fmt: skip
         TrainingRun.objects.filter(pk=run.pk).update(model_version=version)
     return {"model_version": str(version), "adapter_digest": artifact.digest, "metrics": result.get("metrics") or {}}

@@ -145,9 +145,9 @@ def _import(project: Project, returned: Returned, by: Any) -> TrainingRun:
         )
     facts, signature = facts_of(project, returned.manifest)
     run = unsaved(project, facts, signature, by)
-    artifact, rank = store_adapter(run.parent, facts, returned)
+    artifact, found = store_adapter(run.parent, facts, returned)
     events = list(metrics_in(returned.metrics)) if returned.metrics else []
-    return record(run, artifact, rank, events, facts, by)
+    return record(run, artifact, found, events, facts, by)
 
 
 def facts_of(project: Project, source: BinaryIO) -> tuple[dict[str, Any], str]:
@@ -189,17 +189,17 @@ def unsaved(project: Project, facts: dict[str, Any], signature: str, by: Any) ->
     )  # fmt: skip
 
 
-def store_adapter(parent: ModelVersion, facts: dict[str, Any], returned: Returned) -> tuple[Artifact, int]:
-    """Raises ModelError, ResultError, ArtifactError."""
+def store_adapter(parent: ModelVersion, facts: dict[str, Any], returned: Returned) -> tuple[Artifact, dict[str, Any]]:
+    """The files, and what was found of them (`check_adapter`). Raises ModelError, ResultError, ArtifactError."""
     if parent.base_version().digest != facts["base_digest"]:
         raise ResultError(f"The base of {parent} is not the one that was exported.")
     with tempfile.TemporaryDirectory(prefix="result-") as made:
         home = Path(made)
         copy_bounded(returned.config, home / CONFIG, MAX_CONFIG)
         copy_bounded(returned.weights, home / WEIGHTS, MAX_ADAPTER)
-        rank = check_adapter(home, parent)
-        check_lora(json.loads((home / CONFIG).read_bytes()), rank, facts["lora"])
-        return store_folder(home), rank
+        found = check_adapter(home, parent)
+        check_lora(json.loads((home / CONFIG).read_bytes()), found["rank"], facts["lora"])
+        return store_folder(home), found
 
 
 def check_lora(config: dict[str, Any], rank: int, planned: dict[str, Any]) -> None:
@@ -254,13 +254,13 @@ def _is_number(value: Any) -> bool:
 
 @transaction.atomic
 def record(
-    run: TrainingRun, artifact: Artifact, rank: int, events: list[dict], facts: dict[str, Any], by: Any
+    run: TrainingRun, artifact: Artifact, found: dict[str, Any], events: list[dict], facts: dict[str, Any], by: Any
 ) -> TrainingRun:
     """The finished run with its model version and its curves."""
     Project.objects.select_for_update().get(pk=run.project_id)  # two uploads of one result at a time
     version = register_adapter(
         project=run.project, name=version_name(run), parent=run.parent, artifact=artifact, by=by,
-        lineage=facts | {"run": str(run.pk), "trained": "elsewhere", "rank": rank},
+        lineage=facts | {"run": str(run.pk), "trained": "elsewhere"} | found,
     )  # fmt: skip
     before = TrainingRun.objects.filter(
         project=run.project_id, model_version=version, spec__export=run.spec["export"]

@@ -1,0 +1,53 @@
+"""Adapters for managed servers on machines with a data folder of their own: asked for here, fetched there (`fetching`)."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from apps.registry.artifacts import ArtifactError
+from apps.registry.data_folder import identity
+from apps.registry.models import AdapterCopy, ModelVersion, Server, ServerRun
+
+LOOK_EVERY_S = 0.1
+WAITS = timedelta(minutes=15)  # for a copy
+
+
+def elsewhere(server: Server) -> ServerRun | None:
+    """The run of a managed server whose machine does not see our data folder; None of all others."""
+    run = server.runs.active().first() if server.is_managed else None
+    return run if run and run.data_folder not in ("", identity()) else None
+
+
+def ask(run: ServerRun, version: ModelVersion) -> None:
+    """Has that machine fetch the adapter, or verify the copy that it has."""
+    AdapterCopy.objects.update_or_create(
+        run=run, version=version, defaults={"path": "", "problem": "", "asked_at": Now()}
+    )
+
+
+def path_there(run: ServerRun, version: ModelVersion) -> str:
+    """Of what was asked for; "" until it is there. Raises ArtifactError where it cannot be had."""
+    copy = AdapterCopy.objects.filter(run=run, version=version).select_related("run__server").first()
+    if copy is None:  # the server was taken up by another machine
+        ask(run, version)
+        return ""
+    if copy.problem:
+        raise ArtifactError(f"{version} could not be brought to the machine of {copy.run.server}: {copy.problem}")
+    if not copy.path and not copy.run.is_active:
+        raise ArtifactError(f"{copy.run.server} was stopped before {version} had been fetched there.")
+    if not copy.path and copy.asked_at < timezone.now() - WAITS:
+        minutes = WAITS // timedelta(minutes=1)
+        raise ArtifactError(f"The worker of {copy.run.server} has not fetched {version} within {minutes} minutes.")
+    return copy.path
+
+
+def bring(run: ServerRun, version: ModelVersion) -> str:
+    """Asks and waits, outside of a transaction. Raises ArtifactError."""
+    ask(run, version)
+    while not (path := path_there(run, version)):
+        time.sleep(LOOK_EVERY_S)
+    return path

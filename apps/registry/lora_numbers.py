@@ -1,0 +1,46 @@
+"""The numbers of an adapter's weights: none may be NaN or infinite, and a lora_B of zeros everywhere changes nothing.
+
+Read from the file's bytes, in pieces: NumPy has no bfloat16, and torch is not loaded here.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from apps.registry.actions import ModelError
+
+# dtype → (of its bits, the exponent, all bits but the sign). An exponent of ones is NaN or infinite.
+BITS = {"F32": ("<u4", 0x7F80_0000, 0x7FFF_FFFF), "F16": ("<u2", 0x7C00, 0x7FFF), "BF16": ("<u2", 0x7F80, 0x7FFF)}
+PIECE = 2**22  # numbers at a time
+
+
+def changes_something(path: Path) -> bool:
+    """False where every lora_B is 0 in all its places. Of a whole safetensors file. Raises ModelError with the tensor that holds NaN."""
+    something = False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for name, numbers, exponent, value in _pieces(data):
+            if ((numbers & exponent) == exponent).any():
+                raise ModelError(
+                    f"{path.name}: {name[:120]} holds NaN or infinite numbers, so the adapter answers nothing of use. Its training "
+                    "diverged: take an earlier checkpoint."
+                )
+            something = something or (".lora_B." in name and bool((numbers & value).any()))
+    return something
+
+
+def _pieces(data: mmap.mmap) -> Iterator[tuple[str, np.ndarray, int, int]]:
+    """(tensor, the bits of some of its numbers, masks of the exponent and of the value)."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    for name, entry in json.loads(data[8:start]).items():
+        if name == "__metadata__" or entry["dtype"] not in BITS:
+            continue
+        kind, exponent, value = BITS[entry["dtype"]]
+        begin, end = (start + at for at in entry["data_offsets"])
+        size = PIECE * np.dtype(kind).itemsize
+        for at in range(begin, end, size):
+            yield name, np.frombuffer(data[at : min(end, at + size)], kind), exponent, value
