@@ -4,14 +4,20 @@
     live["prompt"], live["folder"]  # the prompt as JSON; the adapter as a PEFT folder, None where there is none
     live["stale"]                   # "", or why this is what an earlier call got
 
-FLYWHEEL_URL and FLYWHEEL_API_KEY (scope read) say where from. Call it at the start and every minute or so.
+FLYWHEEL_URL and FLYWHEEL_API_KEY (scope read) say where from. Call it at the start and every minute or so. `keep`, or by hand
+
+    python pull.py production /var/cache/flywheel --keep 3
+
+leaves that many adapters on disk: what the channel runs, and those that it ran last. Without it all of them stay.
 """
 
+import argparse
 import hashlib
 import http.client
 import json
 import logging
 import os
+import re
 import tarfile
 import tempfile
 from contextlib import suppress
@@ -21,8 +27,9 @@ from urllib.request import Request, urlopen
 WRONG = (OSError, ValueError, TypeError, LookupError, RecursionError, http.client.HTTPException, tarfile.TarError)
 
 
-def pull(channel, cache):
-    """Raises one of WRONG only where nothing whole is on disk yet. Several processes may share a cache."""
+def pull(channel, cache, keep=None):
+    """Raises one of WRONG only where nothing whole is on disk yet. Several processes may share a cache. `keep`: at least 2 where a server
+    may still load the version before."""
     home, stale = Path(cache) / channel, ""
     live = kept(home)
     headers = {"Authorization": f"Bearer {os.environ['FLYWHEEL_API_KEY']}"} | (
@@ -35,13 +42,16 @@ def pull(channel, cache):
             fresh = json.load(answer) | {"etag": answer.headers["ETag"]}
         if not is_whole(home, fresh):
             fetch(home, fresh)
-        live = keep(home, fresh)
+        live = note(home, fresh)
     except WRONG as error:
         if live is None:
             raise
         if getattr(error, "code", None) != 304:
             stale = f"{type(error).__name__}: {error}"
             logging.warning("Flywheel cannot be asked (%s); %s is served from %s.", stale, live["model"], home)
+    if keep and not stale:
+        with suppress(*WRONG):
+            tidy(home, keep)
     return live | {"stale": stale, "folder": str(home / live["adapter"]) if live["adapter"] else None}
 
 
@@ -92,7 +102,7 @@ def fetch(home, live):
                 raise
 
 
-def keep(home, live):
+def note(home, live):
     """Written under a name of its own and synced before it is the one that counts: a crash leaves the old one or the new one."""
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=home, prefix="live-", delete=False) as file:
@@ -101,3 +111,23 @@ def keep(home, live):
         os.fsync(file.fileno())
     Path(file.name).replace(home / "live.json")
     return live | {"download": None}
+
+
+def tidy(home, keep):
+    """Leaves `keep` adapters: never without what live.json names now, which another process may have written, then those used last."""
+    current = json.loads((home / "live.json").read_text())["adapter"]
+    if current:
+        os.utime(home / current)
+    adapters = [path for path in home.iterdir() if re.fullmatch("[0-9a-f]{64}", path.name) and path.name != current]
+    for folder in sorted(adapters, key=lambda path: path.stat().st_mtime, reverse=True)[max(0, keep - bool(current)) :]:
+        with tempfile.TemporaryDirectory(dir=home) as gone:  # so that nobody finds half of it
+            folder.rename(Path(gone) / folder.name)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Pulls what a Flywheel channel runs, and prints it as JSON.")
+    parser.add_argument("channel")
+    parser.add_argument("cache")
+    parser.add_argument("--keep", type=int, help="how many adapters stay on disk, the current one among them")
+    given = parser.parse_args()
+    print(json.dumps(pull(given.channel, given.cache, given.keep)))

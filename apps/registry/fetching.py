@@ -10,7 +10,6 @@ import os
 import shutil
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -35,7 +34,6 @@ from workers.lib.serving import adapter_folders
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 ANSWERS_S = 60.0  # without a byte
-LEFT_OVER_S = 3600.0  # after which a download that nobody ended is removed
 LOADS = timedelta(minutes=10)  # within which a server loads what it was told is there
 SPARE = 64 * 2**20  # bytes of a download beside its files: the model card and the archive's own
 UNREAD = (OSError, ValueError, httpx2.HTTPError, tarfile.TarError)
@@ -184,13 +182,15 @@ def _why(error: Exception) -> str:
 
 
 def make_room(home: Path, size: int) -> None:
-    """What was used least recently leaves, but nothing that a server has loaded or is about to load. Raises ArtifactError."""
+    """What was used least recently leaves, but nothing that a server has loaded or is about to load. Under the cache's lock. Raises
+    ArtifactError."""
     most = settings.FLYWHEEL_FETCHED_GIB * 2**30
     there = [path for path in cache().iterdir() if path.is_dir() and path != home]
-    for path in [path for path in there if path.name.startswith("incoming-")]:
-        if time.time() - path.stat().st_mtime > LEFT_OVER_S:
-            shutil.rmtree(path, ignore_errors=True)
-            there.remove(path)
+    for path in [
+        path for path in there if path.name.startswith("incoming-")
+    ]:  # of one who died: nobody else fetches now
+        shutil.rmtree(path, ignore_errors=True)
+        there.remove(path)
     used, total = in_use(), sum(map(_size, there))
     for path in sorted(there, key=lambda path: path.stat().st_mtime):
         if total + size <= most:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -153,6 +156,45 @@ def test_an_answer_that_is_no_channels_leaves_the_copy(
         monkeypatch.setenv("FLYWHEEL_URL", there.base.removesuffix("/v1"))
         got = pull("production", tmp_path)
     assert got["stale"] and got | {"stale": ""} == first
+
+
+def test_of_old_adapters_so_many_stay_and_always_the_current_one(live: Channel, data_dir: Path, tmp_path: Path) -> None:
+    versions = [live.current]
+    for _ in range(3):
+        pull("production", tmp_path)
+        versions.append(move(live, adapter(live.project, data_dir)).current)
+    home = tmp_path / "production"
+
+    def there() -> list[int]:
+        return [number for number, version in enumerate(versions) if (home / version.artifact_id).is_dir()]
+
+    for number, version in enumerate(versions[:3]):
+        os.utime(home / version.artifact_id, (number, number))
+    pull("production", tmp_path)
+    assert there() == [0, 1, 2, 3], "nothing goes by itself"
+    pull("production", tmp_path, keep=3)
+    assert there() == [1, 2, 3]
+    move(live, versions[1])
+    pull("production", tmp_path, keep=1)
+    assert there() == [1] and sorted(path.name for path in home.iterdir()) == sorted(
+        [versions[1].artifact_id, "live.json"]
+    )
+    (home / "notes").mkdir()
+    move(live, versions[2])
+    given = [sys.executable, client.__file__, "production", str(tmp_path), "--keep", "2"]
+    said = json.loads(subprocess.run(given, check=True, capture_output=True, text=True).stdout)
+    assert said["model"] == str(versions[2]) and there() == [1, 2] and (home / "notes").is_dir()
+
+
+def test_while_it_is_away_nothing_is_removed(
+    live: Channel, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull("production", tmp_path)
+    move(live, adapter(live.project, data_dir))
+    pull("production", tmp_path)
+    down(monkeypatch)
+    assert pull("production", tmp_path, keep=1)["stale"]
+    assert len([path for path in (tmp_path / "production").iterdir() if path.is_dir()]) == 2
 
 
 def test_processes_that_pull_into_one_cache_at_once_all_get_it(

@@ -28,6 +28,7 @@ from tests.evals.evaluated import evaluated, frozen_set
 from tests.evals.test_sample_pages import evaluate, login, make_run
 from tests.factories import (
     admin_of,
+    key_headers,
     make_base,
     make_environment,
     make_eval_run,
@@ -311,6 +312,21 @@ def test_everything_is_shown_exported_and_told_by_api(pair: tuple[EvalRun, EvalR
     groups = {kind["key"]: [(one["value"], one["tasks"]) for one in kind["groups"]] for kind in whole["groups"]}
     assert groups["tool"] == [("email.send", 12), ("tickets.close", 12)] and groups["tag"] == [("vip", 12)]
     assert whole["correction"]["measures"] == len(whole["measures"])
+
+
+@pytest.mark.django_db
+def test_a_filter_with_a_value_that_is_not_known_is_refused_by_api_and_named_on_the_page(
+    pair: tuple[EvalRun, EvalRun], client: Client
+) -> None:
+    login(client, pair[0])
+    api, headers = reverse("evals_api:runs_compare"), key_headers(pair[0].project)
+    for query, choices in (("sort=x", "one of drop, gain"), ("of=x", "a number from 2 to 2"), ("of=3", "a number from 2 to 2"), ("change=x", "one of regressed")):  # fmt: skip
+        refused = client.get(f"{api}?run={pair[0].pk}&run={pair[1].pk}&{query}", **headers)
+        assert refused.status_code == 400 and refused.json()["error"].startswith(f"must be {choices}"), query
+        page = client.get(f"{address(*pair)}&{query}")
+        assert page.context["page"].count == 12 and f"The filter {query} is ignored" in page.content.decode()
+    assert client.get(f"{api}?run={pair[0].pk}&run={pair[1].pk}&sort=drop&of=2", **headers).status_code == 200
+    assert "is ignored" not in client.get(f"{address(*pair)}&sort=gain&of=2").content.decode()
 
 
 @pytest.mark.django_db

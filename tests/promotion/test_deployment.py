@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import TestCase
+from django.test import Client, TestCase
 from msgspec import structs
 
 from apps.core import jobs, runner
@@ -31,6 +31,7 @@ from apps.webhooks.models import Event
 from tests.concurrent import Other
 from tests.factories import (
     admin_of,
+    key_headers,
     make_adapter,
     make_endpoint,
     make_environment,
@@ -569,13 +570,28 @@ def deliver(hook: Any, ok: bool) -> Callable[[], None]:
     return work
 
 
+def shown(scene: Scene) -> str:
+    client = Client()
+    client.force_login(scene.by)
+    return client.get(f"/p/{scene.project.slug}/models/channels/production/").content.decode()
+
+
+def told_by_api(scene: Scene) -> str:
+    rows = Client().get("/api/v1/channels/production/targets/", **key_headers(scene.project)).json()["results"]
+    return next(row["problem"] for row in rows if row["kind"] == "webhook")
+
+
 @TWO_CONNECTIONS
 def test_a_webhook_acknowledges_after_the_servers_hold_it(scene: Scene, hook: Any) -> None:
     peer = scene.target()
+    untold = f"has not been told of {scene.base}"
+    assert untold in shown(scene) and untold in told_by_api(scene), "it became a target after the base went live"
     job = scene.promote(scene.old)
     receiver = Other(deliver(hook, True))
     assert run(job).state == "succeeded", job.error
     receiver.wait()
+    assert f"acknowledged {scene.old}" in shown(scene) and "not told of" not in shown(scene)
+    assert told_by_api(scene) == ""
     assert scene.live == scene.old and len(peer.adapters) == 1
     levels = {row["kind"]: row["proof"]["level"] for row in job.outcomes}
     assert levels == {"server": "weights", "webhook": "acknowledged"}

@@ -132,6 +132,11 @@ def test_a_version_that_was_renamed_since_is_still_compared_with_its_own_runs(mo
     ModelVersion.objects.filter(pk=moved.to_version_id).update(name="renamed-adapter")
     found = effect_of(Promotion.objects.get(pk=moved.pk), 7)
     assert found.named and (found.total.before, found.total.after) == (Share(8, 12), Share(1, 16))
+    client, project = Client(), moved.channel.project
+    client.force_login(make_member(project, Role.VIEWER))
+    text = client.get(reverse("promotion:effect", args=[project.slug, moved.pk])).content.decode()
+    assert f">{moved.from_name}</a> → {moved.to_name}" in text, "history names them as they were called then"
+    assert (as_json(found)["from_version"], as_json(found)["to_version"]) == (moved.from_name, moved.to_name)
 
 
 @pytest.mark.django_db
@@ -195,12 +200,17 @@ def test_the_pages_show_it_to_members_and_the_api_to_keys(moved: Promotion, clie
     for words in ("66.7%", "6.2%", "By failure mode", "What else changed", "improved", "What it cost to make"):
         assert words in text, words
     assert "<html" not in client.get(page, headers={"HX-Request": "true"}).content.decode()
-    assert client.get(page, {"days": "nonsense"}).context["days"] == 7
+    for days in ("nonsense", "0", "91"):
+        shown = client.get(page, {"days": days})
+        assert shown.context["days"] == 7 and f"days={days} is ignored" in shown.content.decode()
+    assert "is ignored" not in client.get(page, {"days": "30"}).content.decode() + text
     assert page in client.get(reverse("promotion:model", args=[project.slug, moved.to_version_id])).content.decode()
     headers = key_headers(project)
     url = reverse("promotion_api:effect", args=["production", moved.pk])
     assert client.get(url, **headers).json()["failures"]["mark"] == "improved"
-    assert client.get(url, {"days": "x"}, **headers).status_code == 400
+    for days in ("x", "0", "91"):
+        refused = client.get(url, {"days": days}, **headers)
+        assert refused.status_code == 400 and "from 1 to 90" in refused.json()["error"]
     assert client.get(reverse("promotion_api:effect", args=["staging", moved.pk]), **headers).status_code == 404
     assert client.get(url, **key_headers(make_project())).status_code == 404
     stranger = Client()

@@ -166,6 +166,15 @@ def test_what_is_there_is_not_made_again(adapter: ModelVersion, tmp_path: Path) 
     got = client.get(f"/p/{adapter.project.slug}/models/{adapter.pk}/download/?merged=1")
     with tarfile.open(fileobj=io.BytesIO(b"".join(got.streaming_content))) as archive:
         assert archive.extractfile("model.safetensors").read() == b"merged"
+        card = archive.extractfile("README.md").read().decode()
+    head = card.split("---")[1]
+    assert "library_name: transformers" in head and "pipeline_tag: text-generation" in head and "peft" not in head
+    assert "base_model_relation" not in card and "a whole model in float32" in card
+    assert all(entry["sha256"] in card for entry in merged.artifact.files) and merged.artifact_id in card
+    assert (
+        "library_name: peft"
+        in Client().get(f"/api/v1/model-versions/{adapter.pk}/card/", **key_headers(adapter.project)).json()["markdown"]
+    )
 
 
 @pytest.mark.django_db(transaction=True)

@@ -211,7 +211,7 @@ def test_a_whole_download_is_kept_and_nothing_beside_the_announced_files(
         (lambda files: whole(b"<html>a proxy</html>"), "download failed"),
         (lambda files: whole(b"", "403 Forbidden"), "SECRET_KEY is another one on this machine"),
         (lambda files: whole(b"", "410 Gone"), r"refused it \(HTTP 410\)"),
-        (lambda files: b"", "Set FLYWHEEL_URL for its worker"),
+        (lambda files: b"nonsense", "Set FLYWHEEL_URL for its worker"),
     ],
 )  # fmt: skip
 def test_what_is_not_the_artifact_is_never_kept(
@@ -239,7 +239,7 @@ def test_the_least_recently_used_leaves_and_never_what_a_server_has(version: Mod
     loaded, told, old, new = (
         put(name, 4, age) for name, age in (("loaded", 400), ("told", 300), ("old", 200), ("new", 100))
     )
-    left_over = put("incoming-x", 4, 4000)
+    left_over = put("incoming-x", 4, 0)
     listed = {"data": [{"id": "base", "parent": None}, {"id": "a", "parent": "base", "root": str(loaded)}]}
     with serving({("GET", "/v1/models"): (200, listed)}) as http:
         server = make_managed(version.parent, http.base)

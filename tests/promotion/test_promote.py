@@ -180,6 +180,44 @@ def test_it_promotes_what_is_better_and_rolls_back(
     assert AuditEvent.objects.filter(action="channel.rollback", detail__reason="users complain").exists()
 
 
+def test_a_channel_does_not_move_to_files_that_are_gone(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    """Whoever pulls it would go on with what ran before, without a word."""
+    by, report = admin_of(project), report_on(project, base, data_dir)
+    adapter = report.candidate.model_version
+    weights = data_dir / "artifacts" / adapter.artifact_id / "adapter_model.safetensors"
+    whole = weights.read_bytes()
+    weights.unlink()
+    with pytest.raises(
+        actions.PromotionError, match=r"lacks adapter_model\.safetensors.* Restore its files from a backup"
+    ):
+        actions.promote(channel=channel, gate_report=report, by=by, reason="better")
+    weights.write_bytes(whole)
+    actions.promote(channel=channel, gate_report=report, by=by, reason="better")
+    actions.rollback(channel=channel, by=by, reason="complaints")
+    weights.write_bytes(b"x" * len(whole))
+    with pytest.raises(actions.PromotionError, match="was altered"):
+        actions.rollback(channel=channel, by=by, reason="better after all", to_version=str(adapter))
+    channel.refresh_from_db()
+    assert channel.current == base and channel.promotions.count() == 3
+
+
+def test_a_reason_is_as_long_by_page_as_by_api(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    report, client = report_on(project, base, data_dir), Client()
+    client.force_login(admin_of(project))
+    address = f"/p/{project.slug}/models/reports/{report.pk}/promote/"
+    said = client.post(address, {"reason": "x" * 2_001}, follow=True).content.decode()
+    assert "2,001 characters; 2,000 is the most" in said and not channel.promotions.filter(kind="promote").exists()
+    client.post(address, {"reason": "x" * 2_000})
+    assert len(channel.promotions.get(kind="promote").reason) == 2_000
+    back = f"/p/{project.slug}/models/channels/{channel.name}/rollback/"
+    said = client.post(back, {"reason": "x" * 5_000}, follow=True).content.decode()
+    assert "5,000 characters" in said and not channel.promotions.filter(kind="rollback").exists()
+
+
 def test_a_reason_that_postgres_cannot_store_is_refused(
     project: Project, base: ModelVersion, channel: Channel, data_dir: Path
 ) -> None:

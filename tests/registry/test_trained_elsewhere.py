@@ -79,6 +79,54 @@ def test_an_adapter_that_fits_is_stored_and_only_its_two_files(models: Path, bas
     assert register(base, folder, name="again") == made, "the same content twice is one version"
 
 
+def numbers(dtype: str, a: list[int], b: list[int]) -> bytes:
+    """A whole file with these bits as lora_A [2, 8] and lora_B [6, 2], the rest 0."""
+    size = {"F32": 4, "F16": 2, "BF16": 2}[dtype]
+    head, data = {}, b""
+    for part, shape, given in (("A", (2, 8), a), ("B", (6, 2), b)):
+        bits = b"".join(value.to_bytes(size, "little") for value in given).ljust(size * shape[0] * shape[1], b"\0")
+        name = f"base_model.model.{LAYER}.lora_{part}.weight"
+        head[name] = {"dtype": dtype, "shape": shape, "data_offsets": (len(data), len(data) + len(bits))}
+        data += bits
+    written = json.dumps(head).encode()
+    return len(written).to_bytes(8, "little") + written + data
+
+
+@pytest.mark.parametrize(
+    ("dtype", "one", "bad"),
+    [
+        ("F32", 0x3F800000, 0x7FC00000), ("F32", 0x3F800000, 0xFF800000), ("F16", 0x3C00, 0x7E00), ("F16", 0x3C00, 0xFC00),
+        ("BF16", 0x3F80, 0x7FC0), ("BF16", 0x3F80, 0xFF80),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("part", ["A", "B"])
+def test_weights_that_hold_nan_are_refused_with_the_tensors_name(
+    models: Path, base: ModelVersion, dtype: str, one: int, bad: int, part: str
+) -> None:
+    given = {"A": [one], "B": [one]}
+    assert register(base, adapter(models / "good", weights=numbers(dtype, *given.values()))).lineage["rank"] == 2
+    given[part] = [one, one, bad]
+    with pytest.raises(ModelError, match=f"{LAYER}.lora_{part}.weight holds NaN"):
+        register(base, adapter(models / "bad", weights=numbers(dtype, *given.values())))
+
+
+@pytest.mark.parametrize(("dtype", "zero"), [("F32", 0x80000000), ("F16", 0x8000), ("BF16", 0)])
+def test_an_adapter_that_changes_nothing_says_so_on_its_page(
+    models: Path, base: ModelVersion, dtype: str, zero: int
+) -> None:
+    made = register(base, adapter(models / "a", weights=numbers(dtype, [1], [zero])))
+    assert made.lineage == {"trained": "elsewhere", "rank": 2, "changes_nothing": True}
+    small = register(base, adapter(models / "b", weights=numbers(dtype, [1], [zero, 1])))
+    assert "changes_nothing" not in small.lineage
+    client = Client()
+    client.force_login(make_member(base.project, Role.VIEWER))
+    pages = [
+        client.get(reverse("promotion:model", args=[base.project.slug, one.pk])).content.decode()
+        for one in (made, small)
+    ]
+    assert ["This adapter changes nothing" in page for page in pages] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("config", "weights", "says"),
     [

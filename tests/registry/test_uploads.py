@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import threading
 from datetime import timedelta
@@ -89,6 +90,24 @@ def test_it_comes_in_parts_and_becomes_a_version(
     assert not AdapterUpload.objects.exists() and not parts_on_disk(data_dir)
     again = sender.begin()
     assert again.status_code == 200 and again.json()["model"] == "lora-v1", "the answer that got lost is given again"
+
+
+def test_a_part_may_come_in_chunks_without_a_length(base: ModelVersion) -> None:
+    sender = Sender(base)
+    sender.begin()
+    data = sender.contents[WEIGHTS][:100]
+    chunked = {"CONTENT_LENGTH": "", "HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input": Dripping(data)}
+    kind = {"content_type": "application/octet-stream"}
+    answer = Client().put(f"{URL}{sender.id}/{WEIGHTS}/0/", b"", **kind, **sender.headers, **chunked)
+    assert answer.status_code == 200, answer.json()
+    assert 0 not in next(file for file in answer.json()["files"] if file["path"] == WEIGHTS)["missing"]
+
+
+class Dripping(io.BytesIO):
+    """As a server gives a body that comes in chunks: less at a time than it was asked for."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(min(7, size or 0))
 
 
 def test_an_upload_that_broke_goes_on_with_what_is_missing(base: ModelVersion) -> None:

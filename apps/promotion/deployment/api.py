@@ -21,6 +21,7 @@ from apps.promotion.api import find_channel
 from apps.promotion.conditions import MAX_REASON
 from apps.promotion.deployment import actions
 from apps.promotion.deployment.models import Deployment, Placement, Target
+from apps.promotion.deployment.placements import not_told
 from apps.promotion.models import Channel
 from apps.promotion.policies import label_of, policy_of, require_keys_allowed
 from apps.trajectories.api import number_of
@@ -170,7 +171,7 @@ def target_json(row: Target, placements: list[Placement]) -> dict[str, Any]:
         "version": str(now.version) if now else None,
         "served_as": now.served_as if now else None,
         "proof": now.proof if now else {},
-        "problem": now.problem if now else "",
+        "problem": now.problem if now else not_told(row, row.channel),
         "checked_at": now.checked_at if now else None,
         "kept": [str(found.version) for found in ready if found is not now],
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from apps.promotion.deployment.models import Placement
+from typing import Any
+
+from apps.promotion.deployment.models import Placement, Target
 from apps.promotion.models import Channel
 from apps.registry.models import ModelVersion
 
@@ -21,3 +23,16 @@ def placements_of(channel: Channel, version: ModelVersion | None = None) -> list
         .select_related("target__server", "version")
     )
     return sorted(found, key=lambda placement: (bool(placement.problem), placement.target_id))
+
+
+def acknowledged(target: Target, channel: Channel) -> dict[str, Any] | None:
+    """What a webhook answered when the channel moved last; None where it was not asked: it became a target since, or no deployment moved it."""
+    move = channel.promotions.order_by("-at", "-pk").first()
+    return next((row for row in move.proof if row.get("target") == target.pk), None) if move else None
+
+
+def not_told(target: Target, channel: Channel) -> str:
+    """What has to be known of a webhook that was not asked for what runs now; "" where it was."""
+    if target.webhook_id is None or channel.current_id is None or acknowledged(target, channel):
+        return ""
+    return f"It has not been told of {channel.current}: it is asked at the next promotion or rollback. Bring what it serves there yourself."

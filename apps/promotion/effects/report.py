@@ -198,7 +198,8 @@ def as_json(found: Effect) -> dict[str, Any]:
     saving = found.saving
     return {
         "promotion": found.move.pk, "kind": found.move.kind, "channel": found.move.channel.name, "at": found.move.at,
-        "from_version": found.move.from_version and str(found.move.from_version), "to_version": str(found.move.to_version),
+        "from_version": found.move.from_name or (found.move.from_version and str(found.move.from_version)),
+        "to_version": found.move.to_name or str(found.move.to_version),
         "days": found.days, "runs_name_versions": found.named,
         "windows": {name: {"from": one.window.begin, "to": one.window.end, "runs": one.runs, "failed": one.failed, "latency_ms": one.latency_ms,
                            "cost_usd": one.cost_usd} for name, one in (("before", found.before), ("after", found.after))},

@@ -20,6 +20,7 @@ from apps.promotion import actions, freezing
 from apps.promotion.conditions import MAX_REASON
 from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment.models import Placement, Target
+from apps.promotion.deployment.placements import not_told
 from apps.promotion.history import entries_of
 from apps.promotion.models import Channel
 from apps.promotion.policies import policy_of
@@ -73,7 +74,7 @@ def status_of(row: Channel) -> dict[str, Any]:
     """What the part of the page shows that follows what happens."""
     deployments_ = row.deployments.select_related("version", "from_version", "channel").order_by("-created_at")
     active = deployments_.active().first()
-    targets = [(target, *_held(target, row)) for target in _targets(row)]
+    targets = [(target, *_held(target, row), not_told(target, row)) for target in _targets(row)]
     last = deployments_.first()
     return {
         "channel": row,
@@ -149,9 +150,16 @@ def add_target(request: HttpRequest, project: Project, name: str) -> HttpRespons
     webhook = (
         next((hook for hook in project.webhooks.all() if str(hook.pk) == chosen), None) if kind == "webhook" else None
     )
+    now = (
+        ""
+        if row.current is None
+        else f" {row.current} is loaded and proved there."
+        if server
+        else f" It is asked from the next move on; it was not told of {row.current}."
+    )
     return _done(
         request, row, lambda: deployments.add_target(channel=row, server=server, webhook=webhook, by=request.user),
-        f"{server or webhook} is a target of {row} now.",
+        f"{server or webhook} is a target of {row} now.{now}",
     )  # fmt: skip
 
 

@@ -17,8 +17,8 @@ END = b"\0" * 2 * tarfile.BLOCKSIZE
 def answer_with(version: ModelVersion, artifact: Artifact) -> StreamingHttpResponse:
     """`artifact`: the version's own, or what it was merged to. Raises ArtifactError where the first file cannot be read. Where a later one breaks, the answer ends before its announced length."""
     files = artifact.files
-    merged = "" if artifact == version.artifact else "-merged"
-    card = card_of(version).markdown().encode()
+    merged = None if artifact == version.artifact else version.merged
+    card = card_of(version, merged).markdown().encode()
     readme = "MODEL_CARD.md" if any(entry["path"] == "README.md" for entry in files) else "README.md"
     opened = chunks_of(artifact, files[0]["path"])
     first = next(opened)  # a store that is down is said before the answer begins
@@ -31,7 +31,7 @@ def answer_with(version: ModelVersion, artifact: Artifact) -> StreamingHttpRespo
     length = sum(len(head) + size + len(padding(size)) for head, (_, size, _) in zip(heads, contents, strict=True))
     response = StreamingHttpResponse(chain(parts, [END]), content_type="application/x-tar")
     response["Content-Length"] = str(length + len(END))
-    response["Content-Disposition"] = f'attachment; filename="{version}{merged}.tar"'
+    response["Content-Disposition"] = f'attachment; filename="{version}{"-merged" if merged else ""}.tar"'
     return response
 
 

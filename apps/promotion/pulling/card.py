@@ -12,7 +12,7 @@ from typing import Any
 
 from apps.core.models import JobState
 from apps.promotion.models import GateReport, Promotion
-from apps.registry.models import ModelKind, ModelVersion
+from apps.registry.models import MergedModel, ModelKind, ModelVersion
 from apps.training.lineage import Job, count, datasets_behind, jobs_behind
 from apps.training.models import TrainingRun
 
@@ -60,16 +60,18 @@ def plain(text: str) -> str:
     return MARKUP.sub(r"\\\1", " ".join(text.split()))
 
 
-def card_of(version: ModelVersion) -> Card:
+def card_of(version: ModelVersion, merged: MergedModel | None = None) -> Card:
+    """`merged`: of the merged model, which is a whole model of transformers."""
     behind = jobs_behind(version)
     made = next((job for node, job in behind[:1] if job), None)
     kind = version.get_kind_display()
     base = version.base_version()
     how = f", made by {method_of(made)}" if made else f", {version.lineage['method'].upper()}" if version.lineage.get("method") else ""  # fmt: skip
     on = f" on {base}" if base != version else ""
+    what = f"{kind} merged into {base}, a whole model in {merged.dtype}" if merged else f"{kind}{on}"
     return Card(
-        title=str(version),
-        summary=f"{kind}{on}{how}. Written by Flywheel from its own records.",
+        title=f"{version}, merged" if merged else str(version),
+        summary=f"{what}{how}. Written by Flywheel from its own records.",
         sections=[
             Section("Intended use", ("", ""), list(use_of(version, made)), "Nothing is recorded."),
             Section("What it was trained on", ("", ""), list(training_of(version, made)), "It was not trained here."),
@@ -80,10 +82,17 @@ def card_of(version: ModelVersion) -> Card:
             ),
             Section("Gate", ("Compared with", "Channel", "Verdict", "Date"), list(gate_of(version)), "No gate report."),
             Section("Where it has run", ("Channel", "Move", "Date"), list(moves_of(version)), "In no channel."),
-            Section("Hashes", ("", "SHA-256"), list(hashes_of(version))),
+            Section("Hashes", ("", "SHA-256"), list(hashes_of(version, merged))),
         ],
-        front={"tags": "[flywheel]"} | ({"library_name": "peft"} if version.kind == ModelKind.ADAPTER else {}),
+        front={"tags": "[flywheel]"} | library_of(version, merged),
     )  # fmt: skip
+
+
+def library_of(version: ModelVersion, merged: MergedModel | None) -> dict[str, str]:
+    """As Hugging Face's hub reads the head of a card. It has no `base_model`: that would be a name on the hub, which is not known here."""
+    if merged:
+        return {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    return {"library_name": "peft"} if version.kind == ModelKind.ADAPTER else {}
 
 
 def method_of(job: Job) -> str:
@@ -163,11 +172,14 @@ def moves_of(version: ModelVersion) -> Iterator[tuple[str, ...]]:
         yield move.channel.name, move.get_kind_display(), f"{move.at:%Y-%m-%d %H:%M} UTC"
 
 
-def hashes_of(version: ModelVersion) -> Iterator[tuple[str, ...]]:
+def hashes_of(version: ModelVersion, merged: MergedModel | None = None) -> Iterator[tuple[str, ...]]:
     yield "Version", version.digest
     if (base := version.base_version()) != version:
         yield f"Base ({base})", base.digest
     if version.artifact:
-        yield "Artifact", version.artifact.digest
-        for entry in version.artifact.files:
-            yield entry["path"], entry["sha256"]
+        yield "Adapter" if merged else "Artifact", version.artifact.digest
+    if merged:
+        yield "Merged model", merged.artifact_id
+    files = merged.artifact if merged else version.artifact
+    for entry in files.files if files else ():
+        yield entry["path"], entry["sha256"]
