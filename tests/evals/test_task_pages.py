@@ -10,7 +10,9 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import Role
+from apps.evals.comparison import tables
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Sample, Split, Task
+from apps.evals.pages import compared_task
 from apps.promotion import actions as promotion
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import make_adapter, make_member
@@ -117,6 +119,19 @@ def test_a_held_out_task_is_opened_before_it_is_compared(runs: tuple[EvalRun, Ev
     assert "a secret output" in engineer.get(answer["Location"]).content.decode()
     assert HoldoutView.objects.count() == before + 2  # one for each evaluation
     assert viewer.post(reverse("evals:open_compared", args=[task.project.slug]), body).status_code == 403
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_evaluation_that_is_deleted_while_its_task_is_shown_is_not_found(
+    runs: tuple[EvalRun, EvalRun], monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    def read(given: Any) -> Any:
+        found = tables.read(given)
+        runs[at].samples.all().delete()
+        return found
+
+    monkeypatch.setattr(compared_task, "read", read)
+    assert client_of(runs[0]).get(url_of(runs, task_at(runs[0], 0))).status_code == 404
 
 
 def test_a_task_of_other_evaluations_or_none_is_not_found(runs: tuple[EvalRun, EvalRun], data_dir: Path) -> None:

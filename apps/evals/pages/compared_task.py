@@ -112,11 +112,13 @@ def side(runs: Sequence[EvalRun], row: TaskRow, number: int, asked: str | None, 
     samples = list(run.samples.filter(task=row.cells[number].task).order_by("index").only(
         "pk", "run", "task", "index", "success", "masked", "unsafe", "valid", "truncated", "mask_reason"
     ))  # fmt: skip
+    if not samples:  # it had some a moment ago
+        raise Http404("This evaluation was deleted meanwhile.")
     wanted = whole(asked)
     shown = next(
         (one for one in samples if one.pk == wanted),
         min(samples, key=lambda one: (one.masked, one.success != passing, one.index)),
     )
-    full = run.samples.select_related("task__trajectory").get(pk=shown.pk)
+    full = get_object_or_404(run.samples.select_related("task__trajectory"), pk=shown.pk)
     full.run = run
     return Side(number + 1, run, samples, full, scored_output(full))

@@ -12,14 +12,14 @@ from apps.promotion.trials.deciding import Measured, Reading
 from apps.promotion.trials.models import Trial
 
 MOST, APART = 240, timedelta(minutes=1)
-NEWEST = 50_000  # answers of a lane that latency, tokens and cost are taken from
+NEWEST = 100_000  # answers of a trial that latency, tokens and cost are taken from
 SIDES = """
 SELECT lane, count(*), avg(answered::int), percentile_cont(0.5) WITHIN GROUP (ORDER BY ms), percentile_cont(0.95) WITHIN GROUP (ORDER BY ms),
   percentile_cont(0.5) WITHIN GROUP (ORDER BY first_ms), avg(tokens), avg(cost_usd)
-FROM (SELECT a.*, row_number() OVER (PARTITION BY a.lane ORDER BY a.at DESC) AS newest FROM promotion_trialanswer a
-      WHERE a.trial_id = %(trial)s AND (NOT %(paired)s OR a.lane = 'shadow' OR EXISTS (
-        SELECT 1 FROM promotion_trialanswer s WHERE s.trial_id = a.trial_id AND s.unit = a.unit AND s.shadow_of = a.span_id))) ranked
-WHERE newest <= %(newest)s GROUP BY lane
+FROM (SELECT * FROM promotion_trialanswer WHERE trial_id = %(trial)s ORDER BY at DESC LIMIT %(newest)s) a
+WHERE NOT %(paired)s OR a.lane = 'shadow' OR EXISTS (
+  SELECT 1 FROM promotion_trialanswer s WHERE s.trial_id = a.trial_id AND s.unit = a.unit AND s.shadow_of = a.span_id)
+GROUP BY lane
 """
 
 
@@ -63,7 +63,7 @@ def _at(point: dict[str, Any]) -> datetime:
 
 
 def sides_of(trial: Trial) -> dict[str, dict[str, Any]]:
-    """By lane: requests, the part that was answered, latency in ms, tokens and dollars per request. Of a shadow's current version
+    """Of the newest answers, by lane: requests, the part that was answered, latency in ms, tokens and dollars per request. Of a shadow's current version
     the requests that were shadowed."""
     given = {"trial": trial.pk, "paired": trial.kind == Trial.Kind.SHADOW, "newest": NEWEST}
     names = ("requests", "answered", "ms_p50", "ms_p95", "first_ms_p50", "tokens", "cost_usd")

@@ -14,16 +14,16 @@ from apps.promotion import actions as promotions
 from apps.promotion.conditions import PromotionError
 from apps.promotion.freezing import freeze, unfreeze
 from apps.promotion.gate.policy import Policy
-from apps.promotion.models import Channel, GateReport, Trial
+from apps.promotion.models import Channel, GateReport, Trial, TrialAnswer
 from apps.promotion.policies import save_policy
-from apps.promotion.trials import actions, running
+from apps.promotion.trials import actions, looks, running
 from apps.promotion.trials.plans import Plan, Step
 from apps.registry.models import ModelVersion
 from apps.webhooks.actions import create_webhook
 from apps.webhooks.models import Delivery, Event
 from tests.factories import admin_of, make_endpoint, make_environment, make_eval_run, make_eval_set, make_member
 from tests.promotion.made import signed_again
-from tests.promotion.trials.made import add_sessions, make_trial
+from tests.promotion.trials.made import add_sessions, answer, make_trial
 
 pytestmark = pytest.mark.django_db
 PLAN = Plan(steps=[Step(share=0.2, min_sessions=50, min_minutes=0), Step(share=0.5, min_sessions=50, min_minutes=0)])
@@ -285,8 +285,6 @@ def test_webhooks_are_told_of_each_stage(channel: Channel, report: GateReport) -
 
 
 def test_looks_are_a_point_a_minute_at_most_and_thinned(trial: Trial) -> None:
-    from apps.promotion.trials import looks
-
     reading, start = running.reading_of(trial), timezone.now()
     for second in range(0, 1800, 15):
         looks.store(trial, reading, start + timedelta(seconds=second))
@@ -320,3 +318,18 @@ def test_a_report_about_another_version_than_is_named_begins_nothing(
     with pytest.raises(PromotionError, match="Name one of them"):
         begun(channel, report, version=adapter)
     assert begun(channel, report, version=report.candidate.model_version).state == "running"
+
+
+def test_latency_and_cost_are_read_from_so_many_answers_however_long_a_trial_is(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = timezone.now()
+    given = [
+        ("canary" if n % 4 == 0 else "current", now - timedelta(minutes=n), 1000.0 if n < 8 else 1.0) for n in range(20)
+    ]
+    TrialAnswer.objects.bulk_create([answer(trial, str(at), lane, at=at, ms=ms) for lane, at, ms in given])
+    monkeypatch.setattr(looks, "NEWEST", 8)
+    found = looks.sides_of(trial)
+    assert {lane: (side["requests"], side["ms_p95"]) for lane, side in found.items()} == {
+        "canary": (2, 1000), "current": (6, 1000)
+    }  # fmt: skip
