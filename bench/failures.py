@@ -24,6 +24,7 @@ from rich.table import Table
 from apps.core.intervals import wilson
 from apps.failures.classify import Diagnosis, classify
 from apps.trajectories.importers.tau_bench import rows
+from bench import without_truth
 from bench.peers import HOME, machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -127,6 +128,11 @@ def chosen(runs: list[dict]) -> list[str]:
     """The failed runs to read by hand: the first by SHA-256 of their id."""
     names = (run["id"] for run in runs if run["outcome_status"] == "failure")
     return sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:HAND_CHECKED]
+
+
+def without_truth_report(runs: list[dict]) -> dict[str, dict[str, Any]]:
+    labels = {label["id"]: label for label in json.loads(LABELS.read_text())}
+    return without_truth.report(runs, labels, lambda run: first_wrong_write(run, tries=True), share)
 
 
 def hand_report(runs: list[dict]) -> dict[str, Any]:
@@ -329,16 +335,19 @@ def bfcl_report(seed: int) -> dict[str, Any]:
     """Every mutation of every task, with the right calls known and, as a failure, without."""
     tasks, chance = bfcl_tasks(), random.Random(seed)
     others = {name: schema for task in tasks for name, schema in task["functions"].items()}
-    known, blind, right = [], [], []
+    known, blind, right, sure = [], [], [], []
     for task in tasks:
         for status in ("unknown", "success"):
             found = classify(as_run(task, _with(task, -1, None), status, known=True))
             right.append("none" if found is None else found.evidence[0].text)
+            sure += [("none", found)] if found else []
         for name, mutate in MUTATIONS.items():
             changed = task | {"functions": dict(task["functions"])}
             calls = mutate(changed, others, chance)
             if calls is not None:
-                known.append((name, mode_of(as_run(changed, calls, "failure", known=True))))
+                found = classify(as_run(changed, calls, "failure", known=True))
+                known.append((name, found.mode if found else "none"))
+                sure += [(MODES[name], found)] if found else []
                 blind.append((name, mode_of(as_run(changed, calls, "unknown", known=False))))
     return {
         "tasks": len(tasks),
@@ -352,6 +361,7 @@ def bfcl_report(seed: int) -> dict[str, Any]:
             )
             for name in MUTATIONS
         },
+        "confidence": without_truth.confidence(sure, share),
         "confusion": confusion(known),
         "confusion_without_truth": confusion(blind),
     }
@@ -438,6 +448,9 @@ def speed_report(runs: list[dict], repeats: int) -> dict[str, Any]:
         "as_in_the_file": round(per_second(runs, repeats)),
         "with_tools": round(per_second([run | {"tools": tools} for run in runs], repeats)),
         "failures_with_tools": round(per_second([run | {"tools": tools} for run in failed], repeats)),
+        "failures_without_truth": round(
+            per_second([run | {"tools": tools, "metadata": {}} for run in failed], repeats)
+        ),
         "long_run_s": seconds,
     }
 
@@ -466,6 +479,30 @@ def matrix(title: str, counts: dict[str, dict[str, int]]) -> None:
     table(title, ["", *names], ([true, *(row.get(name, 0) or "·" for name in names)] for true, row in counts.items()))
 
 
+def show_without_truth(halves: dict[str, dict[str, Any]], bfcl: dict[str, Any]) -> None:
+    rows = {
+        "only “it failed”": "only_failed", "blamed step exact": "exact", "blamed step ±1 step of the agent": "within_one",
+        "always the last step: exact": "last_step_exact", "always the last step: ±1": "last_step_within_one",
+        "mode as a person's": "same_mode", "outcome unknown: failures found": "found_unknown",
+        "outcome unknown: successes blamed": "blamed_unknown",
+    }  # fmt: skip
+    lines = ([name, *(told(half[key]) for half in halves.values())] for name, key in rows.items())
+    table("tau-bench without true calls", ["", *halves], lines)
+    names = {rule for half in halves.values() for rule in half["rules"]}
+    table(
+        "what decides",
+        ["rule", *halves],
+        ([name, *(half["rules"][name] for half in halves.values())] for name in sorted(names)),
+    )
+    lines = [
+        [name, *(told(half[key][name]) for key in ("confidence", "confidence_with_truth") for half in halves.values()),
+         told(bfcl["confidence"][name])]
+        for name in without_truth.CONFIDENCES
+    ]  # fmt: skip
+    head = [*(f"{half}{more}" for more in ("", ", truth known") for half in halves), "BFCL"]
+    table("right mode, by the confidence of the deciding reason", ["confidence", *head], lines)
+
+
 def show(report: dict[str, Any]) -> None:
     tau, hand, bfcl, speed = (report[name] for name in ("tau_bench", "by_hand", "bfcl", "speed"))
     table(f"tau-bench: {tau['failed']} failures of {tau['runs']}", ["mode", "n"], tau["modes"].most_common())
@@ -486,6 +523,7 @@ def show(report: dict[str, Any]) -> None:
     )
     matrix("what was made wrong, and the bucket given", bfcl["confusion"])
     matrix("the same without ground truth, outcome unknown", bfcl["confusion_without_truth"])
+    show_without_truth(report["without_truth"], bfcl)
     table("speed, one core", ["", "trajectories/s"], ([name, value] for name, value in speed.items()))
 
 
@@ -498,11 +536,15 @@ def main() -> int:
         raise SystemExit(f"the sample data are not in {DATA.name}")
     runs = tau_inputs()
     report = {"machine": machine(), "tau_bench": tau_report(runs), "by_hand": hand_report(runs)}
+    report["without_truth"] = without_truth_report(runs)
     report |= {"bfcl": bfcl_report(given_args.seed), "speed": speed_report(runs, given_args.repeats)}
     HOME.mkdir(parents=True, exist_ok=True)
     (HOME / "failures.json").write_text(json.dumps(report, indent=1))
     show(report)
-    slowest = min(report["speed"][name] for name in ("as_in_the_file", "with_tools", "failures_with_tools"))
+    slowest = min(
+        report["speed"][name]
+        for name in ("as_in_the_file", "with_tools", "failures_with_tools", "failures_without_truth")
+    )
     return 0 if report["bfcl"]["right"]["share"] >= GOAL_RIGHT and slowest >= GOAL_PER_SECOND else 1
 
 

@@ -2,7 +2,8 @@
 
 PRECEDENCE is the whole of the policy: the first line that finds something names the mode and the blamed step; all lines
 that find something are evidence. Harm comes first, then broken contracts that were not made good, then what is known to
-have been right, then what the run shows by itself, and what only words suggest comes last.
+have been right, then the causes that the run shows by itself (of these the earliest step decides), then its symptoms, and what
+only words suggest comes last.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from apps.failures.rules import checks
+from apps.failures.rules import causes, checks
 from apps.failures.rules.findings import Diagnosis, Evidence, Finding
 from apps.failures.rules.reading import Run, read
 
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
-RULES_VERSION = 2  # raise it when a rule says something else: what was classified before is classified again
+RULES_VERSION = 3  # raise it when a rule says something else: what was classified before is classified again
 A_RULE = 3  # findings kept of one rule
 SCANNED = 200  # broken contracts looked at for one that was not made good
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"
@@ -30,7 +31,8 @@ class Line:
     """One rule in its place: how sure it is, and for which outcomes it speaks.
 
     `standing`: only what was not made good later counts. `only` is a mode: the other findings of that rule have a line
-    of their own, further down.
+    of their own, further down. `deferred`: not looked for where a line that is not has
+    decided. `cause`: deferred, and the earliest step of all of these comes first.
     """
 
     rule: Callable[[Run], checks.Findings]
@@ -38,6 +40,8 @@ class Line:
     outcomes: frozenset[str] = NOT_SUCCESS
     standing: bool = False
     only: str = ""
+    cause: bool = False
+    deferred: bool = False
 
 
 PRECEDENCE = (
@@ -52,19 +56,35 @@ PRECEDENCE = (
     # that tool's arguments wrong is first of all the wrong tool.
     Line(checks.expected_calls, CERTAIN, NOT_SUCCESS),
     Line(checks.arguments_break_the_schema, CERTAIN, ALL, standing=True),
-    # What the run shows, and what people did about it.
+    # What people did about it.
     Line(checks.rejected_by_a_person, CERTAIN),
+    # Where it went wrong, by what the agent knew at that step.
+    Line(causes.choice_not_asked, LIKELY, FAILURE, cause=True, deferred=True),
+    Line(causes.miscounted_time, LIKELY, FAILURE, cause=True, deferred=True),
+    Line(causes.contradicts_a_tool, LIKELY, FAILURE, cause=True, deferred=True),
+    Line(causes.taken_on_trust, LIKELY, FAILURE, cause=True, deferred=True),
+    Line(causes.claimed_without_a_call, LIKELY, FAILURE, cause=True, deferred=True),
+    Line(causes.value_from_nowhere, LIKELY, FAILURE, cause=True, deferred=True),
+    Line(causes.refused_change, LIKELY, FAILURE, cause=True, deferred=True),
+    Line(causes.acted_on_the_past, LIKELY, FAILURE, cause=True, deferred=True),
+    Line(causes.changed_unseen, LIKELY, FAILURE, cause=True, deferred=True),
+    Line(checks.empty_retrieval_used, LIKELY, FAILURE, cause=True, deferred=True),
+    # What the run shows.
     Line(checks.claimed_success, LIKELY),
-    Line(checks.empty_retrieval_used, LIKELY, FAILURE),
     Line(checks.looped, LIKELY),
     Line(checks.turn_limit, CERTAIN),
+    Line(causes.turned_away, LIKELY, FAILURE, deferred=True),
     Line(checks.error_never_recovered, LIKELY),
     Line(checks.handed_over, LIKELY),
     Line(checks.ended_in_the_middle, LIKELY, FAILURE),
     Line(checks.expected_words, LIKELY, FAILURE),
+    Line(causes.changed_without_consent, HINT, FAILURE, deferred=True),
+    Line(causes.left_unanswered, HINT, FAILURE, deferred=True),
     # What words suggest.
     Line(checks.user_corrected, HINT),
     Line(checks.user_repeated, HINT, FAILURE),
+    Line(causes.never_done, HINT, FAILURE, deferred=True),
+    Line(causes.offer_dropped, HINT, FAILURE, deferred=True),
     Line(checks.failed_without_a_finish, HINT, FAILURE),
 )
 
@@ -76,9 +96,13 @@ def classify(trajectory: dict) -> Diagnosis | None:
     """
     run = read(trajectory)
     said: dict[Callable, list[Finding]] = {}
-    found = [(line, finding) for line in PRECEDENCE if run.status in line.outcomes for finding in _of(line, run, said)]
+    found: list[tuple[Line, Finding]] = []
+    for line in PRECEDENCE:
+        if run.status in line.outcomes and not (line.deferred and found and not found[0][0].deferred):
+            found += [(line, finding) for finding in _of(line, run, said)]
     if not found:
         return None
+    found = _earliest_cause_first(found)
     return Diagnosis(found[0][1].mode, found[0][1].blamed, _evidence(found))
 
 
@@ -91,6 +115,20 @@ def _of(line: Line, run: Run, said: dict[Callable, list[Finding]]) -> list[Findi
     return [finding for finding in found if finding.mode == line.only] if line.only and found else found
 
 
+def _confidence(line: Line, finding: Finding) -> str:
+    return finding.confidence or line.confidence
+
+
+def _earliest_cause_first(found: list[tuple[Line, Finding]]) -> list[tuple[Line, Finding]]:
+    """The findings of the causes by their steps, where they stand among the others."""
+    places = [place for place, (line, _) in enumerate(found) if line.cause]
+    if len(places) < 2:
+        return found
+    ordered = sorted((found[place] for place in places), key=lambda item: (item[1].blamed is None, item[1].blamed))
+    made = dict(zip(places, ordered, strict=True))
+    return [made.get(place, item) for place, item in enumerate(found)]
+
+
 def _evidence(found: list[tuple[Line, Finding]]) -> list[Evidence]:
     """Each finding once; the fallback only where it is all there is."""
     evidence: dict[tuple, Evidence] = {}
@@ -98,6 +136,6 @@ def _evidence(found: list[tuple[Line, Finding]]) -> list[Evidence]:
         if line.rule is checks.failed_without_a_finish and evidence:
             continue
         name, index = line.rule.__name__, finding.blamed if finding.shown is None else finding.shown
-        item = Evidence(name, index, finding.text, finding.quote, finding.mode, line.confidence)
+        item = Evidence(name, index, finding.text, finding.quote, finding.mode, _confidence(line, finding))
         evidence.setdefault((name, index, finding.text), item)
     return list(evidence.values())

@@ -26,7 +26,35 @@ DEFAULT_MODES = (
     ),
     ("hallucinated_api", "Hallucinated API", Severity.MEDIUM, False, "A tool that does not exist was called."),
     ("incomplete_execution", "Incomplete execution", Severity.LOW, False, "The run ended before the task was done."),
+    (
+        "misread_tool_result",
+        "Misread tool result",
+        Severity.MEDIUM,
+        False,
+        "A tool's answer was there, and the agent said or did something it contradicts.",
+    ),
+    (
+        "ambiguous_request",
+        "Ambiguous request",
+        Severity.MEDIUM,
+        False,
+        "The request left a choice open; the agent made it without asking.",
+    ),
+    (
+        "policy_violation",
+        "Policy violation",
+        Severity.HIGH,
+        False,
+        "A rule of the system prompt was broken.",
+    ),
 )
+# Modes beyond the seven of the guide (wrong arguments are its “wrong tool choice”), and which of the seven each is.
+GUIDE_MODES = {
+    "wrong_arguments": "wrong_tool_choice",
+    "misread_tool_result": "retrieval_failure",
+    "ambiguous_request": "bad_planning",
+    "policy_violation": "unsafe_action",
+}
 BUILT_IN = frozenset(slug for slug, *_ in DEFAULT_MODES)
 
 

@@ -53,7 +53,10 @@ def rules_mode(evidence: Iterable[dict[str, Any]]) -> str:
 def is_weak(rules: Label) -> bool:
     """Whether the judge may know better."""
     sure = [item.get("confidence") for item in rules.evidence]
-    if not rules.mode or "certain" in sure:
+    checked = any(
+        item.get("rule") == "expected_calls" for item in rules.evidence
+    )  # the judge does not see the right calls
+    if not rules.mode or "certain" in sure or checked:
         return not rules.mode
     return rules.mode == WEAK_MODE or not sure or sure[0] == "hint"
 

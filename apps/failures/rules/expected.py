@@ -16,7 +16,7 @@ from workers.lib.messages import as_json, call_key, known_call, same_value, unpa
 
 MAX_EXPECTED = 500
 ALIGNED = (200, 100)  # left-over calls made and expected that are aligned; the first deviation is among them
-MISSING, EXTRA, OTHER_TOOL, WITHOUT_EFFECT = 1.0, 1.0, 1.5, 0.05
+MISSING, EXTRA, OTHER_TOOL, UNRELATED, WITHOUT_EFFECT = 1.0, 1.0, 1.5, 2.5, 0.05
 HELPERS = frozenset(("think", "reason", "reflect", "plan", "scratchpad", "note", "calculate", "calculator"))
 SOURCES = ("expected", "expected_calls", "expected_tool_calls", "ground_truth")
 
@@ -195,13 +195,21 @@ def _extra(call: Call) -> float:
 
 
 def _distance(call: Call, item: ExpectedCall) -> float:
-    """Below 1 for the same tool: the share of arguments that differ; dearer than that, but cheaper than two faults, else."""
-    if call.tool != item.tool:
-        return OTHER_TOOL
+    """Below 1 for the same tool: the share of arguments that differ; dearer than that, but cheaper than two faults, for
+    another one. A change that worked on something else stands for itself: it is one too many, and the wish is missing."""
     args, right = call.args or {}, item.args or {}
+    if call.tool != item.tool:
+        return UNRELATED if _is_of_something_else(call, item, args, right) else OTHER_TOOL
     names = args.keys() | right.keys()
     differ = sum(name not in args or name not in right or not same_value(args[name], right[name]) for name in names)
     return 0.1 + 0.8 * differ / max(1, len(names))
+
+
+def _is_of_something_else(call: Call, item: ExpectedCall, args: dict, right: dict) -> bool:
+    if not call.worked or kind_of(call.tool) != "write" or kind_of(item.tool) != "write":
+        return False
+    shared = args.keys() & right.keys()
+    return bool(shared) and not any(same_value(args[name], right[name]) for name in shared)
 
 
 def difference(args: dict | None, right: dict | None) -> str:

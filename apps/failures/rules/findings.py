@@ -12,8 +12,8 @@ MAX_QUOTE = 200
 class Evidence:
     """One reason: the rule, the message it is about, a sentence, and that message's own words.
 
-    `confidence` is "certain" (it can be checked: a schema, a ground truth, a person's act), "likely" (a pattern in
-    calls and replies) or "hint" (a pattern in words).
+    `confidence` is "certain" (it can be checked and leaves no other mode: a schema, a ground truth, a person's act),
+    "likely" (a pattern in calls and replies) or "hint" (a pattern in words). `bench.failures` measures each.
     """
 
     rule: str
@@ -45,13 +45,17 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one rule found: the mode, the agent's step that is to blame, and the message that shows it."""
+    """What one rule found: the mode, the agent's step that is to blame, and the message that shows it.
+
+    `confidence` where it is less sure than its rule usually is.
+    """
 
     mode: str
     blamed: int | None
     shown: int | None
     text: str
     quote: str = ""
+    confidence: str = ""
 
 
 def cut(text: str, limit: int = MAX_QUOTE) -> str:

@@ -8,17 +8,23 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cached_property, lru_cache
 from typing import Any
 
 import msgspec
 
 from apps.failures.rules.fits import Fits, fits_of
-from apps.failures.rules.words import is_error, word_set
+from apps.failures.rules.words import SAME_ACTION, content_words, is_error, same_stem, today_in, word_set
 from apps.trajectories.arguments import Checker
 from workers.lib.messages import OpenCalls, ToolCall, functions_of, is_example, native_calls, text_of
 
 CACHED_TOOL_SETS = 512
+CHANGES_LOOKED_AT = 40  # of one run
+MAX_REPLY = 20_000  # characters of a tool's reply that is read as JSON
+MAX_KNOWN = 200_000  # characters that a value is looked for in
+MAX_VALUES = 60  # scalars of one call or record
+IDENTIFIER = re.compile(r"(?!\d{4}-\d\d-\d\d)(?=[^a-z]*$|.*\d)(?=.*[A-Za-z])\S{4,80}")
 READ_VERBS = word_set(
     "get list search find lookup look query read retrieve fetch check view show describe count browse inspect think "
     "calculate calculator compute validate verify preview estimate download scroll is has"
@@ -84,6 +90,8 @@ class Run:
     users: list[tuple[int, str]] = field(default_factory=list)
     answers: list[tuple[int, str]] = field(default_factory=list)
     assistants: list[int] = field(default_factory=list)
+    _said: tuple[int, str] = (-1, "")
+    _records: dict[int | None, Any] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -114,6 +122,64 @@ class Run:
     @cached_property
     def answer_texts(self) -> dict[int, str]:
         return dict(self.answers)
+
+    @cached_property
+    def system(self) -> str:
+        first = (at for at, item in enumerate(self.messages[:3]) if item.get("role") == "system")
+        return "\n".join(map(self.words, first))
+
+    @cached_property
+    def today(self) -> date | None:
+        """The day the system prompt says it is."""
+        return today_in(self.system)
+
+    @cached_property
+    def changes(self) -> list[Call]:
+        """The first calls that would change something, with or without an error."""
+        found = [call for call in self.calls if kind_of(call.tool) == "write" and call.args is not None]
+        return found[:CHANGES_LOOKED_AT]
+
+    @cached_property
+    def changes_made(self) -> list[Call]:
+        return [call for call in self.changes if call.worked]
+
+    @cached_property
+    def named_changes(self) -> list[tuple[Call, list[tuple[str, str]]]]:
+        """Each change with those arguments (name, value) that name one thing among others."""
+        return [
+            (call, [item for item in scalars(call.args) if type(item[1]) is str and is_identifier(item[1])])
+            for call in self.changes
+        ]
+
+    @cached_property
+    def looked_up(self) -> dict[str, list[Call]]:
+        """Calls that changed nothing and worked, by each of their arguments."""
+        found: dict[str, list[Call]] = {}
+        for call in self.calls:
+            if call.worked and call.args and kind_of(call.tool) != "write":
+                for value in call.args.values():
+                    if type(value) is str:
+                        found.setdefault(value, []).append(call)
+        return found
+
+    def said_before(self, index: int) -> str:
+        """The words of users and agent before a step, in lower case."""
+        if self._said[0] != index:
+            said = [text for at, text in [*self.users, *self.answers] if at < index]
+            self._said = index, "\n".join(said).casefold()
+        return self._said[1]
+
+    def known_before(self, index: int) -> str:
+        """All that stands in the run before a step, with the arguments of its calls, in lower case; at most `MAX_KNOWN`."""
+        texts = [text_of(message) for message in self.messages[:index]]
+        texts += [call.raw for call in self.calls if call.index < index and kind_of(call.tool) != "write"]
+        return "\n".join(texts)[-MAX_KNOWN:].casefold()
+
+    def record(self, call: Call) -> Any:
+        """A call's reply as JSON; None where it is none."""
+        if call.reply_index not in self._records:
+            self._records[call.reply_index] = _json(call.reply or "")
+        return self._records[call.reply_index]
 
 
 def read(trajectory: dict) -> Run:
@@ -159,6 +225,34 @@ def _step(run: Run, index: int, message: dict) -> list[Call]:
 
 def _call(call: ToolCall, index: int) -> Call:
     return Call(index, call.id or None, call.tool, call.args, call.arguments)
+
+
+def _json(text: str) -> Any:
+    if len(text) > MAX_REPLY or text[:1] not in ("{", "["):
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return None
+
+
+def scalars(value: Any) -> list[tuple[str, Any]]:
+    """(name of the field, value) of the scalars in JSON, at most `MAX_VALUES`; items of a list have the list's name."""
+    left, found = [("", value)], []
+    while left and len(found) < MAX_VALUES:
+        at, item = left.pop()
+        if type(item) is dict:
+            left += reversed(item.items())
+        elif type(item) is list:
+            left += [(at, inner) for inner in reversed(item)]
+        else:
+            found.append((at, item))
+    return found
+
+
+def is_identifier(value: str) -> bool:
+    """Whether a text names one thing among others: one word with a digit in it or all in capitals, and not a day."""
+    return IDENTIFIER.fullmatch(value) is not None
 
 
 _offers = threading.local()
@@ -207,6 +301,21 @@ def kind_of(tool: str) -> str:
         return "handover"
     first = next((word for word in parts if word in WRITE_VERBS or word in READ_VERBS), "")
     return "write" if first in WRITE_VERBS else "read" if first else "other"
+
+
+@lru_cache(maxsize=4096)
+def asked_in_words(tool: str) -> frozenset[str]:
+    """Words with which a user asks for what a tool does, by the verbs of its name."""
+    parts = name_parts(tool)
+    known = [part for part in parts if part in WRITE_VERBS] or [part for part in parts if part in SAME_ACTION]
+    verbs = known[:1] or parts
+    return frozenset().union(*(SAME_ACTION.get(part, frozenset((part,))) for part in verbs))
+
+
+def asks_for(said: str, tool: str) -> bool:
+    """Whether a user's words have one in them that asks for what a tool does."""
+    verbs = asked_in_words(tool)
+    return any(same_stem(word, verb) for word in content_words(said) for verb in verbs)
 
 
 @lru_cache(maxsize=4096)

@@ -7,6 +7,9 @@ at the start of a text only and are bounded.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from datetime import date
+from functools import lru_cache
 from typing import Any
 
 import re2
@@ -67,6 +70,11 @@ REFUSAL = _words(
     r"\b(?:i(?:'m| am) unable|i cannot|i can't|i'm not able|unable to|cannot (?:be|assist|proceed|help)|"
     r"can't (?:be|assist|proceed|help)|i need (?:both|the|your) \w+|unfortunately)\b"
 )
+REFUSED = _words(
+    r"\b(?:i(?:'m| am) (?:unable|not able)|(?:i|we) (?:cannot|can't)|unable to|cannot (?:be|assist|proceed|help)|"
+    r"can't (?:be|assist|proceed|help)|(?:is|are) not (?:allowed|permitted|possible))\b"
+)
+OFFER = _words(r"\b(?:would you like me to|shall i|i can (?:also )?(?:offer|proceed)|do you want me to)\b")
 CORRECTION = _words(
     r"\bi (?:meant|didn't (?:ask|say|mean)|did not (?:ask|say|mean))\b"
     r"|\b(?:that's|that is|this is|it's|you're|you are) (?:wrong|incorrect|not (?:right|correct|true|what i|the one i))\b"
@@ -75,7 +83,13 @@ CORRECTION = _words(
     r"|^\W*no,? (?:not (?:that|this|the)|you )"
 )
 YES = _words(r"\b(?:yes|yep|yeah|confirm(?:ed)?|go ahead|proceed|approved?|do it|ok(?:ay)?|sure|agreed?|oui|ja)\b")
+WISH = _words(
+    r"\b(?:yes|yep|yeah|confirm(?:ed)?|go ahead|go with|proceed|approved?|do it|ok(?:ay)?|sure|agreed?|oui|ja|si|please|"
+    r"let's|can (?:you|we)|could (?:you|we)|i(?:'d| would) like|i (?:want|need|wanted|prefer)|i'll (?:take|use|have|go))\b"
+)
 NO = _words(r"\b(?:no|don't|do not|not|stop|wait|cancel that|never)\b")
+PLAIN_NO = _words(r"^\W*(?:no|nope|nein|non|don't|do not|stop|wait|never|cancel that|please don't|please do not)\b")
+FORBIDS = _words(r"\b(?:don't|do not|never|must not|should not|shouldn't|without)\b")
 TURN_LIMIT = _words(
     r"\b(?:max\w*|limit\w*|exceed\w*|exhaust\w*|budget|too many|out of|exit)[\s_.:-]{0,3}(?:\w+[\s_.:-]{1,3}){0,3}?"
     r"(?:turn|step|iteration|recursion|token|length|context)s?\b"
@@ -87,11 +101,87 @@ CALL_IN_WORDS = re.compile(
     r'<tool_call|<function[=_ ]|\[TOOL_CALLS\]|```(?:json|tool)|\{\s*"(?:tool|name|function|action|arguments|args)"\s*:'
     r"|^\s*\{|^\s*[\w.]{2,60}\([^()]{0,200}="
 )
+DO_NOT_HAVE = _words(
+    r"\b(?:don't|do not|can't|cannot|couldn't|didn't) (?:\w+ ){0,2}?(?:have|remember|recall|know|find|see)\b"
+    r"|\b(?:not sure|no idea|forgot(?:ten)?|lost|without (?:the|my|an?))\b"
+)
+DEMAND = _words(
+    r"\bi(?:'ll|'d| will| would)? (?:still )?(?:need|require)\b|\bplease (?:provide|check|find|locate|look)\b"
+    r"|\bonce you (?:have|provide|find)\b|\bwithout (?:the|your)\b"
+)
+REQUEST = _words(
+    r"\?|\b(?:please|go ahead|proceed|could you|can you|would you|i(?:'d| would) like|i (?:want|need)|let's|yes)\b"
+)
+STATUS = _words(
+    r"\b(?:as an?|(?:since |because )?you(?:'re| are) an?) (\w+) "
+    r"(?:member|customer|subscriber|user|guest|client|patient|student|employee|admin|administrator|owner)\b"
+)
+CHANGED = (
+    r"(?:booked|cancell?ed|moved|updated|changed|added|removed|sent|issued|refunded|upgraded|deleted|created|scheduled|"
+    r"rescheduled|transferred|submitted|ordered|paid|charged|applied|activated|deactivated|reset|assigned|closed)"
+)
+DID_CHANGE = _words(
+    rf"\b(?:has|have) (?:now |already |just )?been (?:successfully )?{CHANGED}\b|\bi(?:'ve| have) (?:now |just |successfully )*"
+    rf"{CHANGED}\b|\b(?:was|were) successfully {CHANGED}\b"
+)
+PROPOSED = _words(
+    r"\b(?:confirm|proceed|would you like|upgrad\w*|chang\w*|updat\w*|new|modif\w*|book\w*|instead|option\w*)\b"
+)
+CONSENT = _words(
+    r"\b(?:must|should|always|need to|before|first)\b[^.\n]{0,240}\b(?:explicit|user|customer)\w*[^.\n]{0,40}"
+    r"\b(?:confirm\w*|consent|approv\w*|permission)\b"
+    r"|\b(?:ask for|get|obtain|wait for)\b[^.\n]{0,40}\b(?:confirm\w*|consent|approv\w*|permission)\b"
+)
+TODAY = re.compile(
+    r"\b(?:current|today'?s?)(?: date| time| day| datetime)?(?: and time)?(?: now)?(?: is|:|=)?[^\n.]{0,30}?(\d{4}-\d\d-\d\d)",
+    re.IGNORECASE,
+)
+_LABELLED = re.compile(
+    r"^[\s*\-•]{0,12}\**([A-Za-z][A-Za-z _]{1,40}?)\**\s{0,3}:\**[ \t]{1,3}\**([^\n*]{1,60}?)\**\s*$", re.MULTILINE
+)
+_WINDOW = re.compile(r"\bwithin (?:the )?(?:last |past |first )?(\d{1,4})[ -](hour|day)", re.IGNORECASE)
+_OUTSIDE = _words(r"\b(?:not|isn't|wasn't|outside|exceed\w*|more than|past|beyond|over|no longer|only|if|unless)\b")
+_WISHED = re.compile(
+    r"\b(?:please|(?:i(?:'d| would) (?:also )?like|i (?:also )?(?:want|need|wanted|wish)|i'm looking) to|"
+    r"(?:can|could|would|will) (?:you|we)(?: please| also)?|and(?: also)?|also|help me(?: to)?)\s+"
+    r"(cancel|book|upgrade|change|modify|update|add|remove|delete|send|refund|transfer|pay|order|create|schedule)\b",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"(?<![\w.])\d{1,9}(?:\.\d{1,4})?(?![\w])")
+_MONTHS = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+)  # fmt: skip
+_LONG_DAY = re.compile(rf"\b({'|'.join(_MONTHS)}) (\d{{1,2}})(?:st|nd|rd|th)?,? (\d{{4}})\b", re.IGNORECASE)
+_ISO_DAY = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 STOP_WORDS = word_set(
     "a an and are as at be can could do for from have help i i'd i'm if in is it me my of on or please so that the "
     "there this to want was we what will with would you your"
 )
+
+
+def _groups(*lines: str) -> dict[str, frozenset[str]]:
+    return {word: word_set(line) for line in lines for word in line.split()}
+
+
+SAME_ACTION = _groups(  # words that ask for the same kind of change
+    "delete remove drop purge erase wipe clear clean clean-up cleanup tidy rid destroy discard uninstall",
+    "cancel void annul terminate stop end close revoke abort",
+    "send mail email forward post publish message notify share reply announce tell",
+    "pay charge refund reimburse transfer wire buy purchase order compensate settle",
+    "update edit modify change set write put patch upgrade adjust fix replace rename move",
+    "book reserve schedule create add make new open reschedule",
+    "deploy release ship restart reboot rollout roll launch run execute start",
+    "grant approve invite allow permit assign",
+    "archive store backup",
+)
+
+
+def same_stem(word: str, verb: str) -> bool:
+    """Whether a word of a user is a form of a verb: deleting of delete."""
+    stem = verb[:-1] if verb.endswith("e") else verb
+    return word.startswith(stem) and len(word) - len(stem) <= 5 and len(stem) > 2
 
 
 def is_error(reply: str) -> bool:
@@ -124,3 +214,88 @@ def similarity(one: frozenset[str], other: frozenset[str]) -> float:
     """Jaccard index of two sets of words, 0 to 1."""
     both = len(one & other)
     return both / (len(one) + len(other) - both) if both else 0.0
+
+
+def mentions(said: str, name: str) -> bool:
+    """Whether words in lower case have a name in them, as it is written or with spaces for its underscores."""
+    name = name.casefold()
+    if name in said:
+        return len(name) > 3 or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said) is not None
+    return "_" in name and name.replace("_", " ") in said
+
+
+def day_of(text: str) -> date | None:
+    """The day of an ISO date; None for anything else."""
+    if len(text) < 10 or text[4] != "-":
+        return None
+    try:
+        return date.fromisoformat(text[:10])
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def today_in(system: str) -> date | None:
+    """The day that a system prompt gives as the current one."""
+    found = TODAY.search(system[:20_000])
+    return day_of(found[1]) if found else None
+
+
+def time_windows(text: str) -> Iterator[tuple[str, int, date]]:
+    """(sentence, hours, day) of every sentence that says a day lies within so many hours."""
+    text = text[:LOOKED_AT]
+    if "within" not in text or _WINDOW.search(text) is None:
+        return
+    for sentence in re.split(r"(?<=[.!?])\s|\n", text):
+        window, day = _WINDOW.search(sentence), _spoken_day(sentence)
+        if window and day and search(_OUTSIDE, sentence) is None:
+            yield sentence, int(window[1]) * (24 if window[2].lower() == "day" else 1), day
+
+
+def _spoken_day(sentence: str) -> date | None:
+    if found := _ISO_DAY.search(sentence):
+        return day_of(found[0])
+    if found := _LONG_DAY.search(sentence):
+        try:
+            return date(int(found[3]), _MONTHS.index(found[1].lower()) + 1, int(found[2]))
+        except ValueError:
+            return None
+    return None
+
+
+def wished(text: str) -> list[str]:
+    """The verbs of changes that a user asks for: “I want to cancel”, “please book”, “could you add”."""
+    return [found.lower() for found in _WISHED.findall(text[:LOOKED_AT].replace("’", "'"))]
+
+
+def numbers_in(text: str) -> frozenset[float]:
+    """The numbers in a text, the last 400 of them."""
+    return frozenset(float(found) for found in _NUMBER.findall(text)[-400:])
+
+
+def labelled_values(text: str) -> list[tuple[str, str]]:
+    """(label, value) of the lines of an answer that read “Label: value”."""
+    text = text[:LOOKED_AT]
+    return [(found[1], found[2].strip()) for found in _LABELLED.finditer(text)] if ": " in text or ":**" in text else []
+
+
+def differ(said: str, stored: str) -> bool:
+    """Whether two texts are not the same thing, in whichever way they are written."""
+    one, other = (re.sub(r"[\W_]+", " ", text.casefold()).strip() for text in (said, stored))
+    return bool(one) and bool(other) and one not in other and other not in one
+
+
+def speaks_of_a_change(text: str) -> bool:
+    """Whether an answer may describe what will be instead of what is."""
+    return search(PROPOSED, text) is not None
+
+
+def claims_a_change(text: str) -> bool:
+    """Whether an answer says that something was changed, and no word in it takes that back."""
+    return search(DID_CHANGE, text) is not None and search(DENIAL, text) is None
+
+
+@lru_cache(maxsize=256)
+def asks_for_consent(system: str) -> bool:
+    """Whether a system prompt asks for the user's confirmation."""
+    return any(search(CONSENT, line) for line in system[:40_000].splitlines())
