@@ -74,7 +74,7 @@ CAUSES = [
     pytest.param((call("get_visit", visit="R11A"), reply("x"), MOVE, DONE, BYE), "changed_unseen", 4, id="changed without a look"),
     pytest.param((*LOOKED_UP, call("move_visit", visit="R77X", seats=47), DONE, BYE), "value_from_nowhere", 4, id="a number from nowhere"),
     pytest.param((user("Yes, we are 40 and 7."), *LOOKED_UP, call("move_visit", visit="R77X", seats=47), DONE, BYE), None, None, id="a sum of what was said"),
-    pytest.param((user("Please also cancel R12Q."), *LOOKED_UP, MOVE, DONE, BYE), "never_done", 6, id="asked for and never done"),
+    pytest.param((user("Please also cancel R12Q."), *LOOKED_UP, MOVE, DONE, BYE), "never_done", 7, id="asked for and never done"),
     pytest.param((says("I'm unable to do that."), user("Why?"), says("It is so.")), "turned_away", 2, id="refused"),
     pytest.param((says("I'm unable to do that."), user("Please try."), *LOOKED_UP, MOVE, DONE, BYE), None, None, id="refused and done after all"),
     pytest.param((says("Which user?"), user("I don't remember my id."), says("Please provide your id."), user("Bye.")), "turned_away", 4, id="asked again for what the user lacks"),
