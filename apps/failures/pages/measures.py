@@ -10,7 +10,7 @@ from django.shortcuts import render
 from apps.core.access import project_view
 from apps.core.charts import intervals
 from apps.core.models import Project
-from apps.failures import measures
+from apps.failures import measures, reliability
 from apps.failures.models import Failure
 from apps.failures.rates import short
 
@@ -24,6 +24,8 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
     names = {mode.slug: mode.name for mode in modes}
     mode = request.GET.get("mode", "")
     rates = measures.by_version(project, mode)
+    decisions = reliability.decisions(project)
+    sure = reliability.by_confidence(decisions)
     return render(
         request,
         "failures/measures.html",
@@ -36,6 +38,11 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
             "rates": rates,
             "most": measures.MOST_VERSIONS,
             "figure": chart(rates, names.get(mode, "")),
+            "confidences": sure,
+            "reliability": diagram(sure),
+            "rules": reliability.by_rule(decisions),
+            "overconfident": [right for right in sure if reliability.is_overconfident(right)],
+            "goal": reliability.GOAL,
         },
     )
 
@@ -61,6 +68,25 @@ def _row(said: str, row: dict[str, int], columns: list[str], names: dict[str, st
         "cells": [{"n": row.get(slug, 0), "same": slug == said} for slug in columns],
         "n": sum(row.values()),
     }
+
+
+def diagram(sure: list[reliability.Right]) -> dict | None:
+    """How often each confidence is right, with its interval; the surest on top. None where nothing was decided."""
+    known = [right for right in sure if right.share.n]
+    if not known:
+        return None
+    lows, highs = zip(*(right.share.interval for right in known), strict=True)
+    figure = intervals(
+        [f"{right.confidence} (n = {right.share.n})" for right in known],
+        [right.share.rate or 0.0 for right in known],
+        lows,
+        highs,
+        "People agree with the rules, by confidence, with 95% intervals",
+        height=90 + ROW_HEIGHT * 2 * len(known),
+    )
+    figure["layout"]["xaxis"] |= {"tickformat": ".0%", "range": [0, 1.02]}
+    figure["layout"]["yaxis"] |= {"autorange": "reversed"}
+    return figure
 
 
 def chart(rates: list[measures.Rate], mode: str) -> dict | None:
