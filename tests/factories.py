@@ -16,6 +16,7 @@ from apps.core.models import JobState, Membership, Project, Role
 from apps.demo.recipes import HARNESS, VERIFIER
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
+from apps.environments.packages import save_package
 from apps.evals import actions as evals
 from apps.evals import latency
 from apps.evals.latency import submit_measurement
@@ -34,6 +35,7 @@ from apps.trajectories.actions import feedback
 from apps.trajectories.actions.store import find, ingest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
+from workers.lib.environments.packages.discovery import discover
 from workers.lib.environments.workplace import TOOLS
 from workers.lib.messages import to_native
 
@@ -143,6 +145,40 @@ def make_environment(project: Project) -> Environment:
     return save_environment(
         project=project, slug="workplace", builtin="workplace", harness=HARNESS, verifier=verifier, by=by
     )
+
+
+PACKAGE = """
+from flywheel_sdk import Environment, tool
+
+class Counter(Environment):
+    "Counts."
+    def start(self, task):
+        return {"value": 0}
+    @tool
+    def add(self, amount: int) -> int:
+        "Adds."
+        self.state["value"] += amount
+        return self.state["value"]
+    def tasks(self):
+        return [{"id": "two", "prompt": "Count to two.", "expected": {"tool": "add", "args": {"amount": 2}}}]
+    def verify(self, attempt):
+        return attempt.state["value"] == 2
+"""
+
+
+def write_package(folder: Path, name: str = "counter", code: str = PACKAGE) -> Path:
+    """A package in a folder of environments."""
+    home = folder / name
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "__init__.py").write_text(code)
+    return home
+
+
+def make_package(project: Project, folder: Path, slug: str = "zcounter") -> Environment:
+    """An environment of the package that `write_package` writes."""
+    write_package(folder)
+    found = next(one for one in discover(folder) if one.name == "counter")
+    return save_package(project=project, slug=slug, found=found, by=admin_of(project))
 
 
 def override(environment: Environment, reason: str = "test") -> None:

@@ -64,6 +64,7 @@ from tests.factories import (
     make_key,
     make_meaning_check,
     make_member,
+    make_package,
     make_project,
     make_rollouts,
     make_search,
@@ -94,10 +95,12 @@ OWN = {
 
 
 @pytest.fixture
-def world(data_dir: Path) -> dict[str, Any]:
+def world(data_dir: Path, settings: Any) -> dict[str, Any]:
     """One project with a row at every station."""
+    settings.FLYWHEEL_ENVIRONMENTS_DIR = data_dir / "environments"
     project = make_project()
     by = admin_of(project)
+    own = make_package(project, settings.FLYWHEEL_ENVIRONMENTS_DIR)
     environment, base = make_environment(project), make_base(project, data_dir)
     adapter = make_adapter(project, base, data_dir)
     eval_set = make_eval_set(project)
@@ -242,6 +245,8 @@ def world(data_dir: Path) -> dict[str, Any]:
             **dict.fromkeys(("evals:task", "evals:open_task"), eval_set.tasks.filter(split="holdout").first().pk),
             "evals:compared_task": before.samples.first().task_id,
             "environments:detail": environment.pk,
+            **dict.fromkeys([f"environments:package{what}" for what in ("", "_use", "_check")], "counter"),
+            "evals:package_tasks": own.pk,
             "promotion:graph": adapter.pk,
             "promotion:effect": channel.promotions.get().pk,
             **dict.fromkeys([f"promotion:{name}" for name in ("pair", "pair_parts", "prepare")], (before.pk, after.pk)),

@@ -14,8 +14,9 @@ from apps.core import outgoing_keys
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.environments import reward_models
-from apps.environments.models import Environment, EnvironmentKind, Verifier
+from apps.environments.models import Environment, EnvironmentKind, Package, Verifier
 from workers.lib.environments import BUILTIN, load
+from workers.lib.environments.packages import OWN
 from workers.lib.errors import SpecError
 from workers.lib.outgoing import check_url
 from workers.lib.prompts import AGENT_PART
@@ -23,6 +24,7 @@ from workers.lib.verifiers import build
 
 Versioned = TypeVar("Versioned", Verifier, Environment)
 REMOTE_VERIFIER = {"kind": "remote"}
+OWN_OF_PACKAGE = {"kind", "package", "digest"}
 FACTS = {"name": str, "digest": str, "tasks": int}
 
 
@@ -38,7 +40,10 @@ def own_kinds() -> dict[str, str]:
 
 
 def check_verifier(spec: dict) -> None:
-    """Raises SpecError naming the path of what is wrong. Verifiers that are part of an environment have no options."""
+    """Raises SpecError naming the path of what is wrong. Verifiers that are part of an environment have no options; that of a package
+    names its code."""
+    if spec.get("kind") == OWN and spec.keys() == OWN_OF_PACKAGE:
+        return
     if spec.get("kind") not in own_kinds().values() or spec.keys() != {"kind"}:
         build(spec)
 
@@ -55,23 +60,39 @@ def save_verifier(*, project: Project, name: str, spec: dict, by: Any, note: str
 @transaction.atomic
 def save_environment(
     *, project: Project, slug: str, harness: dict, verifier: Verifier, by: Any, builtin: str = "",
-    kind: str = EnvironmentKind.BUILTIN, config: dict | None = None, dataset: dict | None = None,
+    kind: str = EnvironmentKind.BUILTIN, config: dict | None = None, dataset: dict | None = None, package: Package | None = None,
 ) -> Environment:  # fmt: skip
     """The version with this content: the one there is, or a new one. The verifier's hash is part of the content.
 
-    `dataset` is {name, digest, tasks} of a frozen eval set. Raises SpecError where the environment cannot be loaded.
+    `dataset` is {name, digest, tasks} of a frozen eval set. `package`: of the kind “package”, whose digest is in the config. Raises
+    SpecError where the environment cannot be loaded.
     """
     config = config or {}
     _check_dataset(dataset)
-    load({"kind": kind, "name": builtin, "config": config, "harness": harness, "verifier": verifier.spec})
+    _check_package(config, package, verifier)
+    files = {"files": package.files} if package else {}
+    load({"kind": kind, "name": builtin, "config": config | files, "harness": harness, "verifier": verifier.spec})
     content = {"kind": kind, "builtin": builtin, "config": config, "dataset": dataset, "harness": harness}
     whole = content | {"verifier": verifier.hash}
     agent = {name: value for name, value in harness.items() if name in AGENT_PART}
     task = whole | {"harness": {name: value for name, value in harness.items() if name not in AGENT_PART}}
     return _save(
         Environment, project, {"slug": slug}, content_hash(whole), by, verifier=verifier,
-        task_hash=content_hash(task), agent_hash=content_hash(agent), **content,
+        task_hash=content_hash(task), agent_hash=content_hash(agent), package=package, **content,
     )  # fmt: skip
+
+
+def own_verifier(name: str, digest: str) -> dict:
+    """The spec of a package's own verifier: other code is another verifier."""
+    return {"kind": OWN, "package": name, "digest": digest}
+
+
+def _check_package(config: dict, package: Package | None, verifier: Verifier) -> None:
+    """Its own verifier is that of the same code. Raises SpecError."""
+    if package is None or verifier.spec.get("kind") != OWN:
+        return
+    if verifier.spec != own_verifier(package.name, package.digest) or config.get("digest") != package.digest:
+        raise SpecError(f"“verifier” is {verifier}, which is of another version of the package {package.name}.")
 
 
 def _check_dataset(dataset: dict | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -23,6 +23,14 @@ from apps.trajectories.api import TooLarge, number_of
 from workers.lib.errors import SpecError
 
 PAGE, MAX_PAGE = 100, 1000
+
+
+class SandboxBusy(APIException):
+    """No run of the sandbox could begin in time."""
+
+    status_code, default_code = 503, "busy"
+
+
 SLUG = re.compile(r"[-a-zA-Z0-9_]{1,80}")
 ENVIRONMENT = {
     "type": "object",

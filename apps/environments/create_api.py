@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from django.conf import settings
@@ -15,12 +16,14 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.models import Membership, Role
 from apps.core.openapi import JSON, described, page
-from apps.environments import actions, remote
-from apps.environments.api import ENVIRONMENT, PAGING, WHOLE, as_json, body_of, page_of, whole_json
+from apps.environments import actions, packages, remote
+from apps.environments.api import ENVIRONMENT, PAGING, WHOLE, SandboxBusy, as_json, body_of, page_of, whole_json
 from apps.environments.forms import scorers, unnamed_tool
 from apps.environments.models import Environment, EnvironmentKind, Verifier
 from workers.lib.environments import BUILTIN
+from workers.lib.environments.packages.files import MAX_FILES, PackageProblem
 from workers.lib.outgoing import RefusedAddress
+from workers.lib.sandbox import Busy, visiting
 from workers.lib.specs import REMOTE
 from workers.lib.typed import FormError, Text, convert, json_schema
 
@@ -44,7 +47,8 @@ class NewEnvironment(Struct, forbid_unknown_fields=True, kw_only=True):
     """`verifier`: “name@version”; built-in environments come with one, a remote one scores itself. `builtin`: of kind “builtin”.
     `nearest`: a replay answers unknown arguments with the nearest recorded call. `url`, `api_key_env` (the name of a variable
     of this Flywheel), `timeout_s`: of kinds “remote” and “mcp”, whose server is asked first. `success_at`, `turn_rewards` (its
-    answers to /verify have `step_rewards`): of kind “remote”."""
+    answers to /verify have `step_rewards`): of kind “remote”. `package`: of kind “package”, the name of an installed one; with `files`
+    ({path: text} below the package's folder) one that is sent, which runs in the sandbox."""
 
     slug: Annotated[str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,80}\Z")]
     kind: Kind
@@ -57,6 +61,8 @@ class NewEnvironment(Struct, forbid_unknown_fields=True, kw_only=True):
     timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
     success_at: Annotated[float, Meta(ge=-1e6, le=1e6)] = 1.0
     turn_rewards: bool = False
+    package: Annotated[str, Meta(min_length=1, max_length=60)] | None = None
+    files: Annotated[dict[str, str], Meta(min_length=1, max_length=MAX_FILES)] | None = None
 
 
 NEW = json_schema(NewEnvironment)
@@ -71,6 +77,9 @@ EXAMPLES = [
         "Tools of an MCP server",
         {"slug": "crm", "kind": "mcp", "url": "https://crm.example.com/mcp", "verifier": "calls@2"},
         request_only=True,
+    ),
+    OpenApiExample(
+        "A package of this installation", {"slug": "bugs", "kind": "package", "package": "bug_tracker"}, request_only=True,
     ),
 ]  # fmt: skip
 MADE = described({200: WHOLE, 201: WHOLE}, 400, 403, 413)
@@ -99,14 +108,38 @@ def create(request: Request, dataset: dict[str, Any] | None = None) -> Response:
     member = member_of(request)
     try:
         asked = convert(body_of(request), NewEnvironment)
-        made = (
-            _connect(request, asked, member, dataset)
-            if asked.kind in REMOTE
-            else _make(request, asked, member, dataset)
-        )
+        made = _made_by(asked)(request, asked, member, dataset)
+    except Busy as busy:
+        raise SandboxBusy(str(busy)) from busy
+    except PackageProblem as problem:
+        raise ValidationError({"path": "package", "error": f"{problem.text} {problem.do}".strip()}) from problem
     except RefusedAddress as error:
         raise ValidationError({"path": "url", "error": str(error)}) from error
     return Response(whole_json(request, made), status=201 if made.is_new else 200)
+
+
+def _made_by(asked: NewEnvironment) -> Callable[..., Environment]:
+    if asked.kind == EnvironmentKind.PACKAGE:
+        return _package
+    return _connect if asked.kind in REMOTE else _make
+
+
+def _package(request: Request, asked: NewEnvironment, member: Membership, dataset: dict | None) -> Environment:
+    """Raises FormError, PackageProblem, SpecError, Busy."""
+    if asked.package is None:
+        raise FormError("package", "is missing")
+    if asked.harness.tools or asked.harness.examples:
+        raise FormError("harness", "of a package has no tools or examples: its class has them")
+    verifier = _verifier(request, asked, member) if asked.verifier else None
+    with visiting(f"project:{request.auth.project_id}"):
+        found = packages.from_texts(asked.package, asked.files) if asked.files else packages.found_of(asked.package)
+        checked = packages.checked(found)
+        if error := next((one for one in checked.findings if one.level == "error"), None):
+            raise PackageProblem(error.text, error.do)
+        return packages.save_package(
+            project=request.auth.project, slug=asked.slug, found=found, by=member.user, verifier=verifier,
+            harness=structs.asdict(asked.harness), dataset=dataset,
+        )  # fmt: skip
 
 
 def _make(request: Request, asked: NewEnvironment, member: Membership, dataset: dict | None) -> Environment:

@@ -18,7 +18,7 @@ from apps.environments.remote import Found
 from workers.lib.environments import BUILTIN
 from workers.lib.specs import REMOTE
 
-MADE_HERE = [choice for choice in EnvironmentKind.choices if choice[0] not in REMOTE]
+MADE_HERE = [choice for choice in EnvironmentKind.choices if choice[0] not in (*REMOTE, "package")]
 CODE = {"rows": 5, "class": "mono", "spellcheck": "false"}
 
 

@@ -43,6 +43,25 @@ class EnvironmentKind(models.TextChoices):
     REPLAY = "replay", "Replay of recorded tools"
     REMOTE = "remote", "Remote"
     MCP = "mcp", "MCP tool server"
+    PACKAGE = "package", "Package"
+
+
+class Package(models.Model):
+    """The files of one package as they were when a version was made of them: {path: content in base64}. Never changed."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="packages")
+    name = models.SlugField(max_length=60)
+    digest = models.CharField(max_length=64)
+    files = models.JSONField()
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("name", "-created_at")
+        constraints = [models.UniqueConstraint(fields=["project", "name", "digest"], name="one_package_per_content")]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.digest[:12]})"
 
 
 class Environment(Archivable):
@@ -60,6 +79,7 @@ class Environment(Archivable):
     builtin = models.SlugField(max_length=80, blank=True, help_text="Name of the module in workers.lib.environments")
     harness = models.JSONField(help_text="system_prompt, tools, max_turns, max_new_tokens, temperature, top_p")
     config = models.JSONField(default=dict, help_text="What the kind needs: a remote one's url, a replay's strictness")
+    package = models.ForeignKey(Package, models.PROTECT, null=True, related_name="environments")
     dataset = models.JSONField(null=True, help_text="name, digest and tasks of a frozen eval set")
     verifier = models.ForeignKey(Verifier, models.PROTECT, related_name="environments")
     hash = models.CharField(max_length=64)
@@ -117,13 +137,14 @@ class Environment(Archivable):
 
     def as_spec(self, prompt: dict | None = None) -> dict:
         """What `workers.lib.environments.load` takes; with what a prompt version says in place of the harness's own."""
+        files = {"files": self.package.files} if self.package else {}
         return {
             "slug": self.slug,
             "version": self.version,
             "hash": self.hash,
             "kind": self.kind,
             "name": self.builtin,
-            "config": self.config,
+            "config": self.config | files,
             "harness": applied(self.harness, prompt or {}),
             "verifier": self.verifier.spec,
             "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from apps.core.diffing import changed_lines
 from apps.environments.models import Environment
+from workers.lib.environments.packages.files import text_of
 
 CONTEXT = 2
 
@@ -24,6 +25,13 @@ def content_of(environment: Environment) -> str:
     return json.dumps(shown, ensure_ascii=False, indent=2, sort_keys=True)
 
 
+def code_of(environment: Environment) -> str:
+    """The files of a package as text, each below its name; "" for other kinds."""
+    files = environment.package.files if environment.package else {}
+    return "".join(f"\n\n{path}\n{text_of(content)}" for path, content in sorted(files.items()))
+
+
 def changes(older: Environment, newer: Environment) -> Iterator[tuple[str, str]]:
     """(kind, line) as `changed_lines` has them, of all that the hash is of."""
-    return changed_lines(content_of(older).split("\n"), content_of(newer).split("\n"), CONTEXT)
+    before, now = content_of(older) + code_of(older), content_of(newer) + code_of(newer)
+    return changed_lines(before.split("\n"), now.split("\n"), CONTEXT)

@@ -22,6 +22,7 @@ urlpatterns = [
     path("eval-sets/<uuid:pk>/tasks/from-production/", sources_api.from_production, name="from_production"),
     path("eval-sets/<uuid:pk>/tasks/from-failure/", sources_api.from_failure, name="from_failure"),
     path("eval-sets/<uuid:pk>/tasks/from-evaluation/", sources_api.from_evaluation, name="from_evaluation"),
+    path("eval-sets/<uuid:pk>/tasks/from-environment/", sources_api.from_environment, name="from_environment"),
     path("eval-sets/<uuid:pk>/tasks/general/", sources_api.general, name="general"),
     path("eval-sets/<uuid:pk>/tasks/confirm/", variants.confirm, name="confirm_task"),
     path("eval-sets/<uuid:pk>/imports/", imports_api.imports, name="imports"),

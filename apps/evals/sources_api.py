@@ -22,9 +22,10 @@ from apps.evals.api import STORED
 from apps.evals.capability.add import add_general
 from apps.evals.comparison.tasks import CHANGES
 from apps.evals.formats.rows import Bad, checked_expected
+from apps.evals.from_package import add_package_tasks
 from apps.evals.from_production import MOST, candidates, newest
 from apps.evals.holdout import groups
-from apps.evals.lookups import find_run, find_set, form_of
+from apps.evals.lookups import find_environment, find_run, find_set, form_of
 from apps.evals.models import EvalSet, Split
 from apps.evals.samples.filters import OUTCOMES, Filters
 from apps.evals.samples.to_tasks import make_tasks
@@ -106,6 +107,13 @@ class FromEvaluation(Struct, forbid_unknown_fields=True, kw_only=True):
     begin: Literal["step", "whole"] = "step"
 
 
+class FromEnvironment(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`environment`: slug@version, of the kind “package”. `split` is for tasks that name none."""
+
+    environment: Text
+    split: SplitName = "train"
+
+
 SOURCED = STORED | {
     "required": [*STORED["required"], "without_expected"],
     "properties": STORED["properties"]
@@ -136,6 +144,7 @@ TASK_OF_FAILURE = {
         "groups": {"type": "object", "additionalProperties": {"type": "string"}, "description": "{name: group}"},
     },
 }  # fmt: skip
+ENVIRONMENT_EXAMPLE = OpenApiExample("Tasks of a package", {"environment": "bug-tracker@1"}, request_only=True)
 PRODUCTION_EXAMPLE = OpenApiExample(
     "Last week's failures of one agent",
     {"outcome": "failure", "where": {"agent": "helpdesk", "since": "7d"}, "split": "train"},
@@ -293,6 +302,21 @@ def from_evaluation(request: Request, pk: UUID) -> Response:
             raise NotFound("This evaluation has no failed sample with this number (`sample`).")
     whole_task = asked.begin == "whole"
     made = make_tasks(run=run, samples=rows, eval_set=eval_set, by=by, whole=whole_task, viewer=request.auth)
+    return stored(made)
+
+
+@extend_schema(
+    operation_id="v1_eval_sets_from_environment", request={JSON: json_schema(FromEnvironment)}, responses=MADE,
+    examples=[ENVIRONMENT_EXAMPLE],
+    description="Adds the tasks that the package of an environment brings. Runs the package's tasks().",
+)  # fmt: skip
+@api_view(["POST"])
+def from_environment(request: Request, pk: UUID) -> Response:
+    eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, FromEnvironment)
+    environment = find_environment(request, asked.environment)
+    made = add_package_tasks(
+        eval_set=eval_set, environment=environment, by=by, split=Split(asked.split), viewer=request.auth
+    )
     return stored(made)
 
 

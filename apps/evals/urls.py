@@ -31,6 +31,7 @@ urlpatterns = [
     path("<uuid:pk>/version/", sets.new_version, name="new_version"),
     path("<uuid:pk>/evaluate/", sets.new_run, name="new_run"),
     path("<uuid:pk>/environment/", environment.for_set, name="environment"),
+    path("from-environment/<int:pk>/", environment.package_tasks, name="package_tasks"),
     path("<uuid:pk>/successes/", failures.from_successes, name="from_successes"),
     path("<uuid:pk>/import/", files.import_file, name="import"),
     path("<uuid:pk>/import/start/", files.import_start, name="import_start"),

@@ -46,6 +46,7 @@ def _with(environment: Environment, verifier: Verifier, by: Any) -> Environment:
         harness=environment.harness,
         config=environment.config,
         dataset=environment.dataset,
+        package=environment.package,
         verifier=verifier,
         by=by,
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
+from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
@@ -50,6 +52,7 @@ from tests.factories import (
     make_cluster,
     make_endpoint,
     make_measurement,
+    make_package,
     make_search,
     make_server,
     make_trajectory,
@@ -72,7 +75,7 @@ STATIONS = {
 """What each says in a new project."""
 FORMS = (
     "core:settings", "core:project", "core:delete_project", "core:audit", "dashboard:explore", "trajectories:live", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:rubric",
-    "environments:new", "environments:connect", "environments:import_grader", "reviews:policy", "reviews:verifier_new",
+    "environments:new", "environments:connect", "environments:import_grader", "environments:packages", "reviews:policy", "reviews:verifier_new",
     "registry:register", "training:import", "training:new_from_yaml", "registry:server_new", "registry:managed_new", "registry:ray_cluster_new", "prompts:new", "automation:new",
 )  # fmt: skip
 NO_PAGES = {
@@ -81,7 +84,7 @@ NO_PAGES = {
         "webhooks:log", "dashboard:search", "trajectories:first_status", "trajectories:count", "trajectories:trend", "trajectories:import_status", "trajectories:part", "trajectories:revision",
         "trajectories:redaction_test", "failures:charts", "failures:classification_status", "failures:similar",
         "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:compared_breakdown", "evals:variant_job_status", "evals:meaning_status",
-        "reviews:probe_status",
+        "reviews:probe_status", "environments:package_check",
         "reviews:rescore", "registry:server_status", "registry:server_run", "training:status", "training:search_status", "prompts:playground_status", "promotion:pair_parts", "promotion:plan", "promotion:wear", "promotion:channel_status",
         "training:rollouts", "training:curve", "training:examples", "training:learned_from_trajectory", "training:learned_from_task",
         "automation:dry_run", "automation:run_status", "teamwork:people",
@@ -111,6 +114,12 @@ SPANS = [
     {"span_id": "c", "parent_id": "a", "name": "find", "kind": "tool", "start_ms": 420, "duration_ms": 90, "error": "unbroken" * 30,
      "input": {"number": 4711}, "attributes": {"long." * 20: "unbroken" * 200}},
 ]  # fmt: skip
+
+
+def packaged(world: World) -> str:
+    """A package of this installation, of which the project has a version."""
+    make_package(world.project, Path(settings.FLYWHEEL_ENVIRONMENTS_DIR))
+    return "counter"
 
 
 def pages_of(world: World, by: Any) -> dict[str, str]:
@@ -163,7 +172,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "evals:task": (task.pk,), "evals:compared_task": (moved.pk,), "training:rollout": (world.training.pk, world.training.rollouts.first().pk),
         "trajectories:spans": (spans.pk,),
         "evals:sample": (opened(world, by).pk, world.grpo.samples.filter(success=False).first().pk),
-        "environments:detail": (world.environment.pk,),
+        "environments:detail": (world.environment.pk,), "environments:package": (packaged(world),),
         "reviews:detail": (review.pk,), "reviews:item": (item.pk,), "reviews:adjudicate": (review.pk,),
         "reviews:open": (verifier,), "reviews:effect": (verifier,), "reviews:verifier": (verifier,),
         "reviews:verifier_edit": (verifier,), "reviews:probe": (probe.pk,),

@@ -177,6 +177,7 @@ ELSEWHERE = {
     "evals:meaning_undo": "shows a pair as evals:meaning does",
     "evals:import_start": "as evals_api:tasks; test_what_is_left_out_is_a_look",
     "evals:general": "as evals:add_trajectories",
+    "evals:package_tasks": "as evals:add_trajectories",
     "evals:to_tasks": "as evals:add_trajectories",
     "evals:make_variants": "as evals:add_trajectories",
     "evals:export": "test_holdout_groups.py::test_the_last_doors_refuse_what_was_stored_before",
@@ -296,7 +297,7 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "training_api:searches",  # tests/training/test_prompt_search.py: a refused start
         "training_api:runs",  # refuses as training:new does
         "evals_api:set_split", "evals_api:set_freeze",  # tests/evals/test_eval_api.py: a refusal
-        "evals_api:from_evaluation", "evals_api:general",  # as evals_api:from_production
+        "evals_api:from_evaluation", "evals_api:from_environment", "evals_api:general",  # as evals_api:from_production
         "evals_api:imports", "evals_api:variants",  # test_importing.py, test_variants.py: what is left out is a look of the key
     }  # fmt: skip
     assert set(asked) == {name for name in table.COUNTED if name not in PAGES} - elsewhere_tested

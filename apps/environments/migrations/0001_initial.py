@@ -8,8 +8,6 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     initial = True
 
-    initial = True
-
     dependencies = [
         ("core", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
@@ -51,6 +49,37 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Package",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.SlugField(max_length=60)),
+                ("digest", models.CharField(max_length=64)),
+                ("files", models.JSONField()),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="packages", to="core.project"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("name", "-created_at"),
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "name", "digest"), name="one_package_per_content")
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Environment",
             fields=[
                 ("archived_at", models.DateTimeField(null=True)),
@@ -66,6 +95,7 @@ class Migration(migrations.Migration):
                             ("replay", "Replay of recorded tools"),
                             ("remote", "Remote"),
                             ("mcp", "MCP tool server"),
+                            ("package", "Package"),
                         ],
                         default="builtin",
                         max_length=12,
@@ -85,6 +115,15 @@ class Migration(migrations.Migration):
                     "config",
                     models.JSONField(
                         default=dict, help_text="What the kind needs: a remote one's url, a replay's strictness"
+                    ),
+                ),
+                (
+                    "package",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="environments",
+                        to="environments.package",
                     ),
                 ),
                 ("dataset", models.JSONField(help_text="name, digest and tasks of a frozen eval set", null=True)),

@@ -72,7 +72,7 @@ COUNTED: dict[str, str] = {
         (
             "evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze", "evals:import_start", "evals:general",
             "evals:make_variants", "evals:export", "evals:to_tasks", "evals_api:tasks", "evals_api:set_split", "evals_api:set_freeze", "evals_api:from_production",
-            "evals_api:from_evaluation", "evals_api:general", "evals_api:imports", "evals_api:variants", "training:new", "training_api:runs",
+            "evals_api:from_evaluation", "evals_api:from_environment", "evals:package_tasks", "evals_api:general", "evals_api:imports", "evals_api:variants", "training:new", "training_api:runs",
             "training:search_new", "training:search_save", "training_api:searches", "training_api:search_save",
         ),
         SIDES,
@@ -116,7 +116,7 @@ NOTHING: dict[str, str] = {
     "otlp": "traces logs metrics langfuse_traces",
     "api": "schema docs batch metrics",
     "dashboard": "failure_rate performance explore save_chart chart change_chart dashboards create dashboard rename duplicate delete",
-    "environments_api": "environments environment verifiers grader_validate",
+    "environments_api": "environments environment packages package verifiers grader_validate",
     "hosted": "grader_validate",
     "protocol": "describe describe_slash aggregate_metrics close_session reverify_mode tool nothing",
     "trajectories": "first first_status live sums count trend bulk_undo bulk_keep arrivals arrival_retry arrival_discard trace_retry trace_discard "
@@ -140,7 +140,7 @@ NOTHING: dict[str, str] = {
     "registry": "register servers server_new managed_new server server_status server_run server_edit server_remove server_probe "
     "server_start server_stop ray_clusters ray_cluster_new ray_cluster_edit ray_cluster_remove ray_cluster_check",
     "registry_api": "adapter_uploads adapter_upload adapter_upload_part adapter_upload_finish ray_clusters ray_cluster servers server server_probe server_start server_stop model_versions model_version",
-    "environments": "list new connect test_connection import_grader detail",
+    "environments": "list new connect test_connection import_grader detail packages package package_download package_upload package_use package_check",
     "reviews": "policy policy_save score_run override queue rule verifier_new verifier_create verifier_check verifier "
     "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel probe_waive",
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",

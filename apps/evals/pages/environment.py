@@ -5,12 +5,17 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.environments.forms import EnvironmentForm, builtins
 from apps.environments.views import made_by
+from apps.evals.actions import EvalSetError
+from apps.evals.from_package import set_of_package
+from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalSet
+from apps.evals.pages.failures import tell
 
 
 @project_view(Role.ENGINEER)
@@ -26,3 +31,18 @@ def for_set(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         return redirect("environments:detail", project.slug, made.pk)
     context = {"form": form, "builtins": builtins(), "eval_set": eval_set, "dataset": dataset}
     return render(request, "environments/new.html", context)
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def package_tasks(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """An eval set of the tasks that the environment's package brings."""
+    environment = get_object_or_404(project.environments.select_related("package", "project"), pk=pk)
+    try:
+        eval_set, made = set_of_package(environment=environment, by=request.user)
+    except EvalSetError as error:
+        record_refusal(project, error, by=request.user)
+        messages.error(request, str(error))
+        return redirect("environments:detail", project.slug, pk)
+    tell(request, made)
+    return redirect("evals:detail", project.slug, eval_set.pk)

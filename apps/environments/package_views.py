@@ -1,0 +1,185 @@
+"""Pages of packages: those of this installation, one of them with what is wrong, a new one as a download, and one that is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_POST
+
+from apps.core.access import project_view
+from apps.core.forms import PlainForm
+from apps.core.models import Project, Role
+from apps.environments import packages
+from apps.environments.forms import scorers
+from workers.lib.environments.packages.discovery import Found
+from workers.lib.environments.packages.files import PackageProblem
+from workers.lib.errors import SpecError
+from workers.lib.sandbox import Busy, visiting
+
+MAX_ZIP = 4 * 2**20
+
+
+class NewPackageForm(PlainForm):
+    name = forms.CharField(
+        max_length=60,
+        label="Name",
+        help_text="Small letters, digits and _: bug_tracker",
+        widget=forms.TextInput(attrs={"class": "mono"}),
+    )
+
+
+class UploadForm(PlainForm):
+    file = forms.FileField(
+        label="Zip file", help_text="Of the package's folder, or of the project around it; at most 4 MB"
+    )
+
+    def clean_file(self) -> Any:
+        if self.cleaned_data["file"].size > MAX_ZIP:
+            raise forms.ValidationError("The file is larger than 4 MB.")
+        return self.cleaned_data["file"]
+
+
+class UseForm(PlainForm):
+    """What a version of an environment needs besides the package."""
+
+    slug = forms.SlugField(max_length=80, label="Environment", help_text="Reusing a name creates the next version")
+    verifier = forms.ModelChoiceField(None, required=False, empty_label="The package's own")
+    max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=256, label="Max new tokens")
+    temperature = forms.FloatField(min_value=0, max_value=2, initial=0.8)
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["verifier"].queryset = scorers(project).exclude(spec__kind="package")
+
+    @property
+    def harness(self) -> dict[str, Any]:
+        return {
+            "max_new_tokens": self.cleaned_data["max_new_tokens"],
+            "temperature": self.cleaned_data["temperature"],
+            "top_p": 1.0,
+        }
+
+
+@project_view()
+def listing(request: HttpRequest, project: Project) -> HttpResponse:
+    return _listing(request, project)
+
+
+def _listing(
+    request: HttpRequest, project: Project, new: NewPackageForm | None = None, upload: UploadForm | None = None
+) -> HttpResponse:
+    context = {
+        "packages": packages.listed(project), "folder": packages.folder(), "new": new or NewPackageForm(),
+        "upload": upload or UploadForm(),
+    }  # fmt: skip
+    return render(request, "environments/packages.html", context)
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def download(request: HttpRequest, project: Project) -> HttpResponse:
+    """A new package as a zip."""
+    form = NewPackageForm(request.POST)
+    if form.is_valid():
+        name = form.cleaned_data["name"]
+        try:
+            response = HttpResponse(packages.zipped(name), content_type="application/zip")
+            response["Content-Disposition"] = f'attachment; filename="{name}.zip"'
+            return response
+        except PackageProblem as problem:
+            form.add_error("name", f"{problem.text} {problem.do}")
+    return _listing(request, project, new=form)
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def upload(request: HttpRequest, project: Project) -> HttpResponse:
+    """A package that a member sends runs in the sandbox, in this project alone."""
+    form = UploadForm(request.POST, request.FILES)
+    if not form.is_valid():
+        return _listing(request, project, upload=form)
+    try:
+        found = packages.from_zip(form.cleaned_data["file"])
+        with visiting(f"project:{project.pk}"):
+            checked = packages.checked(found)
+            if not checked.is_usable:
+                return render(
+                    request, "environments/package.html", {"found": found, "checked": checked, "uploaded": True}
+                )
+            made = packages.save_package(
+                project=project,
+                slug=found.name,
+                found=found,
+                by=request.user,
+                harness={"max_new_tokens": 256, "temperature": 0.8, "top_p": 1.0},
+            )
+    except PackageProblem as problem:
+        form.add_error("file", f"{problem.text} {problem.do}")
+        return _listing(request, project, upload=form)
+    except (SpecError, Busy) as error:
+        form.add_error("file", str(error))
+        return _listing(request, project, upload=form)
+    messages.success(request, f"{made} is saved. It runs in the sandbox.")
+    return redirect("environments:detail", project.slug, made.pk)
+
+
+def _found(project: Project, name: str) -> packages.Listed:
+    """Raises Http404."""
+    one = next((one for one in packages.listed(project) if one.found.name == name), None)
+    if one is None:
+        raise Http404
+    return one
+
+
+@project_view()
+def detail(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    """The page runs nothing of the package: what is wrong with it comes as a part of its own (`check`)."""
+    return _detail(request, project, _found(project, name))
+
+
+def _detail(request: HttpRequest, project: Project, one: packages.Listed, form: UseForm | None = None) -> HttpResponse:
+    form = form or UseForm(project, initial={"slug": one.newest.slug if one.newest else one.found.name})
+    return render(request, "environments/package.html", {"one": one, "found": one.found, "form": form})
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def use(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    """A version of an environment, of the package's code as it is now."""
+    one, form = _found(project, name), UseForm(project, request.POST)
+    made = _used(one.found, form, project, by=request.user) if form.is_valid() else None
+    if made is None:
+        return _detail(request, project, one, form)
+    messages.success(request, f"{made} is saved.")
+    return redirect("environments:detail", project.slug, made.pk)
+
+
+def _used(found: Found, form: UseForm, project: Project, *, by: Any) -> Any:
+    """None where it cannot be used; the form says why then."""
+    data = form.cleaned_data
+    try:
+        return packages.save_package(
+            project=project, slug=data["slug"], found=found, by=by, verifier=data["verifier"], harness=form.harness
+        )
+    except PackageProblem as problem:
+        form.add_error(None, f"{problem.text} {problem.do}")
+    except SpecError as error:
+        form.add_error(None, str(error))
+    return None
+
+
+@require_GET
+@project_view(Role.ENGINEER)
+def check(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    """`?again=1`: also where these very files were checked already."""
+    one = _found(project, name)
+    try:
+        with visiting(f"project:{project.pk}"):
+            checked = packages.checked(one.found, again="again" in request.GET)
+    except Busy as error:
+        return render(request, "environments/_package_check.html", {"busy": str(error), "found": one.found})
+    return render(request, "environments/_package_check.html", {"checked": checked, "found": one.found})
