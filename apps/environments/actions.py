@@ -105,21 +105,47 @@ def _check_dataset(dataset: dict | None) -> None:
 def connect_remote(
     *, project: Project, slug: str, url: str, by: Any, api_key_env: str = "", harness: dict | None = None,
     timeout_s: float = 60.0, success_at: float = 1.0, turn_rewards: bool = False, dataset: dict | None = None,
+    tools: list[dict] | None = None,
 ) -> Environment:  # fmt: skip
     """An environment that another server runs and scores. `api_key_env` names the variable with that server's key. `turn_rewards`:
-    it also reports what each turn earned.
+    it also reports what each turn earned. `tools`: those of tasks that name none.
 
     Raises RefusedAddress, RefusedKey, SpecError.
     """
     config = _connection(url.rstrip("/ "), api_key_env, timeout_s) | {"success_at": success_at}
     config |= {"turn_rewards": True} if turn_rewards else {}
-    verifier = _save(
-        Verifier, project, {"name": f"{slug}-remote"}, content_hash(REMOTE_VERIFIER | {"url": config["url"]}), by,
-        spec=REMOTE_VERIFIER | {"url": config["url"]}, note="Scored by the remote server",
-    )  # fmt: skip
+    config |= {"tools": tools} if tools else {}
     return save_environment(
-        project=project, slug=slug, kind=EnvironmentKind.REMOTE, harness=harness or {}, verifier=verifier, by=by,
-        config=config, dataset=dataset,
+        project=project, slug=slug, kind=EnvironmentKind.REMOTE, harness=harness or {}, by=by, config=config, dataset=dataset,
+        verifier=_of_server(project, slug, config["url"], by),
+    )  # fmt: skip
+
+
+def _of_server(project: Project, slug: str, url: str, by: Any) -> Verifier:
+    """What the server itself says."""
+    spec = REMOTE_VERIFIER | {"url": url}
+    name = {"name": f"{slug}-remote"}
+    return _save(Verifier, project, name, content_hash(spec), by, spec=spec, note="Scored by the remote server")
+
+
+@transaction.atomic
+def connect_openenv(
+    *, project: Project, slug: str, url: str, tools: list[dict], by_mcp: bool, by: Any, verifier: Verifier | None = None,
+    api_key_env: str = "", harness: dict | None = None, timeout_s: float = 60.0, success_at: float = 1.0, dataset: dict | None = None,
+) -> Environment:  # fmt: skip
+    """An environment that an OpenEnv server runs. `tools` are as it lists them now; `by_mcp`: whether they are its own, else “step”.
+    Without a verifier the sum of its steps' rewards counts.
+
+    Raises RefusedAddress, RefusedKey, SpecError.
+    """
+    config = _connection(url.rstrip("/ "), api_key_env, timeout_s) | {
+        "success_at": success_at,
+        "tools": tools,
+        "mcp": by_mcp,
+    }
+    return save_environment(
+        project=project, slug=slug, kind=EnvironmentKind.OPENENV, harness=harness or {}, by=by, config=config, dataset=dataset,
+        verifier=verifier or _of_server(project, slug, config["url"], by),
     )  # fmt: skip
 
 

@@ -171,8 +171,8 @@ def _connect(request: Request, asked: NewEnvironment, member: Membership, datase
         raise FormError("url", "is missing")
     if asked.harness.tools:
         raise FormError("harness.tools", "are the server's")
-    is_mcp = asked.kind == EnvironmentKind.MCP
-    verifier = _verifier(request, asked, member) if is_mcp else None
+    chosen = asked.kind == EnvironmentKind.MCP or (asked.kind == EnvironmentKind.OPENENV and asked.verifier is not None)
+    verifier = _verifier(request, asked, member) if chosen else None
     found = remote.test(
         asked.url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS, api_key_env=asked.api_key_env,
         operator=member.may(Role.OPERATOR), kind=asked.kind,
@@ -185,9 +185,15 @@ def _connect(request: Request, asked: NewEnvironment, member: Membership, datase
         "project": request.auth.project, "slug": asked.slug, "url": asked.url, "api_key_env": asked.api_key_env,
         "timeout_s": asked.timeout_s, "harness": harness, "dataset": dataset, "by": member.user,
     }  # fmt: skip
-    if verifier is not None:
+    if asked.kind == EnvironmentKind.MCP and verifier is not None:
         return actions.connect_mcp(**common, tools=list(found.tools), verifier=verifier)
-    return actions.connect_remote(**common, success_at=asked.success_at, turn_rewards=asked.turn_rewards)
+    if asked.kind == EnvironmentKind.OPENENV:
+        return actions.connect_openenv(
+            **common, tools=list(found.tools), by_mcp=found.by_mcp, verifier=verifier, success_at=asked.success_at
+        )
+    return actions.connect_remote(
+        **common, success_at=asked.success_at, turn_rewards=asked.turn_rewards, tools=list(found.tools)
+    )
 
 
 def _verifier(request: Request, asked: NewEnvironment, member: Membership) -> Verifier:

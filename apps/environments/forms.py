@@ -12,7 +12,14 @@ from django.db.models import QuerySet
 from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts
-from apps.environments.actions import connect_mcp, connect_remote, own_kinds, save_environment, save_verifier
+from apps.environments.actions import (
+    connect_mcp,
+    connect_openenv,
+    connect_remote,
+    own_kinds,
+    save_environment,
+    save_verifier,
+)
 from apps.environments.models import Environment, EnvironmentKind, Verifier
 from apps.environments.remote import Found
 from workers.lib.environments import BUILTIN
@@ -171,6 +178,10 @@ class ConnectionForm(HarnessForm):
     HARNESS = ("system_prompt", "max_turns", "max_new_tokens", "temperature")
     ADDRESS = ""
 
+    def save(self, *, found: Found, by: Any) -> Environment:
+        """Raises RefusedAddress, SpecError."""
+        raise NotImplementedError
+
     def __init__(self, project: Project, *args: Any, operator: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.project = project
@@ -196,7 +207,13 @@ class RemoteForm(ConnectionForm):
     def save(self, *, found: Found, by: Any) -> Environment:
         """Raises RefusedAddress, SpecError."""
         data = self.cleaned_data
-        return connect_remote(**self.common(), success_at=data["success_at"], turn_rewards=data["turn_rewards"], by=by)
+        return connect_remote(
+            **self.common(),
+            success_at=data["success_at"],
+            turn_rewards=data["turn_rewards"],
+            tools=list(found.tools),
+            by=by,
+        )
 
 
 class McpForm(ConnectionForm):
@@ -215,9 +232,35 @@ class McpForm(ConnectionForm):
         return connect_mcp(**self.common(), tools=list(found.tools), verifier=self.cleaned_data["verifier"], by=by)
 
 
-CONNECTIONS: dict[str, type[RemoteForm] | type[McpForm]] = {
+class OpenEnvForm(ConnectionForm):
+    verifier = forms.ModelChoiceField(
+        None, required=False, empty_label="The sum of its rewards", help_text="In place of the server's rewards"
+    )
+    success_at = forms.FloatField(initial=1.0, label="Min reward for success")
+    ADDRESS = "Of an OpenEnv server: https://host"
+    field_order = ("slug", "url", "api_key_env", "verifier")
+
+    def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
+        super().__init__(project, *args, **kwargs)
+        self.fields["verifier"].queryset = scorers(project)
+
+    def save(self, *, found: Found, by: Any) -> Environment:
+        """With the tools that were found. Raises RefusedAddress, SpecError."""
+        data = self.cleaned_data
+        return connect_openenv(
+            **self.common(),
+            tools=list(found.tools),
+            by_mcp=found.by_mcp,
+            verifier=data["verifier"],
+            success_at=data["success_at"],
+            by=by,
+        )
+
+
+CONNECTIONS: dict[str, type[RemoteForm] | type[McpForm] | type[OpenEnvForm]] = {
     EnvironmentKind.REMOTE.value: RemoteForm,
     EnvironmentKind.MCP.value: McpForm,
+    EnvironmentKind.OPENENV.value: OpenEnvForm,
 }
 
 

@@ -43,6 +43,7 @@ class EnvironmentKind(models.TextChoices):
     REPLAY = "replay", "Replay of recorded tools"
     REMOTE = "remote", "Remote"
     MCP = "mcp", "MCP tool server"
+    OPENENV = "openenv", "OpenEnv server"
     PACKAGE = "package", "Package"
 
 

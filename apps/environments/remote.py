@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx2
@@ -13,8 +13,10 @@ from django.conf import settings
 
 from apps.core import outgoing_keys
 from apps.environments.models import Environment, EnvironmentKind
+from workers.lib.environments.gym_tools import described_tools
 from workers.lib.keys import RefusedKey, bearer
 from workers.lib.mcp import McpClient, McpError
+from workers.lib.openenv import OpenEnvError, http_client, tools_of
 from workers.lib.outgoing import Bounds, RefusedAddress, check_url, client
 
 TIMEOUT_S = 10.0
@@ -26,12 +28,13 @@ QUESTION = {"verify_responses": []}
 
 @dataclass(frozen=True)
 class Found:
-    """`ok`, and a sentence for a person either way; `field` is what it is about. `tools` are an MCP server's."""
+    """`ok`, and a sentence for a person either way; `field` is what it is about. `tools` are those that the server names."""
 
     ok: bool
     sentence: str
     field: str = "url"
     tools: tuple[dict, ...] = ()
+    by_mcp: bool = False  # of an OpenEnv server: whether the tools are its own
 
 
 def test(
@@ -47,10 +50,17 @@ def test(
         if kind == EnvironmentKind.MCP:
             config = {"url": str(base), "api_key_env": api_key_env, "timeout_s": TIMEOUT_S}
             return _listed(asyncio.run(_tools(config, allow_private)))
+        if kind == EnvironmentKind.OPENENV:
+            return asyncio.run(
+                _openenv({"url": str(base), "api_key_env": api_key_env, "timeout_s": TIMEOUT_S}, allow_private)
+            )
         bounds = Bounds(MAX_BYTES, TIMEOUT_S)
         with client(allow_private=allow_private, bounds=bounds, headers=bearer(key), timeout=TIMEOUT_S) as asked:
             response = asked.post(f"{str(base).rstrip('/')}/aggregate_metrics", json=QUESTION)
-            return _read(response.status_code, response.content, bool(key))
+            found = _read(response.status_code, response.content, bool(key))
+            return replace(found, **_with_tools(asked, str(base).rstrip("/"), found.sentence)) if found.ok else found
+    except OpenEnvError as error:
+        return Found(False, f"This is not a usable OpenEnv server: {error}.")
     except RefusedKey as error:
         return Found(False, str(error), "api_key_env")
     except RefusedAddress as error:
@@ -105,11 +115,33 @@ async def _tools(config: dict, allow_private: bool) -> list[dict]:
         await server.end()
 
 
+async def _openenv(config: dict, allow_private: bool) -> Found:
+    async with http_client(config, allow_private=allow_private) as http:
+        tools, by_mcp = await tools_of(http)
+    if not tools:
+        return Found(False, "An OpenEnv server answers there, but it has no tools.")
+    return Found(True, f"An OpenEnv server answers there. {_names(tools)}", tools=tuple(tools), by_mcp=by_mcp)
+
+
+def _with_tools(asked: httpx2.Client, base: str, sentence: str) -> dict[str, Any]:
+    """The tools that a resources server names, by itself (as Flywheel does) or by its routes; tasks then need not name them."""
+    try:
+        about = [_json(asked.get(f"{base}{path}").content) for path in ("/", "/openapi.json")]
+    except (httpx2.HTTPError, TimeoutError):
+        return {}
+    tools = described_tools(*about)
+    return {"tools": tuple(tools), "sentence": f"{sentence} {_names(tools)}"} if tools else {}
+
+
+def _names(tools: list[dict]) -> str:
+    names = ", ".join(tool["function"]["name"] for tool in tools[:SHOWN]) + (", …" if len(tools) > SHOWN else "")
+    return f"Tools ({len(tools)}): {names}"
+
+
 def _listed(tools: list[dict]) -> Found:
     if not tools:
         return Found(False, "An MCP server answers there, but it has no tools.")
-    names = ", ".join(tool["function"]["name"] for tool in tools[:SHOWN]) + (", …" if len(tools) > SHOWN else "")
-    return Found(True, f"An MCP server answers there. Tools ({len(tools)}): {names}", tools=tuple(tools))
+    return Found(True, f"An MCP server answers there. {_names(tools)}", tools=tuple(tools))
 
 
 def _read(status: int, body: bytes, with_key: bool) -> Found:

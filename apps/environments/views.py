@@ -7,6 +7,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
@@ -17,10 +18,9 @@ from apps.environments.actions import save_verifier
 from apps.environments.clients import load_for
 from apps.environments.forms import (
     CONNECTIONS,
+    ConnectionForm,
     EnvironmentForm,
     GraderForm,
-    McpForm,
-    RemoteForm,
     builtins,
     connection_of,
     initial_of,
@@ -48,8 +48,10 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     against = request.GET.get("against", "")
     other = next((row for row in versions if str(row.version) == against), None)
     other = other or next((row for row in versions if row.version < environment.version), None)
+    form = "connect" if environment.is_remote else "new"
     context = {
         "environment": environment,
+        "new_version": reverse(f"environments:{form}", args=[project.slug], query={"from": environment.pk}),
         "versions": versions,
         "other": other,
         "changes": list(changes(other, environment)) if other else [],
@@ -107,7 +109,7 @@ def connect(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "environments/connect.html", context)
 
 
-def connected_by(form: RemoteForm | McpForm, found: remote.Found, *, by: Any) -> Environment | None:
+def connected_by(form: ConnectionForm, found: remote.Found, *, by: Any) -> Environment | None:
     """None where the server is not what it should be; the form says why then."""
     if not found.ok:
         form.add_error(found.field, found.sentence)

@@ -50,7 +50,7 @@ class Harness(Struct, kw_only=True):
     max_tokens: Count = 0
 
 
-REMOTE = ("remote", "mcp")  # kinds of environments whose tools another server runs
+REMOTE = ("remote", "mcp", "openenv")  # kinds of environments whose tools another server runs
 
 
 class Environment(Struct, kw_only=True):

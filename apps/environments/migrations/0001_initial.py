@@ -95,6 +95,7 @@ class Migration(migrations.Migration):
                             ("replay", "Replay of recorded tools"),
                             ("remote", "Remote"),
                             ("mcp", "MCP tool server"),
+                            ("openenv", "OpenEnv server"),
                             ("package", "Package"),
                         ],
                         default="builtin",

@@ -24,7 +24,7 @@ from apps.reviews.lock import ReviewError
 from apps.reviews.models import ProbeRun
 from apps.reviews.waivers import waive
 
-ELSEWHERE = (EnvironmentKind.REMOTE, EnvironmentKind.MCP)
+ELSEWHERE = (EnvironmentKind.REMOTE, EnvironmentKind.MCP, EnvironmentKind.OPENENV)
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

@@ -27,6 +27,7 @@ KINDS = {
     "replay": "workers.lib.environments.replay:Replay",
     "remote": "workers.lib.environments.remote:Remote",
     "mcp": "workers.lib.environments.mcp:Mcp",
+    "openenv": "workers.lib.environments.openenv:OpenEnv",
     "package": "workers.lib.environments.packages:Package",
 }
 
