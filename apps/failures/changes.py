@@ -55,8 +55,8 @@ class Change:
 
     @property
     def difference_text(self) -> str:
-        """In points of a hundred."""
-        return "" if self.difference is None else f"{100 * self.difference:+.1f} pts"
+        """In percentage points."""
+        return "" if self.difference is None else f"{100 * self.difference:+.1f} pp"
 
     @property
     def interval_text(self) -> str:

@@ -108,7 +108,7 @@ def test_the_charts_have_the_marks_and_the_table(project: Project) -> None:
     assert len(figure["layout"]["shapes"]) == 2
     assert [note["text"] for note in figure["layout"]["annotations"]] == ["2, n"]  # two days apart in a week
     assert 'id="changes" hx-swap-oob="true"' in page.content.decode()
-    assert b"-41.7 pts" in page.content and b"New versions and models" in page.content
+    assert b"-41.7 pp" in page.content and b"New versions and models" in page.content
 
 
 def test_without_a_change_there_is_no_table(db: None) -> None:

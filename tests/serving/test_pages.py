@@ -53,7 +53,7 @@ def test_the_page_says_what_answers_and_how_to_ask(project: Project) -> None:
 def test_a_candidate_is_shown_beside_what_the_channel_runs(project: Project) -> None:
     trial = make_trial(project)
     shown = page(project)
-    assert str(trial.version) in shown and "canary 25" in shown and str(trial.baseline) in shown
+    assert str(trial.version) in shown and "canary 25%" in shown and str(trial.baseline) in shown
     (channel,) = Client().get("/api/v1/endpoint/", **key_headers(project)).json()["channels"]
     found = channel["candidate"]
     assert (channel["model"], found["model"], found["kind"], found["share"]) == (str(trial.baseline), str(trial.version), "canary", 0.25)  # fmt: skip

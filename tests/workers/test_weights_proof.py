@@ -50,6 +50,11 @@ def test_what_a_server_proves(found: Measured, reference: Reference | None, leve
     assert level != "weights" or result.move is None or result.move == pytest.approx(1.0, abs=0.05)
 
 
+def test_a_distance_is_said_as_people_read_it() -> None:
+    assert "weights, to within 0.0001 on average" in judged(measured(shifted(OURS, 7e-6), shifted(BASE, 7e-6))).sentence
+    assert "weights, ±0.02 on average" in judged(measured(shifted(OURS, 0.02), shifted(BASE, 0.02))).sentence
+
+
 @pytest.mark.parametrize(
     ("found", "reference", "said"),
     [

@@ -245,14 +245,17 @@ def judge(
             f"{SAME_MODEL:g} is the most that arithmetic explains."
         )
     whose = "computed from its weights" if reference.computed else "recorded when it was first served"
-    said = (
-        f"The log-probabilities of a fixed text of {len(measured.ids)} tokens are those {whose}, ±{gap:.2g} on average"
-    )
+    said = f"The log-probabilities of a fixed text of {len(measured.ids)} tokens are those {whose}, {_within(gap)} on average"
     if move is not None:
         said += f"; {move:.0%} of the adapter's move from its base"
     return Finding(
         "weights" if reference.computed else "same as first served", f"{said}.{doubt}", measured.canary, gap, move
     )
+
+
+def _within(gap: float) -> str:
+    """A distance in nats, as people read it."""
+    return f"±{gap:.2g}" if gap >= 1e-4 else "to within 0.0001"
 
 
 def _require_numbers(measured: Measured) -> None:
