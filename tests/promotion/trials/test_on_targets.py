@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from apps.core import jobs, runner
 from apps.core.managed import objects
 from apps.core.models import Project
 from apps.promotion import actions as promotions
@@ -211,3 +212,34 @@ def test_a_freeze_refuses_what_has_not_begun_and_keeps_what_runs(scene: Scene) -
     assert run(scene.channel.deployments.active().get()).state == "succeeded" and peer.adapters
     trial.refresh_from_db()
     assert trial.state == "running"
+
+
+@pytest.mark.parametrize("then", ["followed", "stopped", "too often"])
+def test_a_worker_that_dies_while_it_loads_the_candidate(scene: Scene, monkeypatch: Any, then: str) -> None:
+    peer = scene.target()
+    trial = begun(scene)
+
+    def killed(self: deploying.Run) -> Any:
+        raise KeyboardInterrupt
+        yield
+
+    again = True
+    for _ in range(1 if then != "too often" else 3):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(deploying.Run, "_await_fingerprint", killed)
+            runner.run(trial.deployment)
+        trial.deployment.refresh_from_db()
+        if then != "stopped":
+            again = jobs.retry_or_fail(trial.deployment, "The worker died.")
+            trial.deployment.refresh_from_db()
+    assert peer.adapters, "it died after the load"
+    if then == "followed":
+        assert again and run(trial.deployment).state == "succeeded" and len(peer.loads) == 1
+    elif then == "stopped":
+        actions.stop(trial=trial, by=scene.by, reason="enough")
+        trial.deployment.refresh_from_db()
+        assert trial.deployment.state == "cancelled"
+    trial.refresh_from_db()
+    assert trial.state == {"followed": "running", "stopped": "stopped", "too often": "failed"}[then]
+    unloading.unload_leaving()
+    assert bool(peer.adapters) == (then == "followed") and scene.live == scene.base

@@ -130,6 +130,8 @@ def test_a_freeze_refuses_a_beginning_and_no_stop(channel: Channel, report: Gate
     actions.stop(trial=trial, by=by, reason="no")
     with pytest.raises(PromotionError, match="frozen"):
         begun(channel, report)
+    with pytest.raises(PromotionError, match="frozen"):  # it needs no report, which would be refused itself
+        begun(channel, None, kind="shadow", plan=None, version=trial.version)
 
 
 # What it decides
