@@ -154,7 +154,8 @@ def _shares(project: Project, column: str, side: Side) -> dict[str, float]:
 
 
 def rate_figures(project: Project, since: datetime | None) -> tuple[list[tuple[str, dict]], list[Promotion]]:
-    """The charts of the failure rate by time, version and model, marked by the promotions, and those."""
+    """The charts of the failure rate by time, version and model, marked by the promotions, those of failures by mode, version and
+    cluster over time, and the promotions."""
     known = rates.kinds(project, since)
     moves = promotions(project, since)
     found = []
@@ -163,4 +164,5 @@ def rate_figures(project: Project, since: datetime | None) -> tuple[list[tuple[s
             found.append((id, mark(figure, moves, project)))
         elif id in ("rate-by-version", "rate-by-model"):
             found.append((id, figure))
+    found += rates.figures_over_time(project, since) if found else []
     return found, moves

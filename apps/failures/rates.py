@@ -13,7 +13,7 @@ from django.db.models import Count, DateTimeField, F, Func, Min, Q, QuerySet, Su
 from django.db.models.functions import Trunc
 from django.utils import timezone
 
-from apps.core.charts import BAD, intervals, lines
+from apps.core.charts import BAD, bars, intervals, lines
 from apps.core.intervals import wilson
 from apps.core.models import Project
 from apps.failures.models import DailyRuns, Failure, FailureMode, FailureQuerySet, FailureState
@@ -23,6 +23,8 @@ from apps.trajectories.rollups import rollup_unit
 
 SINCE = {"7d": 7, "30d": 30, "90d": 90, "all": 0}
 VERSIONS, MODES = 12, 12
+SHOWN_OVER_TIME = 6
+COLUMNS = {"mode": "mode_id", "version": "agent_version", "cluster": "cluster_id"}
 BAND = "rgba(198, 66, 58, 0.18)"
 
 
@@ -168,6 +170,36 @@ def by_time(project: Project, since: datetime | None) -> tuple[str, list[tuple[d
     failed = dict(failures(project, since).annotate(at=at).values_list("at").annotate(n=Count("*")))
     totals = _hourly(project, since) if unit == "hour" else _by(unit, project, since)
     return unit, [(at, Rate(at.isoformat(), failed.get(at, 0), n)) for at, n in totals]
+
+
+def over_time(project: Project, since: datetime | None, by: str) -> tuple[str, dict[str, dict[datetime, int]]]:
+    """(unit, {name: {when: failures}}) of the `SHOWN_OVER_TIME` modes, versions or clusters with most failures."""
+    rows, names = failures(project, since), None
+    if by == "cluster":  # by the index of clusters: only those that are shown
+        largest = project.failure_clusters.filter(gone=False).order_by("-size")[:SHOWN_OVER_TIME]
+        names = dict(largest.values_list("pk", "name"))
+        rows = rows.filter(cluster__in=names)
+    elif by == "mode":
+        names = dict(project.failure_modes.values_list("pk", "name"))
+    unit = rollup_unit(*span(project, since))
+    at = Trunc(StartOfRun(F("trajectory_id")), unit, tzinfo=UTC)
+    counts: dict[str, dict[datetime, int]] = {}
+    for key, when, n in rows.annotate(at=at).values_list(COLUMNS[by], "at").annotate(n=Count("*")):
+        series = counts.setdefault(short(str((names or {}).get(key, key) or "(no version)")), {})
+        series[when] = series.get(when, 0) + n
+    most = sorted(counts, key=lambda name: (-sum(counts[name].values()), name))[:SHOWN_OVER_TIME]
+    return unit, {name: dict(sorted(counts[name].items())) for name in most}
+
+
+def figures_over_time(project: Project, since: datetime | None) -> Iterator[tuple[str, dict]]:
+    """Failures per day by mode, version and cluster: stacked, those with most failures. None where only one day has any."""
+    for by, title in (("mode", "mode"), ("version", "agent version"), ("cluster", "cluster")):
+        unit, counts = over_time(project, since, by)
+        days = sorted({when for series in counts.values() for when in series})
+        if len(days) > 1:
+            at = [when.isoformat() for when in days]
+            series = {name: (at, [found.get(when, 0) for when in days]) for name, found in counts.items()}
+            yield f"failures-by-{by}", bars(series, f"Failures per {unit} by {title}", stacked=True, x="", unit=unit)
 
 
 def span(project: Project, since: datetime | None) -> tuple[datetime | None, datetime | None]:
