@@ -187,6 +187,7 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
             "trajectories:revision": (trajectory.pk, trajectory.revisions.first().pk),
             "trajectories:delete_view": save_view(project=project, name="v", query="", shared=True, by=by).pk,
             **dict.fromkeys(("trajectories:import_detail", "trajectories:import_status"), upload.pk),
+            "trajectories:import_mapping_delete": project.import_mappings.create(name="m", mapping={}).pk,
             **dict.fromkeys(("trajectories:import_retry", "trajectories:import_cancel"), upload.pk),
             **{f"trajectories:trace_{name}": trace_set_aside(project, name) for name in ("retry", "discard")},
             **{

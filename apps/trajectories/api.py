@@ -53,6 +53,7 @@ FILTERS = (
     "trained",
     "user",
     "mode",
+    "import",
     "since",
     "q",
     *(f"{name}_{side}" for name in ("cost", "latency", "tokens", "messages", "reward") for side in ("min", "max")),

@@ -2,7 +2,7 @@ from django.urls import path, register_converter
 from django.urls.converters import StringConverter
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from apps.trajectories import api, metrics_api
+from apps.trajectories import api, imports_api, metrics_api
 
 
 class AnyText(StringConverter):
@@ -17,6 +17,10 @@ urlpatterns = [
     path("v1/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema"), name="docs"),
     path("v1/metrics/", metrics_api.metrics, name="metrics"),
+    path("v1/imports/", imports_api.imports, name="imports"),
+    path("v1/imports/<uuid:pk>/", imports_api.one_import, name="import"),
+    path("v1/import-mappings/", imports_api.mappings, name="import_mappings"),
+    path("v1/import-mappings/<str:name>/", imports_api.mapping, name="import_mapping"),
     path("v1/trajectories/", api.collection, name="trajectories"),
     path("v1/trajectories/batch/", api.batch, name="batch"),
     path("v1/trajectories/<anything:external_id>/feedback/", api.feedback, name="feedback"),

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from apps.trajectories import decoding, schema
 from apps.trajectories.ids import floor_of
-from apps.trajectories.models import SearchText, TrajectoryKey
+from apps.trajectories.models import SearchText, TrajectoryKey, UploadedTrajectory
 
 WORDS = re.compile(r"\w+(?: +\w+)*")
 
@@ -78,6 +78,7 @@ LABELS = {
     "messages": "Messages",
     "reward": "Reward",
     "trained": "Learned by",
+    "import": "Import",
 }
 EXPOSED = {"q", "outcome", "mode", "agent_version", "model", "tool", "since"}  # seen without “More filters”
 SIGNS = {"min": "≥", "max": "≤"}
@@ -116,9 +117,19 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
     for name, narrow in LINKED.items():
         if value := _text(given.get(name)):
             rows = narrow(rows, value)
+    if value := _text(given.get("import")):
+        rows = rows.filter(of_import(value))
     if value := _text(given.get("q")):
         rows = rows.filter(matching(value, within))
     return rows
+
+
+def of_import(upload: str) -> Q:
+    """The trajectories that the file of an import had; none where the text is no import's id."""
+    try:
+        return Q(pk__in=UploadedTrajectory.objects.filter(upload_id=UUID(upload)).values("trajectory_id"))
+    except ValueError:
+        return Q(pk__in=[])
 
 
 def _with_terms(rows: QuerySet, terms: list[str]) -> QuerySet:

@@ -441,8 +441,26 @@ class RedactionRule(models.Model):
         return self.name
 
 
+class ImportMapping(models.Model):
+    """A mapping (`importers.mapping.Mapping` as JSON) that a project keeps under a name, for files like the one it was made for."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="import_mappings")
+    name = models.CharField(max_length=80)
+    mapping = models.JSONField()
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ("name",)
+        constraints = [models.UniqueConstraint(fields=["project", "name"], name="one_import_mapping_per_name")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Upload(Job):
-    """A file of trajectories that a person imports. `cursor`, and `result` in the end, are a `batches.Summary`."""
+    """A file of trajectories that a person imports. `cursor`, and `result` in the end, are a `batches.Summary`; `spec` has
+    the mapping of a mapped file."""
 
     format = models.CharField(max_length=20)
     path = models.CharField(max_length=500)
@@ -451,6 +469,17 @@ class Upload(Job):
     @property
     def summary(self) -> dict[str, Any]:
         return self.result or self.cursor
+
+
+class UploadedTrajectory(models.Model):
+    """That a file had this trajectory, whether it was new or known: what “the trajectories of this import” are."""
+
+    pk = models.CompositePrimaryKey("upload_id", "trajectory_id")
+    upload = models.ForeignKey(Upload, models.CASCADE, related_name="trajectories", db_index=False)
+    trajectory_id = models.UUIDField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.trajectory_id} of {self.upload_id}"
 
 
 class SavedView(models.Model):

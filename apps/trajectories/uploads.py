@@ -18,15 +18,19 @@ from apps.core.kinds import Progress
 from apps.core.models import JobState, Project
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.decoding import RowError
-from apps.trajectories.importers import ImportError_, read
+from apps.trajectories.importers import MAPPED, ImportError_, OpenFile, read
 from apps.trajectories.importers.batches import MAX_ERRORS, Stored, Summary, batches
-from apps.trajectories.models import Upload
+from apps.trajectories.importers.choices import columns_of, objects, values_of
+from apps.trajectories.importers.guess import guess_as
+from apps.trajectories.importers.mapping import BY_LAYOUT, Mapping, as_json, load
+from apps.trajectories.models import TrajectoryKey, Upload, UploadedTrajectory
 from apps.trajectories.schema import parse_row, plain
 
 MAX_UNPACKED = 1024 * 1024 * 1024
 PREVIEW_BYTES = 16 * 1024 * 1024
 PREVIEW_ROWS = 3
 KEPT_S = 2 * 24 * 3600
+MAX_COLUMNS = 200  # of those without a field that are listed
 
 
 def folder() -> Path:
@@ -48,50 +52,97 @@ def keep(chunks: Iterable[bytes]) -> Path:
     return path
 
 
-def preview(path: Path, name: str, format: str) -> dict[str, Any]:
+def preview(path: Path, name: str, format: str, mapping: Mapping | None = None) -> dict[str, Any]:
     """What the first `PREVIEW_BYTES` of a file hold. Raises ImportError_.
 
     {format, unit, rows: the first good ones, good, bad, errors, warnings: of rows that are stored all the same, warned:
-    how many in all, whole: was that all, total: rows, 0 where not whole}
+    how many in all, whole: was that all, total: rows, 0 where not whole}; of a mapped file also {mapping, guessed, problem:
+    why it gives no rows, columns, unread: {field: {count, example, position}}, unmapped: {column: in how many}, kept: whether they are kept}
     """
-    rows: list[dict] = []
-    errors: list[dict] = []
-    warnings: list[dict] = []
-    good, bad, last, warned = 0, 0, 0, 0
+    found = Preview()
     with path.open("rb") as file:
-        reading = read(file, name, format, PREVIEW_BYTES, stop=True)
+        reading = read(file, name, format, PREVIEW_BYTES, stop=True, mapping=mapping)
         for position, raw in reading.rows:
-            try:
-                if isinstance(raw, RowError):
-                    raise raw
-                parsed = parse_row(raw)
-                good += 1
-                rows += [plain(parsed.row)] if len(rows) < PREVIEW_ROWS else []
-                warned += len(parsed.warnings)
-                room = MAX_ERRORS - len(warnings)
-                warnings += [{"position": position} | warning for warning in parsed.warnings[:room]]
-            except RowError as error:
-                bad += 1
-                last = max(last, position)
-                errors.append({"position": position, "path": error.path, "error": error.problem})
-        if reading.source.stopped and errors and errors[-1]["position"] == last and "not JSON" in errors[-1]["error"]:
-            errors.pop()  # cut off by us
-            bad -= 1
-    whole = not reading.source.stopped
-    shown = [*reading.source.mended, *warnings][:MAX_ERRORS]
+            found.add(position, raw)
+    return found.as_dict(reading) | (mapped(reading) if reading.mapping else {})
+
+
+def guess_layout(path: Path, name: str, layout: str) -> Mapping | None:
+    """A guess for a layout that a person chose; None for one that is none. Raises ImportError_."""
+    if layout not in BY_LAYOUT:
+        return None
+    with path.open("rb") as file:
+        reading = read(file, name, MAPPED, PREVIEW_BYTES, stop=True)
+    found = reading.mapping or Mapping()
+    guessed = guess_as(objects(reading.head, found), layout)
+    guessed.records = found.records
+    return guessed
+
+
+class Preview:
+    """What became of the rows that were looked at."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict] = []
+        self.errors: list[dict] = []
+        self.warnings: list[dict] = []
+        self.good = self.bad = self.last = self.warned = 0
+
+    def add(self, position: int, raw: Any) -> None:
+        try:
+            if isinstance(raw, RowError):
+                raise raw
+            parsed = parse_row(raw)
+        except RowError as error:
+            self.bad += 1
+            self.last = max(self.last, position)
+            self.errors.append({"position": position, "path": error.path, "error": error.problem})
+            return
+        self.good += 1
+        self.rows += [plain(parsed.row)] if len(self.rows) < PREVIEW_ROWS else []
+        self.warned += len(parsed.warnings)
+        room = MAX_ERRORS - len(self.warnings)
+        self.warnings += [{"position": position} | warning for warning in parsed.warnings[:room]]
+
+    def as_dict(self, reading: OpenFile) -> dict[str, Any]:
+        source = reading.source
+        last = self.errors[-1] if self.errors else None
+        if source.stopped and last and last["position"] == self.last and "not JSON" in last["error"]:
+            self.errors.pop()  # cut off by us
+            self.bad -= 1
+        shown = [*source.mended, *self.warnings][:MAX_ERRORS]
+        return {
+            "format": reading.format,
+            "unit": reading.unit,
+            "rows": self.rows,
+            "good": self.good,
+            "bad": self.bad,
+            "errors": self.errors[:MAX_ERRORS],
+            "more": max(0, self.bad - MAX_ERRORS),
+            "warnings": shown,
+            "warned": self.warned + source.mendings,
+            "more_warned": self.warned + source.mendings - len(shown),
+            "whole": not source.stopped,
+            "total": 0 if source.stopped else self.good + self.bad,
+        }
+
+
+def mapped(reading: OpenFile) -> dict[str, Any]:
+    """What the editor of a mapping shows."""
+    mapping, report = reading.mapping, reading.report
+    assert mapping is not None
     return {
-        "format": reading.format,
-        "unit": reading.unit,
-        "rows": rows,
-        "good": good,
-        "bad": bad,
-        "errors": errors[:MAX_ERRORS],
-        "more": max(0, bad - MAX_ERRORS),
-        "warnings": shown,
-        "warned": warned + reading.source.mendings,
-        "more_warned": warned + reading.source.mendings - len(shown),
-        "whole": whole,
-        "total": good + bad if whole else 0,
+        "mapping": as_json(mapping) | {"layout": mapping.layout},
+        "guessed": reading.guessed,
+        "problem": reading.problem,
+        "columns": columns_of(reading.head, mapping),
+        "unread": {name: asdict(found) for name, found in report.unread.items()},
+        "unmapped": [
+            {"name": name, "count": count, "example": report.examples.get(name, "")}
+            for name, count in report.unmapped.most_common(MAX_COLUMNS)
+        ],
+        "kept": mapping.keep_rest,
+        "values": values_of(reading.head, mapping),
     }
 
 
@@ -104,6 +155,7 @@ def submit(*, project: Project, by: Any, path: Path, token: dict[str, Any]) -> U
         path=str(path),
         size=path.stat().st_size,
         total=token["total"],
+        spec={"mapping": token["mapping"]} if token.get("mapping") else {},
     )
     return jobs.submit(made, by=by)
 
@@ -119,11 +171,17 @@ def steps(upload: Upload) -> Iterator[Progress]:
     summary = Summary(**upload.cursor)
 
     def store(rows: list[dict]) -> Stored:
-        return ingest(project=upload.project, rows=rows)
+        stored = ingest(project=upload.project, rows=rows)
+        remember(upload, rows)
+        return stored
 
     try:
         with Path(upload.path).open("rb") as file:
-            reading = read(file, upload.name, upload.format, MAX_UNPACKED)
+            given = upload.spec.get("mapping")
+            mapping = load(given) if given else None
+            reading = read(file, upload.name, upload.format, MAX_UNPACKED, mapping=mapping)
+            if reading.problem or reading.guessed:
+                raise ImportError_(reading.problem or "No mapping was chosen for this file.")
             for _ in batches(reading, store, summary, skip=summary.done):
                 yield _progress(summary)
     except FileNotFoundError as error:
@@ -134,6 +192,17 @@ def steps(upload: Upload) -> Iterator[Progress]:
     if summary.rejected and not summary.accepted + summary.duplicates + summary.updated:
         raise ImportError_("Nothing was imported: no row of the file could be stored. Correct the file.")
     return asdict(summary)
+
+
+def remember(upload: Upload, rows: list[dict]) -> None:
+    """That these rows were in the file, also those that were stored before."""
+    names = [name for row in rows if isinstance(name := row.get("id"), str)]
+    keys = TrajectoryKey.objects.filter(project=upload.project_id, external_id__in=names).values_list(
+        "trajectory_id", flat=True
+    )
+    UploadedTrajectory.objects.bulk_create(
+        [UploadedTrajectory(upload=upload, trajectory_id=pk) for pk in keys], ignore_conflicts=True
+    )
 
 
 def _progress(summary: Summary) -> Progress:

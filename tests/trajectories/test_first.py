@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from apps.core.models import Project, Role
 from apps.dashboard.checklist import checklist
@@ -61,7 +62,19 @@ def test_it_says_what_arrived_and_what_is_missing(client: Client, project: Proje
     assert parts["Tool calls"].value == "1, 1 with a result" and parts["Tokens"].value == "120"
     assert "outcome.status" in parts["Outcome"].todo
     make_trajectory(project, agent={}, tools=[], usage={}, latency_ms=None)
-    assert {part.name for part in shown(client, project).context["parts"] if part.arrived} == {"Messages"}
+    assert {part.name for part in shown(client, project).context["parts"] if part.arrived} == {"Messages", "Text"}
+
+
+def test_it_says_which_keys_were_used_and_how_content_is_turned_on(client: Client, project: Project) -> None:
+    make_key(project)
+    assert "never used" in " ".join(shown(client, project).content.decode().split())
+    project.api_keys.update(last_used_at=timezone.now())
+    html = shown(client, project).content.decode()
+    assert "last used" in html and "never used" not in html and "Bearer%20" in html
+    project.api_keys.update(scopes=["read"])
+    assert "Keys that may send" not in shown(client, project).content.decode()
+    make_trajectory(project, messages=[{"role": "user", "content": None}], metadata={"content_captured": False})
+    assert "TRACELOOP_TRACE_CONTENT" in shown(client, project).content.decode()
 
 
 def done(project: Project) -> list[str]:

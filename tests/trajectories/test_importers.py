@@ -155,6 +155,55 @@ def swe(**changes: Any) -> dict:
     } | changes
 
 
+def smith(**changes: Any) -> dict:
+    """A model's run in a trace of its own."""
+    asked = {"lc": 1, "type": "constructor", "id": ["langchain", "HumanMessage"], "kwargs": {"content": "Hi"}}
+    return {
+        "id": "r1",
+        "trace_id": "t1",
+        "run_type": "llm",
+        "name": "helpdesk",
+        "inputs": {"messages": [[asked]]},
+        "outputs": {"generations": [[{"text": "Yo"}]]},
+        "prompt_tokens": 3,
+        "completion_tokens": 1,
+    } | changes
+
+
+def atif(**changes: Any) -> dict:
+    call = {"tool_call_id": "c1", "function_name": "close", "arguments": {"id": 5}}
+    steps = [
+        {"step_id": 1, "source": "user", "message": "Close ticket 5."},
+        {
+            "step_id": 2,
+            "source": "agent",
+            "message": "",
+            "tool_calls": [call],
+            "observation": {"results": [{"source_call_id": "c1", "content": "ok"}]},
+            "metrics": {"prompt_tokens": 3, "completion_tokens": 1, "cost_usd": 0.5},
+        },
+        {"step_id": 3, "source": "agent", "message": "Done.", "metrics": {"prompt_tokens": 4}},
+    ]
+    agent = {"name": "helpdesk", "version": "2", "model_name": "m"}
+    return {"schema_version": "ATIF-v1.4", "session_id": "s", "agent": agent, "steps": steps} | changes
+
+
+def otlp(number: int = 1) -> dict:
+    """An export request with one model call."""
+    said = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+    for name, role, words in (("input", "user", "Hi"), ("output", "assistant", "Yo")):
+        said[f"gen_ai.{name}.messages"] = json.dumps([{"role": role, "parts": [{"type": "text", "content": words}]}])
+    attributes = [{"key": key, "value": {"stringValue": value}} for key, value in said.items()]
+    span = {
+        "traceId": f"{number:032x}",
+        "spanId": f"{number:016x}",
+        "name": "chat m",
+        "startTimeUnixNano": "1",
+        "endTimeUnixNano": "2",
+    }
+    return {"resourceSpans": [{"scopeSpans": [{"spans": [span | {"attributes": attributes}]}]}]}
+
+
 SAMPLES = {
     "chat": {"id": "r1", "messages": [USER, SAID], "outcome": {"status": "success"}},
     "tau-bench": tau(),
@@ -163,6 +212,16 @@ SAMPLES = {
     "langfuse": trace(),
     "openai-sft": {"messages": [USER, SAID], "parallel_tool_calls": False},
     "swe-agent": swe(),
+    "langsmith": smith(),
+    "sharegpt": {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]},
+    "history": {
+        "history": [
+            {"name": "user_proxy", "role": "user", "content": "Hi"},
+            {"name": "Coder", "role": "Coder", "content": "Yo"},
+        ]
+    },
+    "atif": atif(),
+    "otlp": otlp(),
 }
 PACKINGS = {
     "lines": lambda record: lines(record, record),
@@ -205,9 +264,8 @@ def test_ids_are_stable_and_follow_the_content(format: str) -> None:
     [
         (b"", "is empty"),
         (b"  \n ", "is empty"),
-        (b"task_id,reward\n1,0", "is not JSON"),
-        (b'{"a": 1}', "no known format"),
-        (b"[1, 2]", "no known format"),
+        (b"task_id", "is not JSON"),
+        (b"[1, 2]", "no record with fields"),
         (gzip.compress(b'{"messages": []}' * 1000, mtime=0)[:-20], "cannot be read"),
         (b"\x1f\x8bnonsense", "cannot be read"),
     ],
@@ -655,3 +713,108 @@ def test_any_json_gives_rows_or_row_errors(format: str, data: st.DataObject) -> 
 def test_any_bytes_give_rows_or_declared_errors(data: bytes, prefix: bytes) -> None:
     for format in ("auto", *FORMATS):
         take_all(prefix + data, format)
+
+
+def test_langsmith_runs_of_a_trace_are_one_trajectory() -> None:
+    root = smith(id="t1", run_type="chain", inputs={"input": "Hi"}, outputs={"output": "Yo"}, feedback_stats={"correctness": {"avg": 0.0}},
+                 start_time="2026-01-01T00:00:00", end_time="2026-01-01T00:00:02", prompt_tokens=3)  # fmt: skip
+    [(_, raw)] = rows_of(lines(smith(parent_run_id="t1"), root))
+    row = parse(raw)
+    assert [(turn.role, turn.content) for turn in row.messages] == [("user", "Hi"), ("assistant", "Yo")]
+    assert (row.id, row.outcome.status, row.latency_ms, row.usage.input_tokens) == ("t1", "failure", 2000, 3)
+
+
+def test_langsmith_without_a_model_call_is_made_of_its_tools() -> None:
+    root = smith(id="t1", run_type="chain", inputs={"input": "Hi"}, outputs=None, error="ValueError: no")
+    tool = smith(
+        id="x",
+        parent_run_id="t1",
+        run_type="tool",
+        name="close",
+        inputs={"input": "{'id': 5}"},
+        outputs={"output": "ok"},
+    )
+    row = parse(rows_of(lines(root, tool))[0][1])
+    assert shape(row)[1:] == [("assistant", None, ["close"]), ("tool", "ok", [])] and row.outcome.status == "failure"
+    assert row.messages[1].tool_calls[0].function.arguments == {"id": 5}
+
+
+def test_sharegpt_calls_are_answered_by_observations() -> None:
+    said = [
+        ("human", "Hi"),
+        ("function_call", '{"name": "close", "arguments": {"id": 5}}'),
+        ("observation", "ok"),
+        ("gpt", "Done."),
+    ]
+    row = row_of({"conversations": [{"from": who, "value": what} for who, what in said], "system": "Be brief."})
+    assert shape(row) == [
+        ("system", "Be brief.", []), ("user", "Hi", []), ("assistant", None, ["close"]), ("tool", "ok", []), ("assistant", "Done.", []),
+    ]  # fmt: skip
+    assert row.messages[3].tool_call_id == row.messages[2].tool_calls[0].id
+
+
+def test_a_history_keeps_the_names_of_its_agents() -> None:
+    talk = [
+        {"role": "human", "content": "Do it."},
+        {"role": "Orchestrator (thought)", "content": "Hm."},
+        {"role": "assistant", "name": "Coder", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_responses": [{"tool_call_id": "c1", "role": "tool", "content": "ok"}]},
+    ]
+    row = row_of({"history": talk, "is_correct": False, "question": "Do it."})
+    assert [(turn.role, turn.name) for turn in row.messages] == [
+        ("user", None), ("assistant", "Orchestrator (thought)"), ("assistant", "Coder"), ("tool", None),
+    ]  # fmt: skip
+    assert row.outcome.status == "failure" and row.metadata["extra"]["question"] == "Do it."
+    [(_, whole)] = rows_of(json.dumps([USER, CALLS, REPLY, SAID]).encode())
+    assert [turn["role"] for turn in whole["messages"]] == ["user", "assistant", "tool", "assistant"], (
+        "one file, one run"
+    )
+
+
+def test_autogens_events_are_calls_and_replies() -> None:
+    talk = [
+        {"source": "user", "type": "TextMessage", "content": "Hi"},
+        {
+            "source": "helper",
+            "type": "ToolCallRequestEvent",
+            "content": [{"id": "c1", "name": "close", "arguments": "{}"}],
+        },
+        {
+            "source": "helper",
+            "type": "ToolCallExecutionEvent",
+            "content": [{"call_id": "c1", "content": "ok", "is_error": False}],
+        },
+        {"source": "helper", "type": "TextMessage", "content": "Done."},
+    ]
+    row = row_of({"history": talk})
+    assert shape(row) == [
+        ("user", "Hi", []),
+        ("assistant", None, ["close"]),
+        ("tool", "ok", []),
+        ("assistant", "Done.", []),
+    ]
+    assert row.messages[3].name == "helper"
+
+
+def test_atif_steps_are_turns() -> None:
+    row = row_of(atif())
+    assert shape(row) == [
+        ("user", "Close ticket 5.", []), ("assistant", None, ["close"]), ("tool", "ok", []), ("assistant", "Done.", []),
+    ]  # fmt: skip
+    assert (row.usage.input_tokens, row.usage.cost_usd, row.agent.name, row.model) == (7, 0.5, "helpdesk", "m")
+    assert error_of(atif(steps=[{"source": "nobody"}]), "atif").path == "steps[0].source"
+
+
+def test_otlp_files_are_traces_by_line_or_protobuf() -> None:
+    from google.protobuf.json_format import ParseDict
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    assert [row["id"] for _, row in rows_of(lines(otlp(1), otlp(2)))] == [f"{1:032x}", f"{2:032x}"]
+    packed = [ParseDict(given, ExportTraceServiceRequest(), ignore_unknown_fields=True) for given in (otlp(1), otlp(2))]
+    spans = [request.resource_spans[0].scope_spans[0].spans[0] for request in packed]
+    for number, span in enumerate(spans, 1):
+        span.trace_id, span.span_id = bytes.fromhex(f"{number:032x}"), bytes.fromhex(f"{number:016x}")
+    bodies = [request.SerializeToString() for request in packed]
+    assert [row["id"] for _, row in rows_of(bodies[0])] == [f"{1:032x}"]
+    framed = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    assert [row["id"] for _, row in rows_of(framed)] == [f"{1:032x}", f"{2:032x}"]

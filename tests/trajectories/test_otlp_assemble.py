@@ -509,3 +509,15 @@ def test_the_final_answer_is_in_the_transcript_once(name: str) -> None:
         assert all(texts(row)[-1] in ("One.", "Two.") and texts(row).count(texts(row)[-1]) == 1 for row in rows)
     else:
         assert [texts(row) for row in rows] == [expected]
+
+
+def test_a_call_without_an_id_gets_the_one_by_which_it_is_answered() -> None:
+    """As LiteLLM's callback tells them: the answer without an id, the history with it."""
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]}
+    spans = [
+        model(1, 0, [user("Hi")], [call]),
+        model(2, 5, [user("Hi"), wants("c1"), replied("c1", "Two")], [bot("It is two.")], trace=2),
+    ]
+    [run] = assemble(spans, [])
+    assert [message["role"] for message in run.row["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert run.row["messages"][1]["tool_calls"][0]["id"] == run.row["messages"][2]["tool_call_id"] == "c1"

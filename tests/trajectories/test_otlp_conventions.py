@@ -9,7 +9,7 @@ import pytest
 
 from apps.trajectories.otlp.conventions import Reading, read, tools_of
 from apps.trajectories.otlp.messages import messages_of, tool_definitions
-from apps.trajectories.otlp.spans import Event, LogRecord, Span
+from apps.trajectories.otlp.spans import Event, LogRecord, Scope, Span
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"q":1}'}}
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
@@ -376,3 +376,135 @@ def test_tool_definitions_of_any_shape() -> None:
     ):
         assert tool_definitions(given) == expected
     assert tool_definitions([3, {"name": []}, None]) == tool_definitions("text") == []
+
+
+# Frameworks with their own way, after what bench/sdks.py saw
+
+
+def event(name: str, **attributes: str) -> Event:
+    return Event(name, 1, attributes)
+
+
+BEDROCK_CALL = '[{"text": "Look."}, {"toolUse": {"toolUseId": "t1", "name": "look", "input": {"q": 1}}}]'
+
+
+def test_strands_blocks_are_calls_and_replies() -> None:
+    found = reading(
+        {"gen_ai.operation.name": "chat"},
+        [
+            event("gen_ai.user.message", content='[{"text": "Hi"}]'),
+            event("gen_ai.assistant.message", content=BEDROCK_CALL),
+            event("gen_ai.user.message", content='[{"toolResult": {"toolUseId": "t1", "status": "success", "content": [{"text": "Two"}]}}]'),
+            event("gen_ai.choice", finish_reason="end_turn", message='[{"text": "It is two."}]'),
+        ],
+    )  # fmt: skip
+    call = {"type": "function", "function": {"name": "look", "arguments": {"q": 1}}, "id": "t1"}
+    assert found.input == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Look.", "tool_calls": [call]},
+        {"role": "tool", "content": "Two", "tool_call_id": "t1"},
+    ]
+    assert found.output == [{"role": "assistant", "content": "It is two."}]
+
+
+def test_a_strands_tool_says_its_arguments_in_a_tool_message_and_its_result_in_a_choice() -> None:
+    found = reading(
+        {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look", "gen_ai.tool.call.id": "t1"},
+        [
+            event("gen_ai.tool.message", role="tool", content='{"q": 1}', id="t1"),
+            event("gen_ai.choice", message='[{"text": "Two"}]', id="t1"),
+        ],
+    )
+    assert (found.tool_arguments, found.tool_result, found.tool_call_id) == ('{"q": 1}', "Two", "t1")
+    alone = reading(
+        {"gen_ai.operation.name": "execute_tool"}, [event("gen_ai.tool.message", role="tool", content="Two", id="t1")]
+    )
+    assert alone.tool_result == "Two", "elsewhere the tool's message is its result"
+
+
+def in_scope(scope: str, attributes: dict[str, Any], **fields: Any) -> Reading:
+    return reading(attributes, scope=Scope(f"openinference.instrumentation.{scope}"), **fields)
+
+
+def test_smolagents_texts_are_calls_and_observations() -> None:
+    said = [
+        "New task:\nHi",
+        "Calling tools:\n[{'id': 'c1', 'type': 'function', 'function': {'name': 'look', 'arguments': {'q': 1}}}]",
+        "Observation:\nTwo",
+        "Calling tools:\nnot a list",
+    ]
+    attributes: dict[str, Any] = {"openinference.span.kind": "LLM"}
+    for number, words in enumerate(said):
+        attributes |= {
+            f"llm.input_messages.{number}.message.role": "user",
+            f"llm.input_messages.{number}.message.content": words,
+        }
+    found = in_scope("smolagents", attributes).input
+    assert [message["role"] for message in found] == ["user", "assistant", "tool", "user"]
+    assert found[1]["tool_calls"][0]["function"] == {"name": "look", "arguments": {"q": 1}}
+    assert (found[2]["content"], found[2]["tool_call_id"]) == ("Two", "c1")
+    assert [message["role"] for message in in_scope("openai", attributes).input] == ["user"] * 4
+    called = {"args": [], "sanitize_inputs_outputs": True, "kwargs": {"q": 1}}
+    tool = {"openinference.span.kind": "TOOL", "tool.name": "look", "input.value": json.dumps(called)}
+    assert in_scope("smolagents", tool).tool_arguments == {"q": 1}
+
+
+def test_a_react_module_of_dspy_is_an_agent_with_the_whole_run() -> None:
+    steps = {"thought_0": "Hm.", "tool_name_0": "look", "tool_args_0": {"q": 1}, "observation_0": "Two",
+             "thought_1": "Done.", "tool_name_1": "finish", "tool_args_1": {}, "observation_1": "Completed."}  # fmt: skip
+    attributes = {
+        "openinference.span.kind": "CHAIN",
+        "input.value": json.dumps({"input_args": {"question": "Hi"}}),
+        "output.value": json.dumps({"trajectory": steps, "reasoning": "So.", "answer": "It is two."}),
+    }
+    found = in_scope("dspy", attributes, name="ReAct.forward")
+    assert (found.kind, found.complete, found.input) == ("agent", True, [{"role": "user", "content": "Hi"}])
+    assert [(message["role"], message["content"]) for message in found.output] == [
+        ("assistant", "Hm."), ("tool", "Two"), ("assistant", "It is two."),
+    ]  # fmt: skip
+    assert found.output[0]["tool_calls"][0]["function"] == {"name": "look", "arguments": {"q": 1}}
+    assert in_scope("dspy", attributes, name="Predict.forward").kind == "other"
+    tool = {
+        "openinference.span.kind": "TOOL",
+        "tool.name": "look.__call__",
+        "input.value": '{"kwargs": {"q": 1}}',
+        "output.value": '"Two"',
+    }
+    said = in_scope("dspy", tool)
+    assert (said.tool_name, said.tool_arguments, said.tool_result) == ("look", {"q": 1}, "Two")
+
+
+def test_litellms_call_is_in_a_completion_of_its_own() -> None:
+    said = {
+        "gen_ai.operation.name": "chat",
+        "llm.request.type": "completion",
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [], "finish_reason": "tool_calls"}]),
+        "gen_ai.completion.0.function_call.name": "look",
+        "gen_ai.completion.0.function_call.arguments": '{"q":1}',
+    }
+    [answer] = reading(said).output
+    assert answer["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"q":1}'} and answer["content"] is None
+
+
+def test_an_agents_output_messages_are_its_turns_and_a_models_are_choices() -> None:
+    said = {
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "look",
+        "llm.output_messages.1.message.role": "assistant",
+        "llm.output_messages.1.message.content.0": "Two.",
+    }
+    turns = reading(said | {"openinference.span.kind": "AGENT"}).output
+    assert [message["content"] for message in turns] == [None, "Two."]
+    assert len(reading(said | {"openinference.span.kind": "LLM"}).output) == 1
+
+
+def test_a_tools_parameters_may_be_its_arguments_and_its_result_blocks() -> None:
+    tool = {"openinference.span.kind": "TOOL", "tool.name": "look", "input.value": '{"q": 1}'}
+    said = reading(tool | {"tool.parameters": '{"q": 1}', "output.value": '[{"type": "text", "text": "Two"}]'})
+    assert (said.tools, said.tool_result) == ([], "Two")
+    assert reading(tool | {"tool.parameters": '{"q": {"type": "integer"}}'}).tools
+
+
+def test_bedrocks_schema_of_a_tool_is_inside_json() -> None:
+    [tool] = tool_definitions([{"name": "look", "inputSchema": {"json": {"type": "object"}}}])
+    assert tool["function"]["parameters"] == {"type": "object"}

@@ -83,6 +83,8 @@ WORDS: dict[str, str] = {
     # Trajectories
     "trajectory.deleted": "deleted the trajectory {external_id}",
     "trajectory.feedback": "set the outcome of {=a trajectory@} to {outcome}",
+    "trajectories.mapping_saved": "saved the import mapping “{name}”",
+    "trajectories.mapping_deleted": "deleted the import mapping “{name}”",
     "trajectories.deleted": "deleted {n|trajectory|trajectories}",
     "trajectories.tag": "tagged {n|trajectory|trajectories} “{value}”",
     "trajectories.untag": "removed the tag “{value}” from {n|trajectory|trajectories}",

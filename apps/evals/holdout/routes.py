@@ -114,13 +114,13 @@ NOTHING: dict[str, str] = {
     "core": "projects settings keys project archive_project delete_project deletion deletion_again manage object_rename object_archive object_delete rotate_key revoke_key invite revoke_invitation set_member unlock_member remove_member",
     "core_api": "keys key key_rotate project object",
     "otlp": "traces logs metrics langfuse_traces",
-    "api": "schema docs batch metrics",
+    "api": "schema docs batch metrics imports import import_mappings import_mapping",
     "dashboard": "failure_rate performance explore save_chart chart change_chart dashboards create dashboard rename duplicate delete",
     "environments_api": "environments environment packages package verifiers grader_validate",
     "hosted": "grader_validate",
     "protocol": "describe describe_slash aggregate_metrics close_session reverify_mode tool nothing",
     "trajectories": "first first_status live sums count trend bulk_undo bulk_keep arrivals arrival_retry arrival_discard trace_retry trace_discard "
-    "save_view delete_view import import_start import_detail import_status import_retry import_cancel redaction retention "
+    "save_view delete_view import import_preview import_mapping_delete import_start import_detail import_status import_retry import_cancel redaction retention "
     "redaction_switch redaction_add redaction_edit redaction_delete feedback",
     "failures": "charts bulk classify classification_status triage modes mode_add mode_save mode_delete clusters recluster "
     "cluster_rename cluster_move cluster_decide reclassify_start reclassification_status reclassification_apply "

@@ -29,6 +29,7 @@ from apps.trajectories.models import (
     Trajectory,
     TrajectoryKey,
     TrajectoryRevision,
+    UploadedTrajectory,
 )
 from apps.trajectories.redaction import Redactor
 from apps.trajectories.rollups import Counts
@@ -363,6 +364,7 @@ def remove_contents(rows: QuerySet[Trajectory]) -> None:
     pks = list(rows.values_list("pk", flat=True))
     Content.objects.filter(trajectory_id__in=pks).delete()
     SearchText.objects.filter(trajectory_id__in=pks).delete()
+    UploadedTrajectory.objects.filter(trajectory_id__in=pks).delete()
 
 
 def find(project: Project, external_id: str) -> Trajectory | None:

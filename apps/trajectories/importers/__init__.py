@@ -7,7 +7,7 @@ duplicates. Memory: one record (at most 64 MiB) at a time; formats that join rec
 
 from __future__ import annotations
 
-from apps.trajectories.importers.detect import FORMATS, OpenFile, detect, read
+from apps.trajectories.importers.detect import FORMATS, MAPPED, OpenFile, detect, read
 from apps.trajectories.importers.records import ImportError_
 
-__all__ = ["FORMATS", "ImportError_", "OpenFile", "detect", "read"]
+__all__ = ["FORMATS", "MAPPED", "ImportError_", "OpenFile", "detect", "read"]

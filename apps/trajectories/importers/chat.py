@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from apps.trajectories.decoding import RowError
+from apps.trajectories.importers.mapping import FAILED, WORKED, outcome_text
 from apps.trajectories.importers.records import Record
-from apps.trajectories.importers.shapes import Row, chat_messages, chat_tools, digest, each, obj, without_empty
+from apps.trajectories.importers.shapes import Row, chat_messages, chat_tools, digest, each, number, obj, without_empty
 from apps.trajectories.schema import Row as Form
 
 KNOWN = frozenset(Form.__struct_fields__)
+VERDICTS = (
+    "success",
+    "succeeded",
+    "is_success",
+    "successful",
+    "resolved",
+    "is_resolved",
+    "solved",
+    "passed",
+    "correct",
+    "is_correct",
+)
+SCORES = ("reward", "score")
 DEMONSTRATION = {"status": "success", "label": "demonstration", "reason": "A row of a fine-tuning file."}
 
 
@@ -21,6 +36,8 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
 def _chat(record: dict) -> dict:
     row = {name: value for name, value in record.items() if name in KNOWN}
     extra = {name: value for name, value in record.items() if name not in KNOWN}
+    if not isinstance(row.get("outcome"), dict) and (outcome := said_outcome(record, ("outcome",))):
+        row["outcome"] = outcome
     if row.get("id") is None:
         row["id"] = f"chat-{digest(record)}"
     elif isinstance(row["id"], int) and not isinstance(row["id"], bool):
@@ -28,6 +45,18 @@ def _chat(record: dict) -> dict:
     if extra:
         row["metadata"] = {**obj(row.get("metadata")), "extra": extra}
     return row
+
+
+def said_outcome(record: dict, more: tuple[str, ...] = ()) -> dict:
+    """{status, reward} from the fields by which people say whether a run went well: `success: false` is a failure."""
+    found: dict[str, Any] = {}
+    for name in (*more, *VERDICTS):
+        said = outcome_text(record[name]) if isinstance(record.get(name), bool | int | float | str) else ""
+        if said in WORKED or said in FAILED:
+            found["status"] = "success" if said in WORKED else "failure"
+            break
+    reward = next((one for name in SCORES if (one := number(record.get(name))) is not None), None)
+    return found | ({"reward": reward} if reward is not None else {})
 
 
 def sft_rows(records: Iterable[Record], name: str) -> Iterator[Row]:

@@ -58,16 +58,20 @@ class Source:
     """
 
     def __init__(self, file: Readable, name: str, limit: int | None = None, stop: bool = False) -> None:
-        self.name, self.stopped, self._limit, self._stop, self._out = name, False, limit, stop, 0
+        self.name, self.stopped, self.limit, self.may_stop, self._out = name, False, limit, stop, 0
         self.mended: list[dict] = []
         self.mendings = 0
         self._raw: Any = _Counted(file)
         self._file: Any = self._raw
         if self._guard(lambda: self._raw.peek(2)) == b"\x1f\x8b":
             self._file = gzip.GzipFile(fileobj=self._raw, mode="rb")
+        self._utf16: codecs.IncrementalDecoder | None = None
         self._head = b""
         while len(self._head) < SAMPLE and (data := self._next(SAMPLE - len(self._head))):
             self._head += data
+        if self._head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            self._utf16 = codecs.getincrementaldecoder("utf-16")("replace")
+            self._head = self._utf16.decode(self._head).encode("utf-8", "replace")
         self.sample = self._head
 
     @property
@@ -87,18 +91,19 @@ class Source:
         if self._head:
             data, self._head = self._head[:size], self._head[size:]
             return data
-        return self._next(size)
+        data = self._next(size)
+        return self._utf16.decode(data, not data).encode("utf-8", "replace") if self._utf16 else data
 
     def _next(self, size: int) -> bytes:
         if self.stopped:
             return b""
         data = self._guard(lambda: self._file.read(size))
         self._out += len(data)
-        if self._limit is not None and self._out > self._limit:
-            if not self._stop:
-                raise ImportError_(f"{self.name} holds more than {self._limit // 2**20} MiB. Split it.")
+        if self.limit is not None and self._out > self.limit:
+            if not self.may_stop:
+                raise ImportError_(f"{self.name} holds more than {self.limit // 2**20} MiB. Split it.")
             self.stopped = True
-            return data[: self._limit - self._out]
+            return data[: self.limit - self._out]
         return data
 
     def _guard(self, read: Any) -> bytes:
@@ -116,12 +121,12 @@ def records(source: Source) -> tuple[str, Iterator[Record]]:
     if not sample:
         raise ImportError_(f"{source.name} is empty.")
     if sample[:1] == b"[":
-        return "item", _cleaned(_documents(source, array=True), source)
+        return "item", cleaned(_documents(source, array=True), source)
     if sample[:1] != b"{":
         raise ImportError_(f"{source.name} is not JSON or JSON Lines (it begins with {sample[:20]!r}).")
     if _is_lines(sample):
-        return "line", _cleaned(_lines(source), source)
-    return "item", _cleaned(_documents(source, array=False), source)
+        return "line", cleaned(_lines(source), source)
+    return "item", cleaned(_documents(source, array=False), source)
 
 
 def _is_lines(sample: bytes) -> bool:
@@ -136,7 +141,7 @@ def _is_lines(sample: bytes) -> bool:
     return True
 
 
-def _cleaned(found: Iterator[Record], source: Source) -> Iterator[Record]:
+def cleaned(found: Iterator[Record], source: Source) -> Iterator[Record]:
     for position, value in found:
         cleaner = Cleaner()
         try:

@@ -716,5 +716,56 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.CreateModel(
+            name="UploadedTrajectory",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "upload_id", "trajectory_id", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("trajectory_id", models.UUIDField(db_index=True)),
+                (
+                    "upload",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="trajectories",
+                        to="trajectories.upload",
+                    ),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="ImportMapping",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=80)),
+                ("mapping", models.JSONField()),
+                ("updated_at", models.DateTimeField(auto_now=True)),
+                (
+                    "by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="import_mappings", to="core.project"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("name",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "name"), name="one_import_mapping_per_name")
+                ],
+            },
+        ),
         migrations.RunPython(first_partitions, migrations.RunPython.noop),
     ]

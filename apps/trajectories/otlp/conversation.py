@@ -16,18 +16,20 @@ class Conversation:
 
     def __init__(self, group: Group, main: Thread | None) -> None:
         self.index: dict[str, int] = {}
-        self.messages: list[Message] = list(main.messages) if main else []
+        self.messages: list[Message] = _named_calls(main.messages) if main else []
         calls = main.calls if main else []
         answers = {call.message_index: call.span.span_id for call in calls if call.message_index is not None}
-        self._add_outer(group)
+        if self._add_outer(group):
+            answers = {}
         self.captured = bool(self.messages)
         if not self.captured:
             self.messages = [{"role": "user", "content": None}]
         self._add_replies([node for node in group.nodes if node.reading.kind == "tool"], answers)
         self._add_final(group, calls)
 
-    def _add_outer(self, group: Group) -> None:
-        """Takes the agent's account where there is none, or where it begins with ours and knows more."""
+    def _add_outer(self, group: Group) -> bool:
+        """Takes the agent's account where there is none, where it begins with ours and knows more, or where it alone has the
+        calls (a framework that writes them into its prompts). Returns whether the places of model calls are no longer known."""
         body = _body(self.messages)
         for node in _outermost(group, bool(body)):
             reading = node.reading
@@ -35,10 +37,14 @@ class Conversation:
             if not found and not body and reading.kind != "tool":
                 found = _together(*values_of(node.span))
             theirs = _body(found)
+            if reading.complete and _has_calls(theirs) and not _has_calls(body):
+                self.messages = [*self.messages[: len(self.messages) - len(body)], *theirs]
+                return True
             if found and (not body or (len(theirs) > len(body) and _prints(theirs[: len(body)]) == _prints(body))):
                 lead = self.messages[: len(self.messages) - len(body)]
                 self.messages = [*lead, *theirs] if lead else found
-                return
+                return False
+        return False
 
     def _add_final(self, group: Group, calls: list[Call]) -> None:
         """The run's answer stands at the end: what the outer agent answered, else the last model call, where the thread that
@@ -154,6 +160,28 @@ def _outermost(group: Group, known: bool) -> list[Node]:
     agents = [node for node in group.nodes if node.reading.kind == "agent" and not node.in_tool]
     roots = [node for node in group.nodes if node.parent is None and node.reading.kind not in ("agent", "model")]
     return agents if known else agents + roots
+
+
+def _named_calls(messages: list[Message]) -> list[Message]:
+    """A call without an id, as some tell it first (LiteLLM), gets the id by which it is answered. Messages are not changed."""
+    found = list(messages)
+    known = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
+    if None not in known:
+        return found
+    answers = [
+        m["tool_call_id"] for m in messages if m["role"] == "tool" and m.get("tool_call_id", "") not in {*known, ""}
+    ]
+    for place, message in enumerate(messages):
+        if any("id" not in call for call in message.get("tool_calls") or ()):
+            calls = [
+                call if "id" in call or not answers else call | {"id": answers.pop(0)} for call in message["tool_calls"]
+            ]
+            found[place] = message | {"tool_calls": calls}
+    return found
+
+
+def _has_calls(messages: list[Message]) -> bool:
+    return any(message.get("tool_calls") for message in messages)
 
 
 def _body(messages: list[Message]) -> list[Message]:

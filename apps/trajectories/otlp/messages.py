@@ -27,6 +27,15 @@ REPLIES = {
     "server_tool_call_response",
 }  # fmt: skip
 BLOCKS = TEXTS | CALLS | REPLIES
+BEDROCK = {
+    "text",
+    "toolUse",
+    "toolResult",
+    "reasoningContent",
+    "image",
+    "document",
+    "cachePoint",
+}  # blocks named by their only key
 WRAPPERS = (
     "messages", "choices", "generations", "input", "output", "prompt", "question", "query", "answer", "final_output",
     "result", "text", "content",
@@ -79,7 +88,13 @@ def _messages_of_list(items: list, role: str) -> list[Message]:
 
 
 def _is_message(value: dict) -> bool:
-    if isinstance(value.get("message"), dict) or "role" in value or "event.name" in value or "parts" in value:
+    if (
+        isinstance(value.get("message"), dict)
+        or isinstance(value.get("function_call"), dict)
+        or "role" in value
+        or "event.name" in value
+        or "parts" in value
+    ):
         return True
     kind = _kind(value)
     if value.get("lc") == 1 or "tool_calls" in value or kind in ROLES:
@@ -156,10 +171,14 @@ def _parts(message: dict) -> list:
         if found is not None and found != "" and found != []:
             if isinstance(found, str) and found[:1] == "[":
                 decoded = structured(found)
-                if isinstance(decoded, list) and all(isinstance(i, dict) and "type" in i for i in decoded):
+                if isinstance(decoded, list) and all(isinstance(i, dict) and _is_part(i) for i in decoded):
                     return decoded
             return found if isinstance(found, list) else [found]
     return []
+
+
+def _is_part(value: dict) -> bool:
+    return "type" in value or (len(value) == 1 and not value.keys().isdisjoint(BEDROCK))
 
 
 def _listed(value: Any) -> list:
@@ -185,9 +204,14 @@ class _Turn:
         kind = _kind(part)
         if kind in TEXTS or (not kind and ("text" in part or "content" in part)):
             self.blocks.append({"type": "text", "text": text(_words_of(part))})
-        elif kind in CALLS or "functionCall" in part or (not kind and "function_call" in part):
+        elif (
+            kind in CALLS
+            or "functionCall" in part
+            or isinstance(part.get("toolUse"), dict)
+            or (not kind and "function_call" in part)
+        ):
             self.calls += [call for call in (tool_call(part),) if call]
-        elif kind in REPLIES or "functionResponse" in part:
+        elif kind in REPLIES or "functionResponse" in part or isinstance(part.get("toolResult"), dict):
             self.replies.append(tool_reply(part))
         elif kind in REASONING_PARTS:
             if said := text(_words_of(part)):
@@ -228,7 +252,7 @@ def tool_call(raw: Any) -> dict | None:
     """A call of any shape as OpenAI's; arguments stay a string or an object. None if it names no tool."""
     if not isinstance(raw, dict):
         return None
-    for name in ("tool_call", "functionCall"):
+    for name in ("tool_call", "functionCall", "toolUse"):
         if isinstance(raw.get(name), dict):
             raw = raw[name]
     function = raw.get("function")
@@ -238,7 +262,9 @@ def tool_call(raw: Any) -> dict | None:
         return None
     call: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": _arguments(body)}}
     # a Responses item has both: `id` names the item, `call_id` the call
-    found = raw.get("call_id") or raw.get("id") or raw.get("toolCallId") or raw.get("tool_call_id")
+    found = (
+        raw.get("call_id") or raw.get("id") or raw.get("toolCallId") or raw.get("tool_call_id") or raw.get("toolUseId")
+    )
     if identity := label(found):
         call["id"] = identity
     return call
@@ -252,10 +278,14 @@ def _arguments(body: dict) -> str | dict:
     return "{}"
 
 
+CALL_IDS = ("call_id", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "id")
+
+
 def tool_reply(part: dict) -> Message:
-    if isinstance(part.get("functionResponse"), dict):
-        part = part["functionResponse"]
-    found = next((part[k] for k in ("call_id", "tool_call_id", "toolCallId", "tool_use_id", "id") if part.get(k)), None)
+    for name in ("functionResponse", "toolResult"):
+        if isinstance(part.get(name), dict):
+            part = part[name]
+    found = next((part[k] for k in CALL_IDS if part.get(k)), None)
     said = next((part[k] for k in ("result", "response", "output", "content") if part.get(k) is not None), None)
     return _reply(found, said, part.get("name") or part.get("toolName"))
 
@@ -273,7 +303,11 @@ def reply_text(said: Any) -> str:
     """What a tool answered, as text: of text blocks the text, of Vercel's `{type, value}` the value."""
     if isinstance(said, dict) and said.get("type") in ("text", "json", "error-text") and "value" in said:
         said = said["value"]
-    if isinstance(said, list) and said and all(isinstance(b, dict) and b.get("type") in TEXTS for b in said):
+    if (
+        isinstance(said, list)
+        and said
+        and all(isinstance(b, dict) and (b.get("type") in TEXTS or b.keys() == {"text"}) for b in said)
+    ):
         return "\n".join(text(_words_of(block)) for block in said)
     return text(said)
 
@@ -300,6 +334,8 @@ def _definition(raw: Any) -> dict | None:
         function["description"] = body["description"]
     for key in ("parameters", "parameters_json_schema", "input_schema", "inputSchema"):
         schema = structured(body.get(key))
+        if isinstance(schema, dict) and isinstance(schema.get("json"), dict):  # Bedrock
+            schema = schema["json"]
         if isinstance(schema, dict):
             function["parameters"] = schema
             break

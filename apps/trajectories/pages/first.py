@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from apps.core.access import project_view
 from apps.core.http import progress
 from apps.core.models import Project
+from apps.core.scopes import Scope
 from apps.trajectories.models import Arrival, Outcome, Trace, Trajectory
+
+KEYS = 5  # that may send and were used last
+# Which variable turns it on, by instrumentation.
+NOT_CAPTURED = (
+    "The spans have no text. Turn it on: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true (OpenTelemetry), "
+    "TRACELOOP_TRACE_CONTENT=true (OpenLLMetry), unset OPENINFERENCE_HIDE_INPUTS and OPENINFERENCE_HIDE_OUTPUTS (OpenInference), "
+    "SEMANTICKERNEL_EXPERIMENTAL_GENAI_ENABLE_OTEL_DIAGNOSTICS_SENSITIVE=true (Semantic Kernel), "
+    "HAYSTACK_CONTENT_TRACING_ENABLED=true (Haystack), include_content=True (pydantic-ai)."
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,9 @@ def status(request: HttpRequest, project: Project) -> HttpResponse:
 def waiting(project: Project) -> dict:
     row = project.trajectories.order_by("-pk").first()
     return {
+        "keys": project.api_keys.live()
+        .filter(scopes__contains=[Scope.INGEST])
+        .order_by(F("last_used_at").desc(nulls_last=True))[:KEYS],
         "row": row,
         "parts": parts_of(row) if row else [],
         "assembling": 0 if row else Trace.objects.filter(project=project, problem="").count(),
@@ -54,7 +68,11 @@ def parts_of(row: Trajectory) -> list[Part]:
     calls = sum(len(message.get("tool_calls") or []) for message in content["messages"])
     answered = sum(message.get("role") == "tool" for message in content["messages"])
     tokens = (row.input_tokens or 0) + (row.output_tokens or 0)
+    captured = content["metadata"].get("content_captured", True) and any(
+        message.get("content") for message in content["messages"]
+    )
     return [
+        Part("Text", "captured" if captured else "", NOT_CAPTURED),
         Part("Messages", f"{row.message_count:,}" if row.message_count else "", "Send “messages” in OpenAI chat form."),
         Part(
             "Outcome", row.outcome_status if row.outcome_status != Outcome.UNKNOWN else "",
@@ -67,7 +85,8 @@ def parts_of(row: Trajectory) -> list[Part]:
         ),
         Part(
             "Tools", f"{len(content['tools']):,} definitions" if content["tools"] else "",
-            "Send “tools”, the definitions that the model was given: calls are checked against them.",
+            "Send “tools”, the definitions that the model was given: calls are checked against them. "
+            "AWS Strands: OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_tool_definitions.",
         ),
         Part(
             "Tool calls", f"{calls:,}, {answered:,} with a result" if calls else "",
@@ -77,5 +96,8 @@ def parts_of(row: Trajectory) -> list[Part]:
         Part("Tokens", f"{tokens:,}" if tokens else "", "Send usage.input_tokens and usage.output_tokens."),
         Part("Latency", f"{row.latency_ms:,.0f} ms" if row.latency_ms is not None else "", "Send “latency_ms”."),
         Part("Cost", f"${row.cost_usd:g}" if row.cost_usd is not None else "", "Send “cost_usd”."),
-        Part("Session", row.session_id, "Send “session_id”, to read a conversation's runs together."),
+        Part(
+            "Session", row.session_id,
+            "Send “session_id” (OpenTelemetry: session.id or gen_ai.conversation.id), to read a conversation's runs together.",
+        ),
     ]  # fmt: skip

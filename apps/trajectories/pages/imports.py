@@ -19,11 +19,15 @@ from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.models import JobState, Project, Role
 from apps.trajectories import uploads
-from apps.trajectories.importers import FORMATS, ImportError_
-from apps.trajectories.models import Upload
+from apps.trajectories.actions.mappings import delete_mapping, find_mapping, save_mapping
+from apps.trajectories.importers import FORMATS, MAPPED, ImportError_
+from apps.trajectories.importers.mapping import Mapping, MappingError, as_json, load
+from apps.trajectories.models import ImportMapping, Upload
+from apps.trajectories.pages import mapping_forms
 
 MAX_UPLOAD = 64 * 1024 * 1024
 SALT = "trajectories.import"
+SAVED = "mapping:"  # before the name of a saved mapping, among the formats
 TOKEN_S = 24 * 3600
 
 
@@ -32,37 +36,120 @@ def upload(request: HttpRequest, project: Project) -> HttpResponse:
     """The form; after a POST the preview of the file."""
     if request.method != "POST":
         return _page(request, project)
-    given, format = request.FILES.get("file"), request.POST.get("format", "auto")
+    given, chosen = request.FILES.get("file"), request.POST.get("format", "auto")
+    try:
+        format, mapping = _chosen(project, chosen)
+    except MappingError as error:
+        return _page(request, project, problem=str(error), status=400)
     if problem := _problem(given, format):
         return _page(request, project, problem=problem, status=400)
     path = uploads.keep(given.chunks())
     name = given.name[-200:]
     try:
-        seen = uploads.preview(path, name, format)
+        seen = _seen(request, project, path, name, format, mapping)
     except ImportError_ as error:
         path.unlink(missing_ok=True)
         return _page(request, project, problem=str(error), status=400)
+    return _page(request, project, preview=seen, name=name, size=path.stat().st_size)
+
+
+def _chosen(project: Project, chosen: str) -> tuple[str, Mapping | None]:
+    """The format of the form, and the mapping where it is a saved one. Raises MappingError."""
+    if chosen.startswith(SAVED):
+        return MAPPED, find_mapping(project, chosen.removeprefix(SAVED))
+    return chosen, None
+
+
+def _seen(
+    request: HttpRequest, project: Project, path: Path, name: str, format: str, mapping: Mapping | None
+) -> dict[str, Any]:
+    """The preview, with the token that stands for the file. Raises ImportError_."""
+    seen = uploads.preview(path, name, format, mapping)
     token = {"file": path.name, "name": name, "format": seen["format"], "total": seen["total"]}
     seen["token"] = signing.dumps(token | {"project": project.pk, "by": request.user.pk}, salt=SALT, compress=True)
-    return _page(request, project, preview=seen, name=name, size=path.stat().st_size)
+    if "mapping" in seen:
+        seen["inputs"] = mapping_forms.inputs(seen)
+    return seen
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def preview(request: HttpRequest, project: Project) -> HttpResponse:
+    """The preview again, by the mapping in the form: what htmx asks for while it is edited. `how=fields` begins a mapping."""
+    if (kept := _kept(request, project)) is None:
+        return _gone(request, project)
+    path, token = kept
+    mapping = None
+    if request.POST.get("how") != "fields":
+        mapping = mapping_forms.read(request.POST)
+    elif layout := request.POST.get("as", ""):
+        mapping = uploads.guess_layout(path, token["name"], layout)
+    try:
+        seen = _seen(request, project, path, token["name"], MAPPED, mapping)
+    except ImportError_ as error:
+        return _page(request, project, problem=str(error), status=400)
+    seen["guessed"] = seen["guessed"] or request.POST.get("guessed") == "1"
+    context = {
+        "preview": seen,
+        "name": token["name"],
+        "size": path.stat().st_size,
+        "layouts": mapping_forms.LAYOUTS,
+        "roles": mapping_forms.ROLES,
+        "outcomes": ("success", "failure", "unknown"),
+    }
+    if request.headers.get("HX-Request"):
+        return render(request, "trajectories/_import_preview.html", context)
+    return _page(request, project, **context)
 
 
 @require_POST
 @project_view(Role.ENGINEER)
 def start(request: HttpRequest, project: Project) -> HttpResponse:
-    try:
-        token = signing.loads(request.POST.get("token", ""), salt=SALT, max_age=TOKEN_S)
-    except signing.BadSignature:
-        token = {}
-    path = uploads.folder() / token.get("file", "missing")
-    if (token.get("project"), token.get("by")) != (project.pk, request.user.pk) or not path.is_file():
-        messages.error(request, "That file is no longer available. Upload it again.")
-        return redirect("trajectories:import", project.slug)
+    if (kept := _kept(request, project)) is None:
+        return _gone(request, project)
+    path, token = kept
     if Upload.objects.filter(project=project, path=str(path)).exists():
         messages.error(request, "That file was imported already; its import is in the list below.")
         return redirect("trajectories:import", project.slug)
+    if token["format"] == MAPPED:
+        try:
+            mapping = load(as_json(mapping_forms.read(request.POST)))
+            if name := request.POST.get("save_as", "").strip():
+                save_mapping(project=project, name=name, mapping=mapping, by=request.user)
+        except MappingError as error:
+            messages.error(request, str(error))
+            return preview(request, slug=project.slug)
+        token["mapping"] = as_json(mapping)
     made = uploads.submit(project=project, by=request.user, path=path, token=token)
     return redirect("trajectories:import_detail", project.slug, made.pk)
+
+
+def _kept(request: HttpRequest, project: Project) -> tuple[Path, dict[str, Any]] | None:
+    """The file that was uploaded before and what is known of it; None where it is gone, or somebody else's."""
+    try:
+        token = signing.loads(request.POST.get("token", ""), salt=SALT, max_age=TOKEN_S)
+    except signing.BadSignature:
+        return None
+    path = uploads.folder() / token.get("file", "missing")
+    own = (token.get("project"), token.get("by")) == (project.pk, request.user.pk)
+    return (path, token) if own and path.is_file() else None
+
+
+def _gone(request: HttpRequest, project: Project) -> HttpResponse:
+    messages.error(request, "That file is no longer available. Upload it again.")
+    response = redirect("trajectories:import", project.slug)
+    if request.headers.get("HX-Request"):
+        response = HttpResponse(headers={"HX-Redirect": response.url})
+    return response
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def forget_mapping(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    saved = get_object_or_404(ImportMapping, project=project, pk=pk)
+    delete_mapping(saved=saved, by=request.user)
+    messages.success(request, f"The mapping “{saved.name}” is deleted.")
+    return redirect("trajectories:import", project.slug)
 
 
 @project_view(Role.ENGINEER)
@@ -102,6 +189,12 @@ def _page(request: HttpRequest, project: Project, status: int = 200, **context: 
         context |= _state(shown)
     recent = project.uploads.select_related("created_by")[:20]
     context |= {"formats": FORMATS, "recent": recent, "limit_mib": MAX_UPLOAD // 2**20}
+    context |= {
+        "layouts": mapping_forms.LAYOUTS,
+        "roles": mapping_forms.ROLES,
+        "outcomes": ("success", "failure", "unknown"),
+    }
+    context["mappings"] = project.import_mappings.select_related("by")
     return render(request, "trajectories/import.html", context, status=status)
 
 
@@ -119,7 +212,7 @@ def _state(found: Upload) -> dict[str, Any]:
 def _problem(given: UploadedFile | None, format: str) -> str:
     if given is None:
         return "Choose a file."
-    if format not in ("auto", *FORMATS):
+    if format not in ("auto", MAPPED, *FORMATS):
         return "Choose one of the formats."
     if not given.size:
         return f"{given.name} is empty."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from django.core.management import BaseCommand, CommandError, CommandParser
@@ -12,9 +14,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from apps.core.models import Project
 from apps.trajectories.actions import store
-from apps.trajectories.importers import FORMATS, OpenFile, batches, read
+from apps.trajectories.actions.mappings import find_mapping, save_mapping
+from apps.trajectories.importers import FORMATS, MAPPED, ImportError_, OpenFile, batches, read
 from apps.trajectories.importers.batches import Summary
+from apps.trajectories.importers.mapping import Mapping, MappingError, as_json, load
 from apps.trajectories.importers.sources import open_source, size_of
+
+GUESSED = "Nothing is stored by a guess. Check the mapping above: save it with --save-mapping NAME, then import with --mapping NAME."
 
 
 class Command(BaseCommand):
@@ -24,22 +30,47 @@ class Command(BaseCommand):
         parser.add_argument(
             "files", nargs="+", metavar="FILE", help="A path, - for standard input, or a URL; gzip or not"
         )
-        parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
+        parser.add_argument("--format", choices=("auto", MAPPED, *FORMATS), default="auto")
+        parser.add_argument(
+            "--mapping",
+            metavar="NAME|FILE.json",
+            help="Which columns or fields are which: one of the project's, or a file",
+        )
+        parser.add_argument(
+            "--save-mapping", metavar="NAME", help="Keep the mapping of --mapping, or the guess, in the project"
+        )
         parser.add_argument("--project", required=True, metavar="SLUG")
         parser.add_argument("--dry-run", action="store_true", help="Check every row, store none")
 
     def handle(self, *, files: list[str], format: str, project: str, dry_run: bool, **options: Any) -> None:
         target = _project(project)
+        mapping = _mapping(target, options["mapping"]) if options["mapping"] else None
+        if mapping and options["save_mapping"]:
+            _save(target, options["save_mapping"], mapping)
         store_rows = batches.check if dry_run else lambda rows: store.ingest(project=target, rows=rows)
 
         @contextmanager
         def opened(name: str) -> Iterator[OpenFile]:
             with open_source(name) as file:
-                yield read(file, "standard input" if name == "-" else name, format)
+                reading = read(file, "standard input" if name == "-" else name, format, mapping=mapping)
+                if reading.mapping:
+                    self._show_mapping(reading, target, options["save_mapping"])
+                    if reading.problem or (reading.guessed and not dry_run):
+                        raise ImportError_(reading.problem or GUESSED)
+                yield reading
 
         with _Bar(files) as bar:
             summary = batches.run(files, opened, store_rows, bar.show)
         self._report(summary, target, dry_run)
+
+    def _show_mapping(self, reading: OpenFile, project: Project, save_as: str | None) -> None:
+        """A guess as JSON, ready to be corrected and given back with --mapping."""
+        if not reading.guessed or reading.mapping is None:
+            return
+        self.stdout.write(f"{reading.name}: guessed mapping")
+        self.stdout.write(json.dumps(as_json(reading.mapping), indent=2, ensure_ascii=False))
+        if save_as and not reading.problem:
+            _save(project, save_as, reading.mapping)
 
     def _report(self, summary: Summary, project: Project, dry_run: bool) -> None:
         for item in summary.errors:
@@ -61,6 +92,23 @@ class Command(BaseCommand):
 
 def _what(item: dict) -> str:
     return f"{item['path']}: {item['error']}" if item["path"] else item["error"]
+
+
+def _mapping(project: Project, given: str) -> Mapping:
+    """From a file of JSON, or the project's of that name."""
+    try:
+        if given.endswith(".json"):
+            return load(json.loads(Path(given).read_bytes()))
+        return find_mapping(project, given)
+    except (OSError, ValueError) as error:  # MappingError is a ValueError
+        raise CommandError(f"--mapping {given}: {error}", returncode=2) from error
+
+
+def _save(project: Project, name: str, mapping: Mapping) -> None:
+    try:
+        save_mapping(project=project, name=name, mapping=mapping, by=None)
+    except MappingError as error:
+        raise CommandError(str(error), returncode=2) from error
 
 
 def _project(slug: str) -> Project:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from apps.trajectories.otlp.conventions import genai, langfuse, openinference, traceloop, vercel
+from apps.trajectories.otlp.conventions import frameworks, genai, langfuse, openinference, traceloop, vercel
 from apps.trajectories.otlp.conventions.base import (
     Attributes,
     Convention,
@@ -67,6 +67,7 @@ def read(span: Span, logs: list[LogRecord], seen: dict[bytes, list[Message]] | N
     """
     attributes = span.attributes
     kind, name = _kind(attributes)
+    kind = frameworks.kind_of(span.scope.name, span.name) or kind
     reading = Reading(kind, name or span.scope.name[:80])
     if span.status_code == 2 or label(attributes.get("error.type")):
         reading.error = problem_of(span)
@@ -81,6 +82,8 @@ def read(span: Span, logs: list[LogRecord], seen: dict[bytes, list[Message]] | N
         _read_tool(spoken)
     elif reading.has_messages:
         _read_messages(spoken, adapters)
+    if mend := frameworks.MENDS.get(span.scope.name):
+        mend(spoken)
     return reading
 
 
@@ -130,7 +133,10 @@ def _read_tool(spoken: Spoken) -> None:
     if isinstance(message, dict) and "tool_call_id" in message and "content" in message:
         reading.tool_call_id = reading.tool_call_id or label(message["tool_call_id"])
         reading.tool_result = message["content"]
-    reading.tool_result = reply_text(reading.tool_result)
+    blocks = isinstance(message, list) and all(
+        isinstance(item, dict) and item.get("type") == "text" for item in message
+    )
+    reading.tool_result = reply_text(message if blocks else reading.tool_result)
 
 
 def _read_messages(spoken: Spoken, adapters: list[Convention]) -> None:

@@ -106,9 +106,10 @@ def flattened(given: str, answer: str, tools: str) -> Callable[[Spoken], None]:
 
     def read(spoken: Spoken) -> None:
         attributes, reading = spoken.attributes, spoken.reading
-        spoken.add_messages(
-            () if reading.input else nest(attributes, given), () if reading.output else nest(attributes, answer)[:1]
-        )
+        answers = () if reading.output else nest(attributes, answer)
+        # Of a model call they are choices, of which the first counts; of an agent they are its turns.
+        answers = answers[:1] if reading.kind == "model" else answers
+        spoken.add_messages(() if reading.input else nest(attributes, given), answers)
         if not reading.tools and (found := nest(attributes, tools)):
             reading.tools = [found]
 
@@ -167,10 +168,13 @@ def first(attributes: Attributes, names: tuple[str, ...]) -> Any:
     return None
 
 
+SANITIZED = "sanitize_inputs_outputs"  # which smolagents adds
+
+
 def called_with(value: Any) -> Any:
-    """What a function was called with, where a decorator recorded `{args, kwargs}` (Langfuse, traceloop)."""
+    """What a function was called with, where a decorator recorded `{args, kwargs}` (Langfuse, traceloop, smolagents)."""
     found = structured(value)
-    if not isinstance(found, dict) or found.keys() != {"args", "kwargs"}:
+    if not isinstance(found, dict) or found.keys() - {SANITIZED} != {"args", "kwargs"}:
         return value
     if not found["args"]:
         return found["kwargs"]

@@ -58,6 +58,11 @@ def add_event_messages(spoken: Spoken, messages: list[tuple[bool, Message]]) -> 
     reading = spoken.reading
     if reading.kind == "tool":
         results = [message["content"] for _, message in messages if message["role"] == "tool"]
+        if answers := [message["content"] for is_answer, message in messages if is_answer]:
+            # AWS Strands: the tool's message is what it was called with, the choice what it answered.
+            if reading.tool_arguments in (None, "") and results:
+                reading.tool_arguments = results[0]
+            results = answers
         if reading.tool_result is None and results:
             reading.tool_result = results[-1]
     elif reading.has_messages:
@@ -75,6 +80,8 @@ def messages_of_event(name: str, body: Any, attributes: Attributes) -> list[tupl
     if name == "gen_ai.choice":
         choice = body if isinstance(body, dict) else {"content": body}
         index = choice.get("index") or 0
+        if isinstance(choice.get("message"), list | str):  # AWS Strands: the content alone
+            choice = {"role": "assistant", "content": choice["message"]}
         return [(True, message) for message in chat(choice, "assistant")] if index == 0 else []
     if name.startswith("gen_ai.") and name.endswith(".message"):
         role = ROLES.get(name.split(".")[1], "user")

@@ -25,11 +25,17 @@ def _rest(spoken: Spoken) -> None:
         reading.user_id = reading.user_id or label(found.get("user_id"))
     if reading.tags is None:
         reading.tags = nest(attributes, "tag.tags.") or None
-    if reading.kind == "tool" and isinstance(parameters := structured(attributes.get("tool.parameters")), dict):
+    parameters = structured(attributes.get("tool.parameters"))
+    if reading.kind == "tool" and isinstance(parameters, dict) and _is_schema(parameters):
         description = attributes.get("tool.description")
         reading.tools = [{"name": reading.tool_name, "description": description, "parameters": parameters}]
     if reading.has_messages and not reading.request_model:
         reading.request_model = _asked_model(attributes.get("llm.invocation_parameters"), reading.model)
+
+
+def _is_schema(parameters: dict) -> bool:
+    """Some (Claude Agent SDK) put there what the tool was called with."""
+    return "properties" in parameters or all(isinstance(value, dict) for value in parameters.values())
 
 
 def _asked_model(parameters: Any, answered: str) -> str:

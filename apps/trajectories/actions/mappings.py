@@ -1,0 +1,47 @@
+"""Mappings that a project keeps for its files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.trajectories.importers.mapping import Mapping, MappingError, as_json, load
+from apps.trajectories.models import ImportMapping
+
+MAX_MAPPINGS = 200
+
+
+@transaction.atomic
+def save_mapping(*, project: Project, name: str, mapping: Mapping, by: Any) -> ImportMapping:
+    """Keeps it under this name, in place of another of the name. Raises MappingError."""
+    name = name.replace("\x00", "").strip()
+    if not 0 < len(name) <= 80 or "/" in name:
+        raise MappingError("A mapping's name has 1 to 80 characters, and no slash.")
+    known = ImportMapping.objects.filter(project=project)
+    if not known.filter(name=name).exists() and known.count() >= MAX_MAPPINGS:
+        raise MappingError(f"A project keeps at most {MAX_MAPPINGS} mappings. Delete one first.")
+    saved, _ = ImportMapping.objects.update_or_create(
+        project=project,
+        name=name,
+        defaults={"mapping": as_json(mapping), "by": by if getattr(by, "pk", None) else None},
+    )
+    audit("trajectories.mapping_saved", project=project, by=by, target=project, name=name)
+    return saved
+
+
+@transaction.atomic
+def delete_mapping(*, saved: ImportMapping, by: Any) -> None:
+    audit("trajectories.mapping_deleted", project=saved.project, by=by, target=saved.project, name=saved.name)
+    saved.delete()
+
+
+def find_mapping(project: Project, name: str) -> Mapping:
+    """Raises MappingError where there is none of this name."""
+    saved = ImportMapping.objects.filter(project=project, name=name).first()
+    if saved is None:
+        names = ", ".join(project.import_mappings.values_list("name", flat=True)[:20]) or "none yet"
+        raise MappingError(f"There is no mapping “{name}”. There are: {names}.")
+    return load(saved.mapping)

@@ -1,0 +1,74 @@
+"""What a person chooses from when they map a file: its columns, and the values of roles and outcomes in its first records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from apps.trajectories.importers.guess import Columns
+from apps.trajectories.importers.mapping import Mapping, meaning_of, outcome_text
+from apps.trajectories.importers.paths import Path, loose
+from apps.trajectories.importers.records import Record
+from apps.trajectories.importers.shapes import as_text, first, text
+from apps.trajectories.importers.turns import ROLE_KEYS, role_of
+
+MAX_COLUMNS = 300
+MAX_VALUES = 40
+
+
+def objects(head: list[Record], mapping: Mapping) -> list[dict]:
+    """The records of a mapping among the first ones of the file."""
+    found: list[Any] = [record for _, record in head if isinstance(record, dict)]
+    if mapping.records:
+        path = Path(mapping.records)
+        inside = [path.get(record) for record in found]
+        found = [item for items in inside if isinstance(items, list) for item in items]
+    return [record for record in found if isinstance(record, dict)]
+
+
+def columns_of(head: list[Record], mapping: Mapping) -> list[dict[str, str]]:
+    """[{name, example}] of the columns, and of what is nested in some of them."""
+    values = Columns(objects(head, mapping)).values
+    return [
+        {"name": name, "example": as_text(next(iter(said), ""))[:120]}
+        for name, said in list(values.items())[:MAX_COLUMNS]
+    ]
+
+
+def values_of(head: list[Record], mapping: Mapping) -> dict[str, list[dict[str, Any]]]:
+    """{roles, outcomes}: [{value, count, means}], those of the mapping that the first records do not have included."""
+    records = objects(head, mapping)
+    roles = Counter(said.lower() for record in records for said in _roles(record, mapping) if said)
+    roles.update(dict.fromkeys(mapping.roles, 0))
+    outcomes: Counter[str] = Counter()
+    if path := mapping.fields.get("outcome"):
+        outcomes.update(outcome_text(Path(path).get(record)) for record in records)
+    outcomes.update(dict.fromkeys((*mapping.success, *mapping.failure), 0))
+    outcomes.pop("", None)
+    plain = not mapping.success and not mapping.failure and mapping.threshold is None
+    means = (
+        {name: meaning_of(name) for name in outcomes if plain}
+        | dict.fromkeys(mapping.failure, "failure")
+        | dict.fromkeys(mapping.success, "success")
+    )
+    return {
+        "roles": [
+            {"value": name, "count": count, "means": role_of(name, mapping.roles) or ""}
+            for name, count in roles.most_common(MAX_VALUES)
+        ],
+        "outcomes": [
+            {"value": name, "count": count, "means": means.get(name) or ""}
+            for name, count in outcomes.most_common(MAX_VALUES)
+        ],
+    }
+
+
+def _roles(record: dict, mapping: Mapping) -> list[str]:
+    if mapping.layout == "messages" and (path := mapping.fields.get("role")):
+        return [text(Path(path).get(record)).strip()]
+    if mapping.layout != "conversation" or not (path := mapping.fields.get("messages")):
+        return []
+    talk = loose(Path(path).get(record))
+    inner = Path(found) if (found := mapping.fields.get("role")) else None
+    turns = [item for item in talk if isinstance(item, dict)] if isinstance(talk, list) else []
+    return [text(inner.get(item) if inner else first(item, *ROLE_KEYS)).strip() for item in turns]

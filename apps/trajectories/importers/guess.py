@@ -1,0 +1,343 @@
+"""A first mapping, guessed from the names of the columns and the values of the first records. It is shown, never stored."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from apps.trajectories.importers.mapping import FAILED, WORKED, Mapping, outcome_text, when
+from apps.trajectories.importers.paths import NAME, Path, loose
+from apps.trajectories.importers.shapes import as_text, number, text
+from apps.trajectories.importers.turns import CONTENT_KEYS, ROLE_KEYS, ROLES, role_of, speakers
+
+LOOKED_AT = 500  # records
+MANY_VALUES = 40  # different values of a role or an outcome
+NAMES: dict[str, tuple[str, ...]] = {
+    "messages": ("messages", "conversation", "conversations", "history", "chat", "chathistory", "dialog", "dialogue", "transcript",
+                 "turns", "thread", "trajectory", "steps", "events", "log", "traj"),
+    "conversation": ("conversationid", "convid", "conversation", "threadid", "thread", "chatid", "chat", "dialogid", "dialogueid",
+                     "sessionid", "session", "traceid", "runid", "episodeid", "episode", "ticketid", "ticket", "callid", "caseid",
+                     "case", "call", "interactionid", "contactid"),
+    "order": ("turn", "turnid", "turnindex", "turnnumber", "turnno", "step", "stepid", "index", "idx", "seq", "sequence", "position",
+              "order", "messageindex", "msgindex", "number", "no"),
+    "role": ("role", "speaker", "sender", "from", "author", "actor", "who", "party", "sendertype", "authortype", "messagetype", "source"),
+    "content": ("content", "message", "text", "body", "utterance", "msg", "value", "messagetext", "words"),
+    "question": ("question", "prompt", "input", "query", "request", "usermessage", "userinput", "userquery", "user", "instruction",
+                 "customermessage", "customer", "human", "asked", "inputtext", "userprompt", "task", "q"),
+    "answer": ("answer", "response", "output", "completion", "reply", "assistant", "bot", "agentresponse", "botresponse",
+               "assistantresponse", "modelresponse", "modelanswer", "modeloutput", "botreply", "agentreply", "ai", "airesponse",
+               "generated", "outputtext", "prediction", "assistantmessage", "llmresponse", "generation", "a"),
+    "system": ("system", "systemprompt", "instructions", "systemmessage", "context"),
+    "tool_calls": ("toolcalls", "functioncalls", "calls"),
+    "tool_name": ("toolname", "tool", "function", "functionname", "action"),
+    "tool_arguments": ("toolarguments", "toolargs", "toolinput", "arguments", "args", "actioninput", "parameters", "functionarguments"),
+    "tool_result": ("toolresult", "tooloutput", "toolresponse", "observation", "functionresult"),
+    "tool_call_id": ("toolcallid", "callid"),
+    "id": ("id", "uuid", "runid", "traceid", "conversationid", "rowid", "externalid", "key", "requestid", "interactionid", "sampleid", "ticketid",
+           "ticket", "callid", "caseid", "case", "sessionid", "chatid"),
+    "outcome": ("outcome", "success", "succeeded", "issuccess", "successful", "resolved", "isresolved", "solved", "passed", "pass",
+                "correct", "iscorrect", "failed", "isfailed", "failure", "verdict", "resolution", "completed", "taskcompleted",
+                "goalreached", "thumbs", "feedback", "status", "result", "label", "rating", "quality", "ok", "good", "helpful"),
+    "score": ("score", "reward", "rating", "stars", "csat", "grade", "points", "satisfaction", "nps", "evalscore", "quality"),
+    "reason": ("reason", "comment", "comments", "notes", "note", "feedback", "failurereason", "errormessage", "error", "explanation",
+               "feedbackcomment", "feedbacktext", "remarks"),
+    "started_at": ("startedat", "timestamp", "time", "createdat", "date", "datetime", "starttime", "ts", "sentat", "created", "at",
+                   "startedtime", "messagetime", "requesttime"),
+    "ended_at": ("endedat", "endtime", "finishedat", "completedat", "closedat", "end"),
+    "agent_name": ("agent", "agentname", "botname", "assistantname", "app", "service"),
+    "agent_version": ("agentversion", "version", "release", "build", "appversion", "promptversion"),
+    "model": ("model", "modelname", "llm", "engine", "modelid"),
+    "workload": ("workload", "workflow", "usecase", "category", "topic", "intent"),
+    "session_id": ("sessionid", "session", "conversationid", "threadid"),
+    "user_id": ("userid", "customerid", "user", "username", "enduserid", "email"),
+    "tools": ("tools", "functions", "tooldefinitions"),
+    "input_tokens": ("inputtokens", "prompttokens", "tokensin", "promptlength", "tokensinput"),
+    "output_tokens": ("outputtokens", "completiontokens", "tokensout", "generatedtokens", "tokensoutput"),
+    "cost_usd": ("costusd", "cost", "totalcost", "price", "usd", "costindollars"),
+    "latency_ms": ("latencyms", "latency", "durationms", "responsetimems", "elapsedms", "responsetime", "duration"),
+    "latency_s": ("latencys", "latencyseconds", "durations", "durationseconds", "durationsec", "seconds", "elapsed", "elapsedseconds"),
+    "tags": ("tags", "labels"),
+    "metadata": ("metadata", "meta"),
+}  # fmt: skip
+LISTS = ("data", "rows", "records", "runs", "items", "results", "samples", "examples", "trajectories", "conversations", "sessions",
+         "logs", "traces")  # fmt: skip
+INVERTED = ("failed", "isfailed", "failure", "iserror", "error", "escalated")  # where true means failure
+VERDICTS = {*FAILED, *WORKED}
+NEITHER = {"", "unknown", "none", "null", "n/a", "pending", "open", "partial", "neutral", "escalated"}
+NESTED = (
+    "metadata",
+    "meta",
+    "outcome",
+    "usage",
+    "evaluation",
+    "eval",
+    "result",
+    "info",
+    "extra",
+    "data",
+    "stats",
+    "metrics",
+)
+# For scores from 0 to the first number, from which on it is probably a success.
+SCALES = ((1.0, 0.5), (5.0, 4.0), (10.0, 7.0), (100.0, 70.0))
+
+
+class Columns:
+    """The values of each column, and of what is nested in the usual ones, in the first records."""
+
+    def __init__(self, records: list[dict]) -> None:
+        self.records = records
+        self.values: dict[str, list[Any]] = {}
+        for record in records:
+            for name, value in record.items():
+                self.values.setdefault(name, []).append(value)
+        self.top = list(self.values)
+        for name in self.top:
+            if simple(name) in NESTED and NAME.fullmatch(name):
+                found = [inside for value in self.values[name] if isinstance(inside := loose(value), dict)]
+                for inner in dict.fromkeys(key for inside in found for key in inside):
+                    if NAME.fullmatch(inner):
+                        path = Path(f"{name}.{inner}")
+                        self.values[path.text] = [said for one in records if (said := path.get(one)) not in (None, "")]
+
+    def named(self, field: str, fits: Callable[[list[Any]], bool] = bool, taken: Iterable[str] = ()) -> str:
+        """The column whose name fits the field best, and whose values do; "" where there is none."""
+        wanted = NAMES[field]
+        found = [(wanted.index(short), "." in name, place, name) for place, name in enumerate(self.values)
+                 if (short := simple(name.rsplit(".", 1)[-1])) in wanted and name not in taken and fits(self.values[name])]  # fmt: skip
+        return min(found)[-1] if found else ""
+
+
+def simple(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def guess(records: list[dict]) -> Mapping:
+    """A mapping for records like these. What a layout needs may be missing in it: a person has to choose then."""
+    inner = _list_inside(records)
+    if inner:
+        path = Path(inner)
+        found = guess([item for one in records for item in (path.get(one) or []) if isinstance(item, dict)][:LOOKED_AT])
+        found.records = inner
+        return found
+    columns = Columns(records[:LOOKED_AT])
+    mapping = _conversation(columns) or _messages(columns) or _pairs(columns)
+    _run_fields(columns, mapping)
+    return mapping
+
+
+def guess_as(records: list[dict], layout: str) -> Mapping:
+    """A guess for a layout that a person chose: what its names and values do not say stays open."""
+    columns = Columns(records[:LOOKED_AT])
+    found = {"conversation": _conversation, "messages": _messages, "pairs": _pairs}[layout](columns)
+    mapping = found or Mapping(layout, {})  # type: ignore[arg-type]
+    if found is None and layout == "messages":
+        names = ("role", "content", "conversation")
+        mapping.fields = {name: column for name in names if (column := columns.named(name))}
+    _run_fields(columns, mapping)
+    return mapping
+
+
+def _list_inside(records: list[dict]) -> str:
+    """The name of the list of records, where the file is one document around it."""
+    document = records[0] if len(records) == 1 else {}
+    for name, value in document.items():
+        usual = len(document) == 1 or simple(name) in LISTS
+        objects = isinstance(value, list) and value and all(isinstance(item, dict) for item in value)
+        if NAME.fullmatch(name) and usual and objects and not _is_talk(value):
+            return name
+    return ""
+
+
+def _conversation(columns: Columns) -> Mapping | None:
+    def fits(values: list[Any]) -> bool:
+        return all(_is_talk(loose(value)) for value in values[:20])
+
+    found = columns.named("messages", fits) or next((name for name in columns.values if fits(columns.values[name])), "")
+    if not found:
+        return None
+    mapping = Mapping("conversation", {"messages": found})
+    inside = [item for value in columns.values[found][:100] if isinstance(items := _turns_in(loose(value)), list)
+              for item in items if isinstance(item, dict)]  # fmt: skip
+    if inside:
+        keys = Columns(inside)
+        if not any(name in keys.values for name in ROLE_KEYS[:-1]) and (role := keys.named("role", _are_roles)):
+            mapping.fields["role"] = role
+        if not any(name in keys.values for name in CONTENT_KEYS) and (content := keys.named("content")):
+            mapping.fields["content"] = content
+        role_key = mapping.fields.get("role") or next((name for name in ROLE_KEYS if name in keys.values), "")
+        mapping.roles = _unknown_roles(keys.values.get(role_key, []))
+    return mapping
+
+
+def _turns_in(value: Any) -> Any:
+    return (
+        next((one for one in value.values() if isinstance(one, list) and one), None)
+        if isinstance(value, dict)
+        else value
+    )
+
+
+def _is_talk(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(speakers(value)) > 1
+    value = _turns_in(value)
+    if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
+        return False
+    first = value[0]
+    speaks = [key for key in first if key in ROLE_KEYS or simple(key) in NAMES["role"]]
+    says = [
+        key
+        for key in first
+        if key in CONTENT_KEYS or simple(key) in NAMES["content"] or key in ("tool_calls", "kwargs")
+    ]
+    return bool(speaks and says) or first.get("lc") == 1
+
+
+def _are_roles(values: list[Any]) -> bool:
+    """Few different short texts, most of which are roles."""
+    found = Counter(text(value).strip().lower() for value in values)
+    known = sum(times for name, times in found.items() if name in ROLES)
+    return len(found) <= MANY_VALUES and known * 2 >= len(values) > 0
+
+
+def _messages(columns: Columns) -> Mapping | None:
+    role = columns.named("role", _are_roles)
+    content = columns.named("content", taken=(role,))
+    if not role or not content:
+        return None
+    mapping = Mapping("messages", {"role": role, "content": content}, roles=_unknown_roles(columns.values[role]))
+    talk = columns.named("conversation", _repeat, taken=(role, content)) or columns.named(
+        "id", _repeat, taken=(role, content)
+    )
+    if talk:
+        mapping.fields["conversation"] = talk
+    for name in ("order", "tool_calls", "tool_name", "tool_arguments", "tool_result", "tool_call_id"):
+        if found := columns.named(name, taken=mapping.fields.values()):
+            mapping.fields[name] = found
+    return mapping
+
+
+def _repeat(values: list[Any]) -> bool:
+    return len(values) < 3 or len({as_text(value) for value in values}) < len(values)
+
+
+def _unknown_roles(values: list[Any]) -> dict[str, Any]:
+    """Roles that no list knows are agents of their own, which speak as the assistant."""
+    names = dict.fromkeys(text(value).strip().lower() for value in values)
+    return {name: "assistant" for name in names if name and role_of(name, {}) is None}
+
+
+def _pairs(columns: Columns) -> Mapping:
+    mapping = Mapping("pairs")
+    for name in ("question", "answer", "system"):
+        if found := columns.named(name, _are_texts, taken=mapping.fields.values()):
+            mapping.fields[name] = found
+    talk = columns.named("conversation", _repeat, taken=mapping.fields.values())
+    if talk and len(columns.values[talk]) > len({as_text(value) for value in columns.values[talk]}):
+        mapping.fields["conversation"] = talk
+        if order := columns.named("order", taken=mapping.fields.values()):
+            mapping.fields["order"] = order
+    return mapping
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return any(number(value) is None for value in values)
+
+
+def _run_fields(columns: Columns, mapping: Mapping) -> None:
+    taken = set(mapping.fields.values())
+
+    def take(name: str, fits: Callable[[list[Any]], bool] = bool) -> str:
+        if found := columns.named(name, fits, taken):
+            mapping.fields[name] = found
+            taken.add(found)
+        return found
+
+    grouped = mapping.layout == "messages" or "conversation" in mapping.fields
+    if not grouped:
+        take("id", _unique)
+    _outcome(columns, mapping, taken)
+    take("score", _numbers)
+    take("started_at", _times)
+    take("ended_at", _times)
+    for name in ("input_tokens", "output_tokens", "cost_usd"):
+        take(name, _numbers)
+    if not take("latency_s", _numbers):
+        take("latency_ms", _numbers)
+    for name in ("agent_name", "agent_version", "model", "workload", "session_id", "user_id"):
+        take(name, _are_names)
+    for name in ("reason",):
+        take(name, _are_texts)
+    take("tools", lambda values: all(isinstance(loose(value), list | dict) for value in values))
+    take("tags")
+    take("metadata", lambda values: all(isinstance(loose(value), dict) for value in values))
+    if grouped and (talk := mapping.fields.get("conversation")):
+        mapping.totals = _totals(columns, mapping, Path(talk))
+    if "score" in mapping.fields and "outcome" not in mapping.fields:
+        mapping.threshold = _threshold(columns.values[mapping.fields["score"]])
+
+
+def _are_names(values: list[Any]) -> bool:
+    return all(
+        isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= 120 for value in values
+    )
+
+
+def _unique(values: list[Any]) -> bool:
+    return len({as_text(value) for value in values}) == len(values) and all(text(value) for value in values)
+
+
+def _numbers(values: list[Any]) -> bool:
+    return all(number(value) is not None for value in values)
+
+
+def _times(values: list[Any]) -> bool:
+    return all(when(value) is not None for value in values)
+
+
+def _are_outcomes(values: list[Any]) -> bool:
+    """Few different values, all of which say how a run went, or that nobody knows."""
+    said = {outcome_text(value) for value in values}
+    return len(said) <= MANY_VALUES and bool(said & VERDICTS) and said <= VERDICTS | NEITHER
+
+
+def _outcome(columns: Columns, mapping: Mapping, taken: set[str]) -> None:
+    found = columns.named("outcome", _are_outcomes, taken)
+    if not found:
+        return
+    mapping.fields["outcome"] = found
+    taken.add(found)
+    said = sorted({outcome_text(value) for value in columns.values[found]})
+    turned = simple(found.rsplit(".", 1)[-1]) in INVERTED and not {"failed", "success"} & set(said)
+    worked, failed = (FAILED, WORKED) if turned else (WORKED, FAILED)
+    mapping.success = [value for value in said if value in worked]
+    mapping.failure = [value for value in said if value in failed] + (["escalated"] if "escalated" in said else [])
+    if {*said} <= {"0", "1"}:  # the file may have only one of them among the first rows
+        mapping.success, mapping.failure = (["0"], ["1"]) if turned else (["1"], ["0"])
+    elif {*said} <= {"true", "false"}:
+        mapping.success, mapping.failure = (["false"], ["true"]) if turned else (["true"], ["false"])
+
+
+def _threshold(values: list[Any]) -> float | None:
+    """Where success begins, by the scale that the scores seem to have."""
+    most = max((number(value) or 0.0 for value in values), default=0.0)
+    least = min((number(value) or 0.0 for value in values), default=0.0)
+    return next((from_ for scale, from_ in SCALES if most <= scale), None) if least >= -1 else None
+
+
+def _totals(columns: Columns, mapping: Mapping, talk: Path) -> str:
+    """“last” where the rows of a conversation all have the same number: then it is the conversation's."""
+    names = [
+        path
+        for name in ("input_tokens", "output_tokens", "cost_usd", "latency_ms", "latency_s")
+        if (path := mapping.fields.get(name))
+    ]
+    by_talk: dict[str, list[list[Any]]] = {}
+    for record in columns.records:
+        by_talk.setdefault(as_text(talk.get(record)), []).append([Path(name).get(record) for name in names])
+    several = [rows for rows in by_talk.values() if len(rows) > 1]
+    alike = names and several and all(row == rows[0] for rows in several for row in rows)
+    return "last" if alike else "sum"

@@ -1,0 +1,201 @@
+"""LangSmith exports: runs, one a record (JSONL, a list, `{runs}`, CSV, or the bulk export's Parquet), gathered by trace.
+
+One trace is one trajectory. Its conversation is the longest that its model calls had; where there is none, what went into
+and came out of the root, with the tool runs between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from apps.trajectories.decoding import RowError
+from apps.trajectories.importers.paths import loose
+from apps.trajectories.importers.records import ImportError_, Record
+from apps.trajectories.importers.shapes import (
+    Row,
+    as_text,
+    chat_message,
+    chat_tools,
+    count,
+    digest,
+    first,
+    history,
+    identity,
+    items,
+    milliseconds,
+    moment,
+    number,
+    obj,
+    positive,
+    require_object,
+    text,
+    without_empty,
+)
+from apps.trajectories.importers.turns import as_arguments, linked
+from apps.trajectories.otlp.messages import messages_of
+
+MAX_RUNS = 200_000
+VERDICTS = ("success", "correctness", "correct", "user_score", "user-score", "thumbs", "resolved", "passed", "feedback")
+
+
+def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
+    """Traces once the file has ended, in the order of their first run (at most `MAX_RUNS` runs: ImportError_)."""
+    gathered: dict[str, tuple[int, list[dict]]] = {}
+    seen = 0
+    for position, record in _unwrapped(records):
+        try:
+            run = {key: loose(value) for key, value in require_object(record).items()}
+            if not text(run.get("run_type")):
+                raise RowError("run_type", "expected a run of LangSmith")
+        except RowError as error:
+            yield position, error
+            continue
+        seen += 1
+        if seen > MAX_RUNS:
+            raise ImportError_(f"{name} has more than {MAX_RUNS:,} runs. Export it in parts, by time.")
+        trace = text(run.get("trace_id")) or text(run.get("id")) or digest(run)
+        gathered.setdefault(trace, (position, []))[1].extend(_with_children(run))
+    for trace, (position, runs) in gathered.items():
+        try:
+            yield position, _trace(trace, runs)
+        except RowError as error:
+            yield position, error
+
+
+def _unwrapped(records: Iterable[Record]) -> Iterator[Record]:
+    for position, record in records:
+        inside = first(record, "runs", "data") if isinstance(record, dict) and "run_type" not in record else None
+        yield from ((position, item) for item in inside) if isinstance(inside, list) else ((position, record),)
+
+
+def _with_children(run: dict) -> list[dict]:
+    children = [child for child in items(run.get("child_runs")) if isinstance(child, dict)]
+    return [run, *(one for child in children for one in _with_children(child))]
+
+
+def _trace(trace: str, runs: list[dict]) -> dict:
+    runs.sort(key=lambda run: (text(run.get("dotted_order")), moment(run.get("start_time")) or ""))
+    root = next((run for run in runs if not run.get("parent_run_id") and not items(run.get("parent_run_ids"))), runs[0])
+    models = [run for run in runs if run["run_type"] == "llm"]
+    extra = obj(obj(root.get("extra")).get("metadata"))
+    start, end = moment(root.get("start_time")), moment(root.get("end_time"))
+    return without_empty(
+        {
+            "id": identity(trace),
+            "agent": without_empty(
+                {"name": text(root.get("name"), 120), "version": text(first(extra, "revision_id", "version"), 120)}
+            ),
+            "model": next((name for run in reversed(models) if (name := _model(run))), ""),
+            "session_id": text(
+                first({**root, **extra}, "thread_id", "conversation_id") or extra.get("session_id"), 200
+            ),
+            "user_id": text(extra.get("user_id"), 200),
+            "started_at": start,
+            "ended_at": end,
+            "latency_ms": milliseconds(start, end),
+            "messages": linked(_conversation(root, runs, models)),
+            "tools": next((tools for run in reversed(models) if (tools := _tools(run))), []),
+            "outcome": _outcome(root),
+            "usage": _usage(root, models),
+            "tags": list(dict.fromkeys(tag[:80] for tag in items(root.get("tags")) if isinstance(tag, str) and tag)),
+            "metadata": without_empty(
+                {
+                    "source": "langsmith",
+                    "runs": len(runs),
+                    "metadata": extra,
+                    "feedback": obj(root.get("feedback_stats")),
+                }
+            ),
+        }
+    )
+
+
+def _model(run: dict) -> str:
+    extra = obj(run.get("extra"))
+    asked = obj(extra.get("invocation_params"))
+    return text(first(obj(extra.get("metadata")), "ls_model_name") or first(asked, "model", "model_name"), 200)
+
+
+def _tools(run: dict) -> list[dict]:
+    return chat_tools(
+        first(obj(obj(run.get("extra")).get("invocation_params")), "tools") or obj(run.get("inputs")).get("tools")
+    )
+
+
+def _conversation(root: dict, runs: list[dict], models: list[dict]) -> list[dict]:
+    """Raises RowError where nobody said anything."""
+    found: list[list[dict]] = []
+    for run in models:
+        talk = _said(run.get("inputs"), "user") + _said(run.get("outputs"), "assistant")
+        if talk:
+            found = [other for other in found if history(talk[: len(other)])[-1:] != history(other)[-1:]] + [talk]
+    talk = max(found, key=len) if found else _said(root.get("inputs"), "user")
+    if not found:
+        for run in runs:
+            if run["run_type"] == "tool" and run is not root:
+                talk += _tool(run)
+        talk += _said(root.get("outputs"), "assistant")
+    elif (ended := _said(root.get("outputs"), "assistant")) and len(ended) > len(talk) and talk[0] == ended[0]:
+        talk = ended  # a graph's state at the end is the whole conversation
+    if not talk:
+        raise RowError("inputs", "no model call, and neither inputs nor outputs")
+    return talk
+
+
+def _said(value: Any, role: str) -> list[dict]:
+    """Messages of inputs or outputs: LangChain's and OpenAI's shapes, or words. LangChain's lists may be nested."""
+    value = loose(value)
+    if isinstance(value, dict):
+        inner = first(value, "messages", "generations", "choices")
+        if isinstance(inner, list):
+            flat = [one for item in inner for one in (item if isinstance(item, list) else [item])]
+            return [message for item in flat for message in _message(item, role)]
+        value = value.get("output") if set(value) == {"output"} else value
+    return messages_of(value, role)
+
+
+def _message(item: Any, role: str) -> list[dict]:
+    if isinstance(item, dict) and isinstance(item.get("message"), dict):
+        item = item["message"]
+    if isinstance(item, dict) and (item.get("lc") == 1 or text(first(item, "role", "type"))):
+        return chat_message(item)
+    return messages_of(item.get("text", item) if isinstance(item, dict) else item, role)
+
+
+def _tool(run: dict) -> list[dict]:
+    given = loose(run.get("inputs"))
+    given = loose(given["input"]) if isinstance(given, dict) and set(given) == {"input"} else given
+    function = {"name": text(run.get("name")) or "tool", "arguments": as_arguments(given)}
+    call = {"id": text(run.get("id")) or digest(run), "type": "function", "function": function}
+    answer = loose(run.get("outputs"))
+    answer = answer["output"] if isinstance(answer, dict) and set(answer) == {"output"} else answer
+    content = as_text(answer) or text(run.get("error"))
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": content},
+    ]
+
+
+def _outcome(root: dict) -> dict:
+    """Feedback with the name of a verdict decides; then an error of the root; else unknown."""
+    for name, stats in obj(root.get("feedback_stats")).items():
+        value = number(first(obj(stats), "avg", "mean") if isinstance(stats, dict) else stats)
+        if name.lower() in VERDICTS and value is not None:
+            return {"status": "success" if value >= 0.5 else "failure", "reward": value, "label": name[:120]}
+    problem = text(root.get("error"), 2000)
+    if problem or text(root.get("status")) == "error":
+        return {"status": "failure", "reason": problem or "The run ended with an error."}
+    return {}
+
+
+def _usage(root: dict, models: list[dict]) -> dict:
+    found = {
+        name: count(sum(number(run.get(key)) or 0 for run in models)) or count(root.get(key))
+        for name, key in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
+    }
+    return {
+        name: value
+        for name, value in (found | {"cost_usd": positive(root.get("total_cost"), 1_000_000)}).items()
+        if value is not None
+    }

@@ -1,0 +1,560 @@
+"""A mapping says where our fields stand in somebody's own table or JSON, and makes rows of it.
+
+Three layouts: a record holds a whole `conversation`; a record is one message (`messages`), and those of one conversation
+are gathered; a record is a question with its answer (`pairs`). What no field takes stays in `metadata.extra`, unless
+`keep_rest` is off. The same record gives the same id, so importing a file again changes nothing.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from apps.trajectories.decoding import RowError
+from apps.trajectories.importers.paths import Path, PathError, loose
+from apps.trajectories.importers.records import MAX_RECORD, Record
+from apps.trajectories.importers.shapes import (
+    Row,
+    as_text,
+    chat_tools,
+    count,
+    digest,
+    identity,
+    items,
+    moment,
+    number,
+    obj,
+    positive,
+    require_object,
+    text,
+    without_empty,
+)
+from apps.trajectories.importers.turns import SKIP, as_arguments, linked, role_of, turn, turns
+from workers.lib import typed
+
+MAX_REMEMBERED = 1_000_000  # ids of a file that are compared with those before them
+MAX_MAPPING_ITEMS = 200
+FAILED = ("false", "0", "no", "n", "failure", "failed", "fail", "error", "errored", "incorrect", "wrong", "bad", "unresolved", "unsolved",
+          "negative", "thumbs_down", "thumbsdown", "👎", "f", "rejected", "not resolved", "down")  # fmt: skip
+WORKED = ("true", "1", "yes", "y", "success", "succeeded", "successful", "pass", "passed", "ok", "okay", "correct", "right", "good",
+          "resolved", "solved", "positive", "thumbs_up", "thumbsup", "👍", "t", "completed", "complete", "done", "accepted", "up")  # fmt: skip
+PLAIN = {"true", "false", "yes", "no", "y", "n", "t", "f", "success", "failure"}  # which say no more than the status
+
+
+@dataclass(frozen=True)
+class Field:
+    name: str
+    label: str
+    about: str = ""
+
+
+RUN = (
+    Field("id", "Id", "Unique; importing again updates the same trajectory. Without it, the content decides."),
+    Field("outcome", "Outcome", "Whether the run went well: true/false, yes/no, words, or a score with a threshold."),
+    Field("score", "Score", "A number, kept as the reward."),
+    Field("reason", "Reason", "Why it failed, or a comment."),
+    Field("started_at", "Time", "When it began (of single messages: when each was said). ISO 8601 or Unix time."),
+    Field("ended_at", "End time"),
+    Field("agent_name", "Agent", "A column, or “=name” for all."),
+    Field("agent_version", "Agent version"),
+    Field("model", "Model"),
+    Field("workload", "Workload"),
+    Field("session_id", "Session"),
+    Field("user_id", "User"),
+    Field("tools", "Tool definitions"),
+    Field("input_tokens", "Input tokens"),
+    Field("output_tokens", "Output tokens"),
+    Field("cost_usd", "Cost in $"),
+    Field("latency_ms", "Latency in ms"),
+    Field("latency_s", "Latency in s"),
+    Field("tags", "Tags", "A list, or words with commas between them."),
+    Field("metadata", "Metadata", "An object."),
+)
+MESSAGE = (
+    Field("role", "Role", "Who speaks."),
+    Field("content", "Text"),
+    Field("tool_calls", "Tool calls", "A list of calls as JSON."),
+    Field("tool_name", "Tool name", "The tool that is called, or that answers."),
+    Field("tool_arguments", "Tool arguments"),
+    Field("tool_result", "Tool result", "What the tool answered, where it stands beside the call."),
+    Field("tool_call_id", "Tool call id"),
+)
+BY_LAYOUT: dict[str, tuple[Field, ...]] = {
+    "conversation": (
+        Field("messages", "Messages", "The list of messages, or a transcript (“User: …”)."),
+        Field("role", "Role", "Inside a message, where it is not role, from, speaker, sender or type."),
+        Field("content", "Text", "Inside a message, where it is not content, value, text or message."),
+        *RUN,
+    ),
+    "messages": (
+        Field("conversation", "Conversation", "Rows with the same value are one trajectory; without it, the whole file is."),
+        Field("order", "Order", "A turn number or a time; without it, as in the file."),
+        *MESSAGE,
+        *RUN,
+    ),
+    "pairs": (
+        Field("question", "Question", "What the user asked."),
+        Field("answer", "Answer", "What the agent said."),
+        Field("system", "System prompt"),
+        Field("conversation", "Conversation", "Rows with the same value are turns of one trajectory; without it, each is one."),
+        Field("order", "Order", "A turn number or a time; without it, as in the file."),
+        *RUN,
+    ),
+}  # fmt: skip
+NEEDED = {"conversation": ("messages",), "messages": ("role", "content"), "pairs": ("question", "answer")}
+TEXTS = {"agent_name": ("agent", "name"), "agent_version": ("agent", "version")}
+NUMBERS = ("input_tokens", "output_tokens", "cost_usd", "latency_ms", "latency_s")
+
+
+class MappingError(ValueError):
+    """A mapping that cannot be used; the message is a sentence for the screen."""
+
+
+class Mapping(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`fields`: our field → a column, a JMESPath, or “=text”. `records`: where the list of records is inside a document.
+
+    `success` and `failure`: values of the outcome (any case) that mean so; of a number, `threshold` and more is success.
+    `roles`: the file's name of a role → ours, or “skip”. `totals`: whether the numbers of a conversation's rows are added
+    up, or stand whole in each.
+    """
+
+    layout: Literal["conversation", "messages", "pairs"] = "conversation"
+    fields: dict[str, str] = {}
+    records: str = ""
+    success: list[str] = []
+    failure: list[str] = []
+    threshold: float | None = None
+    roles: dict[str, Literal["user", "assistant", "tool", "system", "skip"]] = {}
+    totals: Literal["sum", "last"] = "sum"
+    keep_rest: bool = True
+
+
+def load(given: Any) -> Mapping:
+    """From JSON. Raises MappingError."""
+    try:
+        found = typed.convert(given, Mapping)
+    except typed.FormError as error:
+        raise MappingError(f"{error.path}: {error.problem}" if error.path else error.problem) from error
+    check(found)
+    return found
+
+
+def check(mapping: Mapping, columns: set[str] | None = None) -> None:
+    """Raises MappingError where a field is unknown to the layout, a needed one is missing, or a path is none."""
+    known = {one.name for one in BY_LAYOUT[mapping.layout]}
+    if unknown := sorted(set(mapping.fields) - known):
+        raise MappingError(
+            f"{unknown[0]} is no field of the layout “{mapping.layout}”. There are: {', '.join(sorted(known))}."
+        )
+    if missing := [name for name in NEEDED[mapping.layout] if not mapping.fields.get(name)]:
+        raise MappingError(f"Choose a column for: {', '.join(missing)}.")
+    if max(len(mapping.roles), len(mapping.success), len(mapping.failure)) > MAX_MAPPING_ITEMS:
+        raise MappingError(f"At most {MAX_MAPPING_ITEMS} roles and values are mapped.")
+    for name, path in [*mapping.fields.items(), ("records", mapping.records)]:
+        try:
+            Path(path).check(columns) if path else None
+        except PathError as error:
+            raise MappingError(f"{name}: {error}.") from error
+
+
+def as_json(mapping: Mapping) -> dict[str, Any]:
+    return msgspec.to_builtins(mapping)
+
+
+@dataclass
+class Unread:
+    """Values of one field that could not be used; they stay in `metadata.extra`."""
+
+    count: int = 0
+    example: str = ""
+    position: int = 0
+
+
+@dataclass
+class Report:
+    """What a mapping left behind: values by field, records by column, and rows whose id another row has."""
+
+    unread: dict[str, Unread] = field(default_factory=dict)
+    unmapped: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+
+def rows(records: Iterable[Record], name: str, mapping: Mapping, report: Report | None = None) -> Iterator[Row]:
+    """The trajectories that a mapping makes of records. Refused rows are RowErrors at their place."""
+    return Mapper(mapping, report or Report()).rows(records)
+
+
+class Mapper:
+    def __init__(self, mapping: Mapping, report: Report) -> None:
+        self.mapping, self.report = mapping, report
+        self.paths = {name: Path(path) for name, path in mapping.fields.items() if path}
+        self.roles = {name.strip().lower(): role for name, role in mapping.roles.items()}
+        self.success = {value.strip().lower() for value in mapping.success}
+        self.failure = {value.strip().lower() for value in mapping.failure}
+        self.pruned = [path.steps for path in self.paths.values() if path.steps]
+        self.whole = {path.text for path in self.paths.values()} | {
+            path.root for path in self.paths.values() if path.text.removeprefix("$.") == path.root
+        }
+        self._ids: dict[bytes, int] = {}
+
+    def rows(self, records: Iterable[Record]) -> Iterator[Row]:
+        gathers = self.mapping.layout == "messages" or "conversation" in self.paths
+        found = self._gathered(self._inner(records)) if gathers else self._alone(self._inner(records))
+        for position, row in found:
+            yield position, self._once(position, row)
+
+    def _inner(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The records, where each is the item of a list inside a document."""
+        if not self.mapping.records:
+            yield from records
+            return
+        path, number = Path(self.mapping.records), 0
+        for position, record in records:
+            found = path.get(record) if isinstance(record, dict) else record
+            if isinstance(found, list):
+                for item in found:
+                    number += 1
+                    yield number, item
+            else:
+                problem = RowError(self.mapping.records, f"expected a list, got {type(found).__name__}")
+                yield position, found if isinstance(found, RowError) else problem
+
+    def _once(self, position: int, row: Any) -> Any:
+        """A second row with the id of another, and another content, would replace it: it is refused."""
+        if isinstance(row, RowError) or "id" not in self.paths or len(self._ids) >= MAX_REMEMBERED:
+            return row
+        key = digest(row["id"]).encode()
+        if key in self._ids:
+            return RowError(
+                self.paths["id"].text, f"has the id of row {self._ids[key]}: “{row['id'][:80]}”. Is this column unique?"
+            )
+        self._ids[key] = position
+        return row
+
+    def _alone(self, records: Iterable[Record]) -> Iterator[Row]:
+        for position, record in records:
+            try:
+                yield position, self._row(position, [require_object(record)], "")
+            except RowError as error:
+                yield position, error
+
+    def _gathered(self, records: Iterable[Record]) -> Iterator[Row]:
+        """Rows of one conversation from wherever they stand in the file; they wait in a temporary database on the disk."""
+        path = self.paths.get("conversation")
+        with sqlite3.connect("") as held:
+            held.execute("create table record (talk text, position integer, data text)")
+            for position, record in records:
+                try:
+                    record = require_object(record)
+                    talk = as_text(path.get(record)) if path else "file"
+                    if not talk:
+                        raise RowError(path.text if path else "", "no conversation: the row belongs to none")
+                    held.execute("insert into record values (?, ?, ?)", (talk, position, json.dumps(record)))
+                except RowError as error:
+                    yield position, error
+            held.execute("create index by_talk on record (talk)")
+            talks = held.execute("select talk, min(position), sum(length(data)) from record group by talk order by 2")
+            for talk, position, size in talks:
+                try:
+                    if size > MAX_RECORD:
+                        raise RowError("", f"the conversation “{talk[:60]}” is longer than {MAX_RECORD // 2**20} MiB")
+                    data = held.execute("select data from record where talk = ? order by position", (talk,))
+                    found = self._ordered([json.loads(one) for (one,) in data])
+                    yield position, self._row(position, found, talk if path else "")
+                except RowError as error:
+                    yield position, error
+
+    def _ordered(self, records: list[dict]) -> list[dict]:
+        path = self.paths.get("order") or self.paths.get("started_at")
+        if path is None:
+            return records
+        keys = [path.get(record) for record in records]
+        for read in (number, when, lambda value: as_text(value) or None):
+            found = [read(key) for key in keys]
+            if all(one is not None for one in found):
+                return [records[at] for at in sorted(range(len(records)), key=lambda at: found[at])]
+        return records
+
+    def _row(self, position: int, records: list[dict], talk: str) -> dict:
+        """One trajectory of one record, or of those of one conversation. Raises RowError."""
+        messages = self._messages(records)
+        if not messages:
+            raise RowError(self.mapping.fields[NEEDED[self.mapping.layout][0]], "no messages")
+        extra: dict[str, Any] = {}
+        said = _Said(self, records, position, extra)
+        row: dict[str, Any] = {"id": self._id(said, records, talk), "messages": messages}
+        for name, (outer, inner) in TEXTS.items():
+            if found := text(said.last(name)):
+                row.setdefault(outer, {})[inner] = found
+        for name in ("model", "workload", "session_id", "user_id"):
+            if found := text(said.last(name)):
+                row[name] = identity(found) if name.endswith("_id") else found
+        if talk and "session_id" not in row:
+            row["session_id"] = identity(talk)
+        row |= self._times(said) | self._numbers(said)
+        if tools := chat_tools(loose(said.last("tools"))):
+            row["tools"] = tools
+        if tags := _tags(loose(said.last("tags"))):
+            row["tags"] = tags
+        if outcome := self._outcome(said):
+            row["outcome"] = outcome
+        metadata = obj(loose(said.last("metadata")))
+        if not metadata and said.last("metadata") is not None:
+            said.unread("metadata", said.last("metadata"))
+        extra |= self._rest(records)
+        if self.mapping.keep_rest and extra:
+            metadata = {**metadata, "extra": extra}
+        if metadata:
+            row["metadata"] = metadata
+        return row
+
+    def _id(self, said: _Said, records: list[dict], talk: str) -> str:
+        found = text(said.first("id"))
+        if found and ("id" in self.paths):
+            return identity(found)
+        return identity(talk) if talk else f"row-{digest(records)}"
+
+    def _messages(self, records: list[dict]) -> list[dict]:
+        if self.mapping.layout == "conversation":
+            return self._inside(records[0])
+        found: list[dict] = []
+        for record in records:
+            found += self._pair(record, first=not found) if self.mapping.layout == "pairs" else self._message(record)
+        return linked(found)
+
+    def _inside(self, record: dict) -> list[dict]:
+        path = self.paths["messages"]
+        value = loose(path.get(record))
+        if value in (None, "", [], {}):
+            raise RowError(path.text, "no messages")
+        role, content = self.paths.get("role"), self.paths.get("content")
+        if (role or content) and isinstance(value, list):
+            value = [self._renamed(item, role, content) for item in value]
+        return turns(value, path.text, self.roles)
+
+    def _renamed(self, item: Any, role: Path | None, content: Path | None) -> Any:
+        if not isinstance(item, dict):
+            return item
+        return item | ({"role": role.get(item)} if role else {}) | ({"content": content.get(item)} if content else {})
+
+    def _pair(self, record: dict, first: bool) -> list[dict]:
+        value = {name: path.get(record) for name in ("system", "question", "answer") if (path := self.paths.get(name))}
+        if value.get("question") in (None, "") and value.get("answer") in (None, ""):
+            raise RowError(self.paths["question"].text, "neither a question nor an answer")
+        found: list[dict] = []
+        for name, role in (("system", "system"), ("question", "user"), ("answer", "assistant")):
+            if value.get(name) not in (None, "") and (name != "system" or first):
+                found += self._spoken(value[name], role)
+        return found
+
+    def _spoken(self, value: Any, role: str) -> list[dict]:
+        """Words, or messages as JSON in their place."""
+        inside = loose(value)
+        if isinstance(inside, list) and inside and all(isinstance(item, dict) and "role" in item for item in inside):
+            return turns(inside, role, self.roles)
+        return [{"role": role, "content": as_text(value)}]
+
+    def _message(self, record: dict) -> list[dict]:
+        value = {one.name: self.paths[one.name].get(record) for one in MESSAGE if one.name in self.paths}
+        name, result = text(value.get("tool_name")), value.get("tool_result")
+        role = role_of(value.get("role"), self.roles)
+        if role is None and value.get("role") in (None, "") and name:
+            role = "assistant"
+        if role is None:
+            said = text(value.get("role"))[:60]
+            raise RowError(
+                self.paths["role"].text, f"the role “{said}” is not mapped" if said else "a message without a role"
+            )
+        if role == SKIP:
+            return []
+        if role == "tool":
+            content = value.get("content") if result in (None, "") else result
+            return [_reply(content, value.get("tool_call_id"), name)]
+        message = {"role": role, "content": value.get("content"), "tool_calls": loose(value.get("tool_calls")) or []}
+        if name and role == "assistant":
+            call = {"id": text(value.get("tool_call_id")), "type": "function"}
+            function = {"name": name, "arguments": as_arguments(value.get("tool_arguments"))}
+            message["tool_calls"] = [*items(message["tool_calls"]), call | {"function": function}]
+        content = message["content"]
+        message["content"] = content if content is None or isinstance(content, str | list) else as_text(content)
+        said = turn(
+            {name: item for name, item in message.items() if item not in ([], "")},
+            self.paths["content"].text,
+            self.roles,
+        )
+        if name and role == "assistant" and result not in (None, ""):
+            said.append(_reply(result, value.get("tool_call_id"), name))
+        return said
+
+    def _outcome(self, said: _Said) -> dict:
+        raw = said.last("outcome")
+        score = number(said.last("score"))
+        if score is None and said.last("score") is not None:
+            said.unread("score", said.last("score"))
+        status = self.status(raw if raw is not None else None)
+        if status is None and raw in (None, "") and "outcome" not in self.paths:
+            status = self._by_threshold(score)
+        if status is None and raw not in (None, ""):
+            said.unread("outcome", raw)
+        reason = said.last("reason")
+        found = {
+            "status": status or "unknown",
+            "reward": score,
+            "reason": as_text(reason) if reason is not None else None,
+        }
+        if isinstance(raw, str) and number(raw) is None and len(raw) <= 120 and outcome_text(raw) not in PLAIN:
+            found["label"] = raw
+        return (
+            {name: item for name, item in found.items() if item is not None}
+            if len(without_empty(found)) > 1 or status
+            else {}
+        )
+
+    def status(self, raw: Any) -> str | None:
+        """What a value of the outcome means; None where nothing says so."""
+        said = outcome_text(raw)
+        if said in self.success:
+            return "success"
+        if said in self.failure:
+            return "failure"
+        if not self.success and not self.failure and self.mapping.threshold is None:
+            return meaning_of(said)
+        return self._by_threshold(number(raw))
+
+    def _by_threshold(self, value: float | None) -> str | None:
+        if value is None or self.mapping.threshold is None:
+            return None
+        return "success" if value >= self.mapping.threshold else "failure"
+
+    def _times(self, said: _Said) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name, take in (("started_at", said.first), ("ended_at", said.last)):
+            raw = take(name)
+            if raw is None and name == "ended_at" and len(said.records) > 1:
+                raw = said.last("started_at")
+            if raw is not None and (at := when(raw)):
+                found[name] = at
+            elif raw is not None:
+                said.unread(name, raw)
+        return found
+
+    def _numbers(self, said: _Said) -> dict[str, Any]:
+        values: dict[str, float] = {}
+        for name in NUMBERS:
+            given = [value for value in said.all(name) if value not in (None, "")]
+            read = [positive(value) for value in given]
+            if bad := [value for value, one in zip(given, read, strict=True) if one is None]:
+                said.unread(name, bad[0])
+            if good := [one for one in read if one is not None]:
+                values[name] = sum(good) if self.mapping.totals == "sum" else good[-1]
+        found: dict[str, Any] = {}
+        usage = {name: count(values[name]) for name in ("input_tokens", "output_tokens") if name in values}
+        if "cost_usd" in values:
+            usage["cost_usd"] = values["cost_usd"]
+        if usage:
+            found["usage"] = usage
+        if "latency_ms" in values or "latency_s" in values:
+            found["latency_ms"] = values.get("latency_ms", values.get("latency_s", 0) * 1000)
+        return found
+
+    def _rest(self, records: list[dict]) -> dict[str, Any]:
+        """What no field takes: of several records what all say alike once, the rest by record."""
+        left = [self._left(record) for record in records]
+        for rest in left:
+            self.report.unmapped.update(rest.keys())
+            for name in rest.keys() - self.report.examples.keys():
+                self.report.examples[name] = as_text(rest[name])[:120]
+        shared = {name: item for name, item in left[0].items() if all(rest.get(name) == item for rest in left)}
+        own = [{name: item for name, item in rest.items() if name not in shared} for rest in left]
+        return shared | ({"rows": own} if any(own) else {})
+
+    def _left(self, record: dict) -> dict:
+        left = {name: item for name, item in record.items() if name not in self.whole and item not in (None, "")}
+        for steps in self.pruned:
+            if steps[0] in left:
+                left[steps[0]] = _without(loose(left[steps[0]]), steps[1:])
+        return {name: item for name, item in left.items() if item not in ({}, None)}
+
+
+@dataclass
+class _Said:
+    """The values that the records of one trajectory give a field."""
+
+    mapper: Mapper
+    records: list[dict]
+    position: int
+    extra: dict[str, Any]
+
+    def all(self, name: str) -> list[Any]:
+        path = self.mapper.paths.get(name)
+        return [path.get(record) for record in self.records] if path else []
+
+    def first(self, name: str) -> Any:
+        return next((value for value in self.all(name) if value not in (None, "")), None)
+
+    def last(self, name: str) -> Any:
+        return next((value for value in reversed(self.all(name)) if value not in (None, "")), None)
+
+    def unread(self, name: str, value: Any) -> None:
+        """Notes a value that the field cannot take; it is kept under the name of its column."""
+        self.extra[self.mapper.paths[name].text if name in self.mapper.paths else name] = value
+        found = self.mapper.report.unread.setdefault(name, Unread(0, as_text(value)[:80], self.position))
+        found.count += 1
+
+
+def meaning_of(said: str) -> str | None:
+    """What a value means where a mapping does not say what any does."""
+    return "success" if said in WORKED else "failure" if said in FAILED else None
+
+
+def outcome_text(raw: Any) -> str:
+    """The value as the lists of a mapping have it: true and 1.0 are “true” and “1”."""
+    if isinstance(raw, bool):
+        return str(raw).lower()
+    if isinstance(raw, float) and raw.is_integer():
+        raw = int(raw)
+    return as_text(raw).strip().lower().removesuffix(".0")
+
+
+def when(value: Any) -> str | None:
+    """ISO 8601 in UTC, from ISO, a Unix time (also as text), `2026/01/31 12:00`, a trailing “UTC”, or an e-mail's date."""
+    if isinstance(value, str):
+        value = value.strip()
+        if re.fullmatch(r"\d{9,19}(\.\d+)?", value):
+            value = float(value)
+        elif value[:1].isdigit():
+            value = re.sub(r"^(\d{4})/(\d{1,2})/(\d{1,2})", r"\1-\2-\3", value).removesuffix(" UTC")
+        elif value:
+            try:
+                return moment(email.utils.parsedate_to_datetime(value).isoformat())
+            except (ValueError, TypeError, IndexError, OverflowError):
+                return None
+    return moment(value)
+
+
+def _reply(content: Any, identity_: Any, name: str) -> dict:
+    said = {"role": "tool", "content": as_text(content), "tool_call_id": text(identity_), "name": name}
+    return {key: value for key, value in said.items() if value or key == "content"}
+
+
+def _tags(value: Any) -> list[str]:
+    parts = value if isinstance(value, list) else re.split(r"[,;|]", text(value))
+    return list(dict.fromkeys(tag[:80] for part in parts if (tag := text(part).strip())))
+
+
+def _without(value: Any, steps: list[str]) -> Any:
+    """The value less what a dotted path leads to."""
+    if not isinstance(value, dict) or steps[0] not in value:
+        return value
+    if len(steps) == 1:
+        return {name: item for name, item in value.items() if name != steps[0]}
+    return value | {steps[0]: _without(value[steps[0]], steps[1:])}

@@ -1,0 +1,180 @@
+"""CSV and Parquet as records: one object a row, by the names of the columns."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from apps.trajectories.decoding import RowError
+from apps.trajectories.importers.records import CHUNK, MAX_RECORD, ImportError_, Record, Source
+
+PARQUET = b"PAR1"
+DELIMITERS = ",;\t|"
+MAX_COLUMNS = 2_000
+PARQUET_MEMORY_MIB = 2_048
+ARCHIVES = {b"PK\x03\x04": "a zip archive or an Excel file", b"%PDF": "a PDF", b"\xd0\xcf\x11\xe0": "an old Excel file"}
+
+
+def csv_records(source: Source) -> Iterator[Record]:
+    """Rows by the header's names; positions are lines. A row with more cells than the header is refused.
+
+    Text is UTF-8; a line that is not is read as Windows-1252, which is noted. Raises ImportError_ where there is no header.
+    """
+    lines = _Lines(source)
+    csv.field_size_limit(MAX_RECORD)
+    delimiter = delimiter_of(source.sample)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    names = _header(reader, source)
+    while True:
+        begin = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield begin, _broken(error, reader.line_num - begin)
+            continue
+        if not any(cells):
+            continue
+        if len(cells) > len(names):
+            yield begin, RowError("", f"has {len(cells)} cells, the header has {len(names)}: is a quote missing?")
+        else:
+            yield begin, {name: cell for name, cell in zip(names, cells, strict=False) if cell != ""}
+
+
+def _broken(error: csv.Error, more: int) -> RowError:
+    problem = str(error)
+    if "field limit" in problem or "unexpected end" in problem:
+        problem = "a quote that is opened here is not closed"
+    elif "expected after" in problem:
+        problem = "a quote inside a quoted cell is not doubled"
+    return RowError("", f"not CSV: {problem}" + (f"; this and {more:,} more lines were not read" if more > 0 else ""))
+
+
+def _header(reader: Iterator[list[str]], source: Source) -> list[str]:
+    """The names, each once: the second `name` is `name (2)`, an empty one `column 3`."""
+    try:
+        cells = next((cells for cells in reader if any(cells)), [])
+    except csv.Error as error:
+        raise ImportError_(f"{source.name} is not CSV: {error}.") from error
+    if not cells:
+        raise ImportError_(f"{source.name} has no header line.")
+    if len(cells) > MAX_COLUMNS:
+        raise ImportError_(f"{source.name} has {len(cells):,} columns; at most {MAX_COLUMNS:,} are read.")
+    names: list[str] = []
+    seen: Counter[str] = Counter()
+    for number, cell in enumerate(cells, 1):
+        name = cell.strip()[:200] or f"column {number}"
+        seen[name] += 1
+        if seen[name] > 1:
+            again = f"{name} ({seen[name]})"
+            source.note(
+                1, [{"path": name, "warning": f"column {number} has the name of another: it is “{again}” here"}]
+            )
+            name = again
+        names.append(name)
+    return names
+
+
+def delimiter_of(sample: bytes) -> str:
+    """The one that is most frequent outside quotes in the header."""
+    counts: Counter[str] = Counter()
+    quoted = False
+    for letter in sample.decode("utf-8", "replace").lstrip("\ufeff\r\n "):
+        if letter == '"':
+            quoted = not quoted
+        elif letter == "\n" and not quoted:
+            break
+        elif letter in DELIMITERS and not quoted:
+            counts[letter] += 1
+    return max(DELIMITERS, key=lambda one: counts[one])
+
+
+class _Lines:
+    """The lines of a source as text, with their ends, as `csv.reader` wants them."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._number = source, 0
+
+    def __iter__(self) -> Iterator[str]:
+        held = b""
+        while chunk := self._source.read(CHUNK):
+            *lines, held = (held + chunk).splitlines(keepends=True)
+            if held.endswith(b"\n"):
+                lines, held = [*lines, held], b""
+            if len(held) > MAX_RECORD:
+                raise ImportError_(f"{self._source.name} has a line that is longer than {MAX_RECORD // 2**20} MiB.")
+            for line in lines:
+                yield self._text(line)
+        if held:
+            yield self._text(held)
+
+    def _text(self, line: bytes) -> str:
+        self._number += 1
+        if self._number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            warning = "is not UTF-8: it was read as Windows-1252"
+            self._source.note(self._number, [{"path": "", "warning": warning}])
+            return line.decode("cp1252", "replace")
+
+
+def parquet_records(source: Source, limit: int | None) -> Iterator[Record]:
+    """Rows of a Parquet file, read by a process of its own (`workers.read_parquet`). Raises ImportError_.
+
+    At most `limit` bytes of JSON come out of it: a small file may hold the same value a thousand million times.
+    """
+    with tempfile.NamedTemporaryFile(prefix="flywheel-", suffix=".parquet") as file:
+        while chunk := source.read(CHUNK):
+            file.write(chunk)
+        file.flush()
+        if source.stopped:
+            raise ImportError_(f"{source.name} is too large to be previewed: a Parquet file is read from its end.")
+        command = [sys.executable, "-m", "workers.read_parquet", file.name, str(PARQUET_MEMORY_MIB)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            try:
+                yield from _parquet_rows(process.stdout or (), source, limit)
+            finally:
+                process.kill()
+
+
+def _parquet_rows(lines: Iterable[bytes], source: Source, limit: int | None) -> Iterator[Record]:
+    names: list[str] | None = None
+    out = number = 0
+    for line in lines:
+        out += len(line)
+        if limit is not None and out > limit:
+            if source.may_stop:
+                source.stopped = True
+                return
+            raise ImportError_(f"{source.name} unpacks to more than {limit // 2**20} MiB. Split it.")
+        value = json.loads(line)
+        if isinstance(value, dict):
+            raise ImportError_(f"{source.name} cannot be read as Parquet: {value['error']}.")
+        if names is None:
+            names = value
+            continue
+        number += 1
+        if len(line) > MAX_RECORD:
+            yield number, RowError("", f"longer than {MAX_RECORD // 2**20} MiB")
+        else:
+            yield number, {name: item for name, item in zip(names, value, strict=True) if item is not None}
+    if names is None:
+        raise ImportError_(f"{source.name} cannot be read as Parquet: its reader ended at once.")
+
+
+def looks_like_csv(sample: bytes) -> bool:
+    """Whether this is text whose first lines all have the same delimiters, or at least a header of words."""
+    head = sample[:65536].decode("utf-8", "replace").lstrip("\ufeff")
+    if sum(letter < " " and letter not in "\r\n\t\f" for letter in head) * 50 > len(head):
+        return False
+    delimiter = delimiter_of(sample)
+    return delimiter in head.split("\n", 1)[0]

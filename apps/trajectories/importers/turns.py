@@ -1,0 +1,155 @@
+"""Turns as people write them down: roles by any name, transcripts as text, tool calls without ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from apps.trajectories.decoding import RowError
+from apps.trajectories.importers.paths import loose
+from apps.trajectories.importers.shapes import as_text, chat_message, first, items, obj, text
+from apps.trajectories.otlp.messages import BLOCKS
+
+SKIP = "skip"
+ROLES = {
+    **dict.fromkeys(
+        ("user", "human", "customer", "client", "visitor", "caller", "end user", "end-user", "enduser", "person", "q",
+         "question", "member", "guest", "patient", "student", "requester", "you", "input"), "user",
+    ),
+    **dict.fromkeys(
+        ("assistant", "ai", "bot", "agent", "model", "gpt", "chatgpt", "chatbot", "llm", "claude", "bing", "bard", "gemini",
+         "a", "answer", "support", "rep", "representative", "advisor", "operator", "output", "response", "assistant_message",
+         "function_call", "tool_call"), "assistant",
+    ),
+    **dict.fromkeys(
+        ("tool", "function", "observation", "environment", "env", "function_response", "function_result", "tool_result",
+         "tool_response", "tool_output", "ipython"), "tool",
+    ),
+    **dict.fromkeys(("system", "developer", "instructions", "instruction", "context", "prompt"), "system"),
+}  # fmt: skip
+ROLE_KEYS = ("role", "from", "speaker", "sender", "author", "source", "type", "name")
+CONTENT_KEYS = ("content", "value", "text", "message", "body", "utterance", "parts")
+SPEAKER = re.compile(r"^[ \t*#>-]*\**([A-Za-z][A-Za-z _-]{0,30}?)\**[ \t]*:\**[ \t]*", re.MULTILINE)
+
+
+def role_of(name: Any, roles: Mapping[str, str]) -> str | None:
+    """Our role for what the file says; None where nobody knows."""
+    said = text(name).strip().lower()
+    return roles.get(said) or ROLES.get(said)
+
+
+def turn(item: Any, path: str, roles: Mapping[str, str]) -> list[dict]:
+    """One turn of any shape as chat messages; none where its role is skipped. Raises RowError."""
+    if not isinstance(item, dict):
+        raise RowError(path, f"expected a message, got {type(item).__name__}")
+    if isinstance(item.get("author"), dict):
+        item = {**item, "author": item["author"].get("role")}
+    if item.get("lc") == 1 or ("role" not in item and item.get("type") in BLOCKS and not text(item.get("value"))):
+        return chat_message(item, path)
+    said = first(item, *ROLE_KEYS)
+    role = role_of(said, roles)
+    if role is None:
+        raise RowError(
+            path, f"the role “{text(said)[:60]}” is not mapped" if text(said) else "a message without a role"
+        )
+    if role == SKIP:
+        return []
+    content = first(item, *CONTENT_KEYS)
+    called = (
+        called_in(content) if role == "assistant" and text(said).lower() in ("function_call", "tool_call") else None
+    )
+    if called:
+        return [{"role": "assistant", "content": None, "tool_calls": called}]
+    kept = {
+        name: value for name, value in item.items() if name in ("tool_calls", "tool_call_id", "function_call", "name")
+    }
+    if isinstance(kept.get("tool_calls"), str):
+        kept["tool_calls"] = loose(kept["tool_calls"])
+    if role != "tool" and (not isinstance(kept.get("name"), str) or said == kept.get("name")):
+        kept.pop("name", None)
+    return chat_message({**kept, "role": role, "content": content}, path)
+
+
+def called_in(content: Any) -> list[dict] | None:
+    """The tool calls that a text says: `{name, arguments}` or a list of them."""
+    found = loose(content)
+    calls = [call(obj(one)) for one in (found if isinstance(found, list) else [found])]
+    return [one for one in calls if one] or None
+
+
+def call(said: dict) -> dict | None:
+    inner = obj(said.get("function")) or said
+    name = text(first(inner, "name", "tool_name", "tool", "function_name"))
+    if not name:
+        return None
+    arguments = first(inner, "arguments", "args", "parameters", "input", "tool_input")
+    built = {"type": "function", "function": {"name": name, "arguments": as_arguments(arguments)}}
+    identity = text(first(said, "id", "tool_call_id", "call_id"))
+    return built | ({"id": identity} if identity else {})
+
+
+def as_arguments(value: Any) -> str | dict:
+    found = loose(value)
+    return found if isinstance(found, dict) else as_text(found) or "{}"
+
+
+def turns(value: Any, path: str, roles: Mapping[str, str]) -> list[dict]:
+    """The messages of a conversation: a list of turns, of texts that take turns, `{messages}`, or a transcript. Raises RowError."""
+    value = loose(value)
+    if isinstance(value, dict):
+        value = next((found for found in value.values() if isinstance(found, list) and found), value)
+    if isinstance(value, str):
+        return _transcript(value, path, roles)
+    if not isinstance(value, list) or not value:
+        raise RowError(path, "no messages: expected a list of turns, or a transcript (“User: …”)")
+    if all(isinstance(item, str) for item in value):
+        return [{"role": ("user", "assistant")[index % 2], "content": item} for index, item in enumerate(value)]
+    found: list[dict] = []
+    for index, item in enumerate(value):
+        if isinstance(item, list) and len(item) == 2:
+            item = {"role": item[0], "content": item[1]}
+        found += turn(item, f"{path}[{index}]", roles)
+    return linked(found)
+
+
+def speakers(transcript: str) -> list[str]:
+    """Who speaks in a text of lines “Name: words”, in the order of the first word; none where it is no transcript."""
+    begins = [found for found in SPEAKER.finditer(transcript) if found[1].lower() in ROLES]
+    return list(dict.fromkeys(found[1] for found in begins)) if len(begins) > 1 else []
+
+
+def _transcript(value: str, path: str, roles: Mapping[str, str]) -> list[dict]:
+    begins = [found for found in SPEAKER.finditer(value) if role_of(found[1], roles)]
+    if not begins:
+        raise RowError(path, "no messages: the text has no lines such as “User: …”")
+    ends = [found.start() for found in begins[1:]] + [len(value)]
+    said = [
+        {"role": role_of(found[1], roles), "content": value[found.end() : end].strip()}
+        for found, end in zip(begins, ends, strict=True)
+    ]
+    if before := value[: begins[0].start()].strip():
+        said.insert(0, {"role": "system", "content": before})
+    return [one for one in said if one["role"] != SKIP]
+
+
+def linked(messages: list[dict]) -> list[dict]:
+    """Calls without an id get one, and replies without one answer the first open call (of their name, if they have one)."""
+    open_calls: list[tuple[str, str]] = []
+    number = 0
+    for message in messages:
+        for one in items(message.get("tool_calls")):
+            number += 1
+            one["id"] = text(one.get("id")) or f"call_{number}"
+            open_calls.append((one["id"], one["function"]["name"]))
+        if message["role"] != "tool":
+            continue
+        given, name = message.get("tool_call_id"), message.get("name")
+        found = next((one for one in open_calls if given == one[0]), None) if given else None
+        if not given:
+            found = next((one for one in open_calls if name in (None, one[1])), None)
+            if found:
+                message["tool_call_id"] = found[0]
+        if found:
+            open_calls.remove(found)
+    return messages

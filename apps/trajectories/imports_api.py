@@ -1,0 +1,212 @@
+"""Files of trajectories over REST, previewed or imported by a worker, and the mappings that a project keeps for them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.api import member_of
+from apps.core.models import JobState
+from apps.core.openapi import JSON, described, sent, told
+from apps.trajectories import uploads
+from apps.trajectories.actions.mappings import delete_mapping, find_mapping, save_mapping
+from apps.trajectories.api import body_of, room_for
+from apps.trajectories.decoding import RowError, loads
+from apps.trajectories.importers import FORMATS, MAPPED, ImportError_
+from apps.trajectories.importers.mapping import BY_LAYOUT, Mapping, MappingError, as_json, load
+from apps.trajectories.models import Upload
+
+MAPPING = {
+    "type": "object",
+    "properties": {
+        "layout": {"enum": list(BY_LAYOUT), "default": "conversation", "description": "What one record of the file is"},
+        "fields": {
+            "type": "object", "additionalProperties": {"type": "string"},
+            "description": "Our field: a column, a JMESPath, or “=text”. "
+            + "; ".join(f"{layout}: {', '.join(field.name for field in fields)}" for layout, fields in BY_LAYOUT.items()),
+        },
+        "records": {"type": "string", "description": "Where the list of records is inside a document"},
+        "success": {"type": "array", "items": {"type": "string"}, "description": "Values of the outcome that mean success"},
+        "failure": {"type": "array", "items": {"type": "string"}},
+        "threshold": {"type": ["number", "null"], "description": "From this number on the outcome or score is a success"},
+        "roles": {"type": "object", "additionalProperties": {"enum": ["user", "assistant", "tool", "system", "skip"]}},
+        "totals": {"enum": ["sum", "last"], "description": "Numbers of a conversation's rows: added up, or whole in each"},
+        "keep_rest": {"type": "boolean", "default": True, "description": "What has no field goes into metadata.extra"},
+    },
+}  # fmt: skip
+SAVED = {
+    "type": "object",
+    "required": ["name", "mapping"],
+    "properties": {"name": {"type": "string"}, "mapping": MAPPING},
+}
+JOB = {
+    "type": "object",
+    "required": ["id", "name", "format", "state", "done", "total", "error", "result"],
+    "properties": {
+        "id": {"type": "string", "format": "uuid"},
+        "name": {"type": "string"},
+        "format": {"type": "string"},
+        "state": {"enum": JobState.values},
+        "done": {"type": "integer"},
+        "total": {"type": "integer", "description": "0 where it is not known beforehand"},
+        "error": {"type": "string"},
+        "result": {"type": "object", "description": "{accepted, duplicates, updated, rejected, errors: the first bad rows}"},
+    },
+}  # fmt: skip
+SEEN = {
+    "type": "object",
+    "required": ["format", "good", "bad", "rows", "errors"],
+    "properties": {
+        "format": {"type": "string"},
+        "good": {"type": "integer"},
+        "bad": {"type": "integer"},
+        "rows": {"type": "array", "items": {"type": "object"}, "description": "The first trajectories, as they would be stored"},
+        "errors": {"type": "array", "items": {"type": "object"}, "description": "[{position, path, error}]"},
+        "mapping": MAPPING | {"description": "Of a mapped file: what was used, or guessed"},
+        "guessed": {"type": "boolean"},
+        "problem": {"type": "string", "description": "Why the mapping gives no rows"},
+        "unmapped": {"type": "array", "items": {"type": "object"}, "description": "Columns without a field"},
+        "unread": {"type": "object", "description": "Values that a field cannot take: {field: {count, example, position}}"},
+    },
+}  # fmt: skip
+PAIRS = {
+    "layout": "pairs",
+    "fields": {"question": "asked", "answer": "said", "outcome": "solved"},
+    "success": ["yes"],
+    "failure": ["no"],
+}
+RUNNING = {
+    "id": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11", "name": "calls.csv", "format": "mapped", "state": "queued", "done": 0,
+    "total": 120, "error": "", "result": {},
+}  # fmt: skip
+PARAMETERS = [
+    OpenApiParameter("name", description="The file's name"),
+    OpenApiParameter(
+        "format", enum=["auto", MAPPED, *FORMATS], description="“mapped”: by a mapping; auto: as it looks"
+    ),
+    OpenApiParameter("mapping", description="The name of a mapping of the project"),
+    OpenApiParameter("preview", bool, description="Only say what the file would give; nothing is stored"),
+]
+
+
+@extend_schema(
+    request={"application/octet-stream": {"type": "string", "format": "binary"}},
+    parameters=PARAMETERS,
+    responses=described({200: SEEN, 202: JOB}, 400, 403, 413, 503),
+    examples=[OpenApiExample("A CSV file", value="asked,said,solved\nWhere is my order?,On its way.,yes\n", request_only=True),
+              told("A preview", {"format": "mapped", "good": 1, "bad": 0, "rows": [], "errors": [], "mapping": PAIRS, "guessed": True,
+                                 "problem": "", "unmapped": [], "unread": {}}, "200"),
+              told("Left to a worker", RUNNING, "202")],
+    description="A file of trajectories as the body: CSV, JSON, JSON Lines, Parquet or OTLP, gzip or not, at most 64 MiB. A file that "
+    "needs a mapping is only imported with one: ask with preview=true for a guess, correct it, and save it as a mapping first. "
+    "Importing the same file again changes nothing.",
+)  # fmt: skip
+@api_view(["POST"])
+def imports(request: Request) -> Response:
+    project, by = request.auth.project, member_of(request).user
+    given = request.query_params
+    name, format = given.get("name", "")[-200:] or "upload", given.get("format", "auto")
+    if format not in ("auto", MAPPED, *FORMATS):
+        raise ValidationError({"path": "format", "error": f"must be one of auto, {MAPPED}, {', '.join(FORMATS)}"})
+    mapping = _named(request, given["mapping"]) if given.get("mapping") else None
+    with room_for(request):
+        path = uploads.keep([bytes(body_of(request))])
+    waits = False
+    try:
+        seen = uploads.preview(path, name, format, mapping)
+        if given.get("preview", "").lower() in ("1", "true", "yes"):
+            return Response(seen)
+        if seen.get("guessed") or seen.get("problem"):
+            why = (
+                seen["problem"]
+                or "this file needs a mapping: ask with preview=true for a guess, and save it as a mapping"
+            )
+            raise ValidationError({"path": "mapping", "error": why})
+        token = {"name": name, "format": seen["format"], "total": seen["total"]}
+        made = uploads.submit(
+            project=project, by=by, path=path, token=token | ({"mapping": as_json(mapping)} if mapping else {})
+        )
+        waits = True
+        return Response(job_json(made), status=202)
+    except ImportError_ as error:
+        raise ValidationError({"path": "", "error": str(error)}) from error
+    finally:
+        if not waits:
+            path.unlink(missing_ok=True)
+
+
+@extend_schema(
+    responses=described({200: JOB}, 403, 404),
+    examples=[told("It waits", RUNNING)],
+    description="An import of this project. Its trajectories: GET /api/v1/trajectories/?import=ID.",
+)
+@api_view(["GET"])
+def one_import(request: Request, pk: UUID) -> Response:
+    found = Upload.objects.filter(project=request.auth.project, pk=pk).first()
+    if found is None:
+        raise NotFound("No import of this project has this id.")
+    return Response(job_json(found))
+
+
+def job_json(job: Upload) -> dict[str, Any]:
+    return {
+        "id": str(job.pk), "name": job.name, "format": job.format, "state": job.state, "done": job.done, "total": job.total,
+        "error": job.error, "result": job.summary,
+    }  # fmt: skip
+
+
+@extend_schema(
+    responses=described({200: {"type": "array", "items": SAVED}}, 403),
+    examples=[told("One mapping", [{"name": "helpdesk export", "mapping": PAIRS}])],
+    description="The mappings that the project keeps.",
+)
+@api_view(["GET"])
+def mappings(request: Request) -> Response:
+    return Response([{"name": one.name, "mapping": one.mapping} for one in request.auth.project.import_mappings.all()])
+
+
+@extend_schema(
+    methods=["GET"],
+    responses=described({200: MAPPING}, 403, 404),
+    examples=[told("Pairs", PAIRS)],
+    description="One mapping.",
+)
+@extend_schema(
+    methods=["PUT"], request={JSON: MAPPING}, responses=described({200: MAPPING}, 400, 403),
+    examples=[sent("Pairs", PAIRS), told("As it is kept", PAIRS, "200")],
+    description="Keeps a mapping under this name, in place of one that was there.",
+)  # fmt: skip
+@extend_schema(methods=["DELETE"], responses=described({}, 403, 404) | {204: None}, description="Forgets a mapping.")
+@api_view(["GET", "PUT", "DELETE"])
+def mapping(request: Request, name: str) -> Response:
+    if request.method == "PUT":
+        return _put(request, name)
+    saved = request.auth.project.import_mappings.filter(name=name).first()
+    if saved is None:
+        raise NotFound("No mapping of this project has this name.")
+    if request.method == "DELETE":
+        delete_mapping(saved=saved, by=member_of(request).user)
+        return Response(status=204)
+    return Response(saved.mapping)
+
+
+def _put(request: Request, name: str) -> Response:
+    try:
+        given = load(loads(body_of(request)))
+        saved = save_mapping(project=request.auth.project, name=name, mapping=given, by=member_of(request).user)
+    except (MappingError, RowError) as error:
+        raise ValidationError({"path": "", "error": str(error)}) from error
+    return Response(saved.mapping)
+
+
+def _named(request: Request, name: str) -> Mapping:
+    try:
+        return find_mapping(request.auth.project, name)
+    except MappingError as error:
+        raise ValidationError({"path": "mapping", "error": str(error)}) from error

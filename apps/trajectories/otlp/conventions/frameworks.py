@@ -1,0 +1,109 @@
+"""What single frameworks say in their own way inside OpenInference's conventions, known by the name of their scope."""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import Any
+
+from apps.trajectories.otlp.conventions.base import Spoken
+from apps.trajectories.otlp.messages import Message, tool_call
+from apps.trajectories.otlp.values import label, structured, text
+from workers.lib.messages import text_of
+
+MAX_TEXT = 1024 * 1024  # characters of Python's notation that are read
+CALLING, OBSERVED, FAILED = "Calling tools:\n", "Observation:\n", "Error:\n"
+REACT = ("ReAct.forward", "CodeAct.forward")
+METHOD = ".__call__"
+
+
+def smolagents(spoken: Spoken) -> None:
+    """Calls and what they gave are told to the model as texts, which are read back into calls and replies."""
+    found: list[Message] = []
+    calls: list[dict] = []
+    for message in spoken.reading.input:
+        said = text_of(message)
+        if said.startswith(CALLING) and (read := _calls(said.removeprefix(CALLING))):
+            calls = read
+            found.append({"role": "assistant", "content": None, "tool_calls": calls})
+        elif calls and said.startswith((OBSERVED, FAILED)):
+            reply: Message = {
+                "role": "tool",
+                "content": said.removeprefix(OBSERVED),
+                "name": calls[0]["function"]["name"],
+            }
+            found.append(reply | {"tool_call_id": calls[0].get("id", "")})
+            calls = calls[1:]
+        else:
+            found.append(message)
+    spoken.reading.input = found
+
+
+def _calls(said: str) -> list[dict]:
+    """Python's notation of a list of calls; none where it is something else."""
+    try:
+        found = ast.literal_eval(said.strip()) if len(said) <= MAX_TEXT else None
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    return [call for raw in found if (call := tool_call(raw))] if isinstance(found, list) else []
+
+
+def dspy(spoken: Spoken) -> None:
+    """The span of a ReAct module has the whole run in its input and output; a tool's is named after its method."""
+    reading, attributes = spoken.reading, spoken.attributes
+    if reading.kind == "tool":
+        reading.tool_name = reading.tool_name.removesuffix(METHOD)
+        called = structured(attributes.get("input.value"))
+        if isinstance(called, dict) and isinstance(called.get("kwargs"), dict):
+            reading.tool_arguments = called["kwargs"]
+        reading.tool_result = _unquoted(reading.tool_result)
+    if reading.kind != "agent":
+        return
+    given, ended = structured(attributes.get("input.value")), structured(attributes.get("output.value"))
+    asked = given.get("input_args") if isinstance(given, dict) else None
+    ended = ended if isinstance(ended, dict) else {}
+    steps = ended.get("trajectory")
+    reading.input = [{"role": "user", "content": _words(asked if isinstance(asked, dict) else given)}]
+    reading.output = _steps(spoken.span.span_id, steps) if isinstance(steps, dict) else []
+    answer = {name: value for name, value in ended.items() if name not in ("trajectory", "reasoning")}
+    if answer:
+        reading.output.append({"role": "assistant", "content": _words(answer)})
+    reading.complete = bool(reading.output)
+
+
+def _unquoted(said: Any) -> Any:
+    """The text inside a JSON string."""
+    try:
+        found = json.loads(said) if isinstance(said, str) and said[:1] == '"' else said
+    except ValueError:
+        return said
+    return found if isinstance(found, str) else said
+
+
+def _words(fields: Any) -> str:
+    """The text of a signature's fields: of a single one its value."""
+    if isinstance(fields, dict) and len(fields) == 1:
+        return text(next(iter(fields.values())))
+    return text(fields)
+
+
+def _steps(span_id: str, steps: dict) -> list[Message]:
+    """Thoughts, calls and observations of ReAct, without the `finish` at its end."""
+    found: list[Message] = []
+    number = 0
+    while (name := label(steps.get(f"tool_name_{number}"))) and name != "finish":
+        call = {"name": name, "arguments": steps.get(f"tool_args_{number}"), "id": f"{span_id}-{number}"}
+        thought = label(steps.get(f"thought_{number}")) or None
+        found.append({"role": "assistant", "content": thought, "tool_calls": [tool_call(call)]})
+        said = text(steps.get(f"observation_{number}"))
+        found.append({"role": "tool", "content": said, "tool_call_id": call["id"], "name": name})
+        number += 1
+    return found
+
+
+MENDS = {"openinference.instrumentation.smolagents": smolagents, "openinference.instrumentation.dspy": dspy}
+
+
+def kind_of(scope: str, name: str) -> str:
+    """The kind of a span that its attributes do not tell."""
+    return "agent" if scope == "openinference.instrumentation.dspy" and name in REACT else ""

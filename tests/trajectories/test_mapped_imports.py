@@ -1,0 +1,178 @@
+"""Homemade files by the page, the command and the API: the guess is shown, corrected, saved, and only then stored."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from apps.core import jobs
+from apps.core.models import AuditEvent, Project
+from apps.trajectories.actions.mappings import save_mapping
+from apps.trajectories.importers.mapping import load
+from apps.trajectories.models import ImportMapping, Trajectory, Upload, UploadedTrajectory
+from tests.factories import make_key, make_member, make_trajectory
+from tests.trajectories.test_uploads import runs, send, url
+
+pytestmark = pytest.mark.django_db
+CSV = b"customer,bot,verdict,note\nWhere is it?,On its way.,meh,a\nCancel.,No.,bad,b\n"
+PAIRS = {
+    "layout": "pairs",
+    "fields": {"question": "customer", "answer": "bot", "outcome": "verdict"},
+    "failure": ["bad"],
+}
+
+
+@pytest.fixture
+def member(project: Project, data_dir: Path) -> Client:
+    client = Client()
+    client.force_login(make_member(project))
+    return client
+
+
+@pytest.fixture(autouse=True)
+def sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs.current_app, "send_task", lambda *args, **options: None)
+
+
+def form(seen: dict, **more: Any) -> dict[str, Any]:
+    """What the editor sends when nothing is changed."""
+    mapping = seen["mapping"]
+    given: dict[str, Any] = {"token": seen["token"], "layout": mapping["layout"], "keep_rest": "on", "totals": "sum"}
+    given |= {f"field.{name}": path for name, path in mapping["fields"].items()}
+    given["outcome_value"] = [item["value"] for item in seen["values"]["outcomes"]]
+    given["outcome_means"] = [item["means"] for item in seen["values"]["outcomes"]]
+    return given | more
+
+
+def test_a_homemade_csv_by_the_page(project: Project, member: Client) -> None:
+    page = send(member, project, CSV, name="calls.csv")
+    seen = page.context["preview"]
+    assert (seen["format"], seen["guessed"], seen["good"], seen["mapping"]["fields"]) == (
+        "mapped", True, 2, {"question": "customer", "answer": "bot", "reason": "note"},
+    )  # fmt: skip
+    assert b"guessed" in page.content and b"verdict" in page.content and not Trajectory.objects.exists()
+
+    changed = form(seen, **{"field.outcome": "verdict", "field.reason": ""})
+    live = member.post(url("import_preview", project), changed, headers={"HX-Request": "true"})
+    seen = live.context["preview"]
+    assert b"<html" not in live.content and {item["value"]: item["means"] for item in seen["values"]["outcomes"]} == {
+        "meh": "",
+        "bad": "failure",
+    }
+    assert [item["name"] for item in seen["unmapped"]] == ["note"] and seen["unread"]["outcome"]["count"] == 1
+
+    done = member.post(url("import_start", project), form(seen, outcome_means=["unknown", "failure"], save_as="calls"))
+    made = Upload.objects.get()
+    assert done.status_code == 302 and runs(made) == "succeeded"
+    rows = {row.messages[0]["content"]: row for row in Trajectory.objects.all()}
+    assert {said: row.outcome_status for said, row in rows.items()} == {"Where is it?": "unknown", "Cancel.": "failure"}
+    assert rows["Cancel."].metadata["extra"] == {"note": "b"}
+    assert ImportMapping.objects.get().mapping["failure"] == ["bad"]
+    assert AuditEvent.objects.filter(action="trajectories.mapping_saved").exists()
+
+    page = member.get(url("import_detail", project, made.pk)).content.decode()
+    assert f"?import={made.pk}" in page
+    other = make_trajectory(project)
+    listed = member.get(url("list", project), {"import": str(made.pk)}).content.decode()
+    assert all(str(row.pk) in listed for row in rows.values()) and str(other.pk) not in listed
+    assert str(other.pk) not in member.get(url("list", project), {"import": "nonsense"}).content.decode()
+
+
+def test_the_same_file_again_by_the_saved_mapping_changes_nothing(project: Project, member: Client) -> None:
+    save_mapping(project=project, name="calls", mapping=load(PAIRS), by=None)
+    for again in (False, True):
+        seen = send(member, project, CSV, name="calls.csv", format="mapping:calls").context["preview"]
+        assert not seen["guessed"] and seen["mapping"]["fields"] == PAIRS["fields"]
+        member.post(url("import_start", project), form(seen))
+        made = Upload.objects.order_by("-created_at").first()
+        assert runs(made) == "succeeded"
+        assert (made.summary["accepted"], made.summary["duplicates"]) == ((0, 2) if again else (2, 0))
+        assert UploadedTrajectory.objects.filter(upload=made).count() == 2
+    assert b"no mapping" in send(member, project, CSV, format="mapping:none").content
+
+
+def test_a_layout_is_chosen_and_a_mapping_that_lacks_something_stores_nothing(project: Project, member: Client) -> None:
+    token = send(member, project, CSV, name="calls.csv").context["preview"]["token"]
+    chosen = member.post(url("import_preview", project), {"token": token, "how": "fields", "as": "messages"})
+    seen = chosen.context["preview"]
+    assert seen["mapping"]["layout"] == "messages" and "Choose a column for: role" in seen["problem"]
+    refused = member.post(url("import_start", project), form(seen))
+    assert b"Choose a column for: role" in refused.content and not Upload.objects.exists()
+    assert member.post(url("import_preview", project), {"token": "x"}, headers={"HX-Request": "true"}).headers[
+        "HX-Redirect"
+    ]
+
+
+def test_any_known_format_can_be_mapped_by_hand_and_mappings_are_deleted(project: Project, member: Client) -> None:
+    talk = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}], "verdict": "bad"}
+    seen = send(member, project, json.dumps(talk).encode()).context["preview"]
+    assert seen["format"] == "chat" and "mapping" not in seen
+    page = member.post(url("import_preview", project), {"token": seen["token"], "how": "fields"})
+    assert page.context["preview"]["mapping"]["fields"] == {"messages": "messages", "outcome": "verdict"}
+    saved = save_mapping(project=project, name="x", mapping=load(PAIRS), by=None)
+    assert b"x</td>" in member.get(url("import", project)).content
+    member.post(url("import_mapping_delete", project, saved.pk))
+    assert not ImportMapping.objects.exists()
+
+
+# The command
+
+
+def command(project: Project, *files: Any, **options: Any) -> str:
+    out = io.StringIO()
+    call_command(
+        "import_trajectories", *map(str, files), project=project.slug, stdout=out, stderr=out, no_color=True, **options
+    )
+    return out.getvalue()
+
+
+def test_the_command_shows_a_guess_and_stores_only_by_a_mapping(project: Project, tmp_path: Path) -> None:
+    (file := tmp_path / "calls.csv").write_bytes(CSV)
+    with pytest.raises(CommandError, match="1 rejected"):
+        command(project, file)
+    assert not Trajectory.objects.exists()
+    said = command(project, file, dry_run=True, save_mapping="guess")
+    assert '"question": "customer"' in said and ImportMapping.objects.get().name == "guess"
+    (own := tmp_path / "own.json").write_text(json.dumps(PAIRS))
+    assert "2 new" in command(project, file, mapping=str(own))
+    assert "2 updated" in command(project, file, mapping="guess") and Trajectory.objects.count() == 2, "the same ids"
+    for wrong in ("nothing", str(tmp_path / "none.json")):
+        with pytest.raises(CommandError, match="--mapping"):
+            command(project, file, mapping=wrong)
+
+
+# The API
+
+
+def test_files_and_mappings_by_the_api(project: Project, client: Client, data_dir: Path) -> None:
+    headers = {"Authorization": f"Bearer {make_key(project)}"}
+
+    def ask(method: str, path: str, body: Any = b"", kind: str = "application/octet-stream") -> Any:
+        return client.generic(method, f"/api/v1/{path}", body, kind, headers=headers)
+
+    seen = ask("POST", "imports/?name=calls.csv&preview=true", CSV).json()
+    assert seen["guessed"] and seen["mapping"]["fields"]["question"] == "customer" and seen["good"] == 2
+    refused = ask("POST", "imports/?name=calls.csv", CSV)
+    assert refused.status_code == 400 and "needs a mapping" in refused.content.decode()
+    assert ask("PUT", "import-mappings/calls/", json.dumps(PAIRS), "application/json").status_code == 200
+    assert ask("PUT", "import-mappings/calls/", '{"layout": "poem"}', "application/json").status_code == 400
+    assert [one["name"] for one in ask("GET", "import-mappings/").json()] == ["calls"]
+    done = ask("POST", "imports/?name=calls.csv&mapping=calls", CSV)
+    assert done.status_code == 202 and done.json()["state"] == "queued"
+    assert runs(Upload.objects.get()) == "succeeded"
+    job = ask("GET", f"imports/{done.json()['id']}/").json()
+    assert (job["state"], job["result"]["accepted"]) == ("succeeded", 2)
+    listed = ask("GET", f"trajectories/?import={job['id']}").json()["results"]
+    assert len(listed) == 2
+    assert ask("GET", "import-mappings/calls/").json()["fields"] == PAIRS["fields"]
+    assert ask("DELETE", "import-mappings/calls/").status_code == 204
+    assert ask("GET", "import-mappings/calls/").status_code == 404
+    assert ask("POST", "imports/?name=a&mapping=calls", CSV).status_code == 400
+    assert ask("POST", "imports/?name=a", b"PK\x03\x04").status_code == 400
+    assert not list((data_dir / "uploads").iterdir()) or Upload.objects.count() == 1

@@ -1,0 +1,383 @@
+"""Mappings: the layouts, what is guessed, what is refused, and files as bad as they come."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from apps.trajectories.decoding import RowError
+from apps.trajectories.importers import ImportError_, OpenFile, read, records, tables
+from apps.trajectories.importers.guess import guess
+from apps.trajectories.importers.mapping import Mapping, MappingError, as_json, load, when
+from apps.trajectories.schema import parse
+
+PAIRS = b"question,answer,solved\nWhere is my order?,On its way.,yes\nCancel it.,I cannot.,no\n"
+TURNS = """call,turn,speaker,words,resolved
+b,2,agent,Done.,0
+a,1,customer,Refund me.,1
+b,1,customer,Close it.,0
+a,2,agent,Refunded.,1
+"""
+
+
+def opened(data: bytes | str, name: str = "file.csv", mapping: Mapping | None = None, **more: Any) -> OpenFile:
+    return read(io.BytesIO(data.encode() if isinstance(data, str) else data), name, mapping=mapping, **more)
+
+
+def good(reading: OpenFile) -> list[Any]:
+    """The rows, each checked; fails at one that is refused."""
+    return [parse(row) for _, row in reading.rows if not _raised(row)]
+
+
+def _raised(row: Any) -> bool:
+    if isinstance(row, RowError):
+        raise row
+    return False
+
+
+def said(row: Any) -> list[tuple]:
+    return [(turn.role, turn.content) for turn in row.messages]
+
+
+def test_questions_and_answers() -> None:
+    reading = opened(PAIRS)
+    rows = good(reading)
+    assert reading.guessed and reading.mapping.layout == "pairs"
+    assert said(rows[0]) == [("user", "Where is my order?"), ("assistant", "On its way.")]
+    assert [row.outcome.status for row in rows] == ["success", "failure"]
+    assert [row.id for row in rows] == [row.id for row in good(opened(PAIRS))]
+
+
+def test_rows_that_are_one_message_each_are_gathered_and_put_in_order() -> None:
+    reading = opened(TURNS)
+    rows = good(reading)
+    wanted = {"conversation": "call", "order": "turn", "role": "speaker", "content": "words", "outcome": "resolved"}
+    assert as_json(reading.mapping)["fields"] == wanted
+    assert [(row.id, said(row), row.outcome.status) for row in rows] == [
+        ("b", [("user", "Close it."), ("assistant", "Done.")], "failure"),
+        ("a", [("user", "Refund me."), ("assistant", "Refunded.")], "success"),
+    ]
+
+
+def test_tool_calls_in_columns_are_calls_and_replies() -> None:
+    data = (
+        "conversation,role,text,tool_name,tool_arguments\n1,user,Weather?,,\n"
+        '1,assistant,,get_weather,"{""city"": ""Oslo""}"\n1,tool,rain,get_weather,\n1,assistant,Rain.,,\n'
+    )
+    [row] = good(opened(data))
+    call = row.messages[1].tool_calls[0]
+    assert (call.function.name, call.function.arguments) == ("get_weather", {"city": "Oslo"})
+    assert (row.messages[2].role, row.messages[2].tool_call_id, row.messages[2].content) == ("tool", call.id, "rain")
+
+
+@pytest.mark.parametrize(
+    ("cell", "wanted"),
+    [
+        ("[{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': None}]", [("user", "Hi"), ("assistant", None)]),
+        ('[{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]', [("user", "Hi"), ("assistant", "Yo")]),
+        ("User: Hi\nAgent: Yo\nthere", [("user", "Hi"), ("assistant", "Yo\nthere")]),
+    ],
+)  # fmt: skip
+def test_a_conversation_in_a_cell(cell: str, wanted: list) -> None:
+    out = io.StringIO()
+    csv.writer(out).writerows([["nr", "talk"], ["1", cell], ["2", cell]])
+    assert [said(row) for row in good(opened(out.getvalue()))] == [wanted, wanted]
+
+
+def test_paths_into_nested_json_and_fixed_texts() -> None:
+    record = {"meta": {"eval": {"score": 0.25, "by": "x"}}, "log": {"turns": [{"who": "customer", "said": "Hi"}]}}
+    fields = {
+        "messages": "log.turns", "role": "who", "content": "said", "score": "$.meta.eval.score", "agent_name": "=bot",
+        "model": "log.turns[0].none",
+    }  # fmt: skip
+    mapping = load({"fields": fields, "threshold": 0.5})
+    [row] = good(opened(json.dumps(record), "f.json", mapping))
+    assert (said(row), row.agent.name, row.outcome.status) == ([("user", "Hi")], "bot", "failure")
+    assert row.metadata == {"extra": {"meta": {"eval": {"by": "x"}}}}, "what is mapped is not kept twice"
+
+
+def test_the_list_of_records_inside_a_document_is_found() -> None:
+    reading = opened(
+        json.dumps({"version": 1, "items": [{"prompt": "a", "reply": "b"}, {"prompt": "c", "reply": "d"}]}), "f.json"
+    )
+    assert reading.mapping.records == "items"
+    assert [said(row)[0][1] for row in good(reading)] == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("values", "statuses"),
+    [
+        (["true", "false"], ["success", "failure"]),
+        (["0", "1"], ["failure", "success"]),
+        (["yes", "No"], ["success", "failure"]),
+        (["solved", "pending"], ["success", "unknown"]),
+        (["👍", "👎"], ["success", "failure"]),
+    ],
+)
+def test_what_an_outcome_means_is_guessed(values: list[str], statuses: list[str]) -> None:
+    data = "q,a,success\n" + "".join(f"x{value},y,{value}\n" for value in values)
+    reading = opened(data)
+    assert [row.outcome.status for row in good(reading)] == statuses
+
+
+def test_failed_true_is_a_failure_and_a_score_has_a_threshold() -> None:
+    assert [row.outcome.status for row in good(opened("q,a,failed\n1x,y,true\n2x,y,false\n"))] == ["failure", "success"]
+    reading = opened("q,a,stars\nx1,y,5\nx2,y,2\n")
+    assert (reading.mapping.threshold, [row.outcome.status for row in good(reading)]) == (4.0, ["success", "failure"])
+    reading.mapping.threshold = 1.5
+    assert [row.outcome.status for row in good(opened("q,a,stars\nx1,y,5\nx2,y,2\n", mapping=reading.mapping))] == [
+        "success"
+    ] * 2
+
+
+def test_success_false_in_a_row_of_messages_is_a_failure() -> None:
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
+    [row] = good(opened(json.dumps({"messages": talk, "success": False, "score": 0.1}), "f.json"))
+    assert (row.outcome.status, row.outcome.reward) == ("failure", 0.1)
+
+
+def test_what_is_lost_is_reported_and_kept() -> None:
+    data = "question,answer,success,when,note\na,b,maybe not,soon,hello\nc,d,yes,2026-01-01,\n"
+    mapping = load({"layout": "pairs", "fields": {"question": "question", "answer": "answer", "outcome": "success", "started_at": "when"},
+                    "success": ["yes"]})  # fmt: skip
+    reading = opened(data, mapping=mapping)
+    first, second = good(reading)
+    assert {name: (one.count, one.example, one.position) for name, one in reading.report.unread.items()} == {
+        "outcome": (1, "maybe not", 2),
+        "started_at": (1, "soon", 2),
+    }
+    assert dict(reading.report.unmapped) == {"note": 1}
+    assert first.metadata["extra"] == {"success": "maybe not", "when": "soon", "note": "hello"}
+    assert (first.outcome.status, second.outcome.status) == ("unknown", "success")
+    mapping.keep_rest = False
+    assert "extra" not in good(opened(data, mapping=mapping))[0].metadata
+
+
+def test_rows_are_refused_by_line_and_the_others_go_on() -> None:
+    data = 'question,answer\na,b\n1,2,3\n"x"y",z\nc,d\n,\n"open,e\nf,g\n'
+    found = list(opened(data).rows)
+    assert [(position, isinstance(row, RowError)) for position, row in found] == [
+        (2, False), (3, True), (4, True), (5, False), (7, True)
+    ]  # fmt: skip
+    assert (
+        "has 3 cells" in str(found[1][1]) and "not doubled" in str(found[2][1]) and "1 more lines" in str(found[-1][1])
+    )
+
+
+def test_an_id_that_is_not_unique_is_refused_and_replaces_nothing() -> None:
+    mapping = load({"layout": "pairs", "fields": {"question": "q", "answer": "a", "id": "nr"}})
+    found = list(opened("nr,q,a\n1,x,y\n1,z,w\n", mapping=mapping).rows)
+    assert isinstance(found[1][1], RowError) and "has the id of row 2" in str(found[1][1])
+
+
+def test_roles_that_nobody_knows_are_asked_for_or_refused() -> None:
+    data = "chat,from,text\n1,Karen from sales,Hi\n1,customer,Hello\n"
+    assert guess(
+        [dict(zip(("chat", "from", "text"), line.split(","), strict=True)) for line in data.splitlines()[1:]]
+    ).roles == {"karen from sales": "assistant"}
+    mapping = load({"layout": "messages", "fields": {"conversation": "chat", "role": "from", "content": "text"}})
+    [(_, error)] = opened(data, mapping=mapping).rows
+    assert isinstance(error, RowError) and "Karen from sales" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"layout": "pairs", "fields": {"question": "q"}}, "answer"),
+        ({"fields": {"messages": "a[", }}, "neither a column nor a JMESPath"),
+        ({"fields": {"messages": "m", "nonsense": "x"}}, "no field of the layout"),
+        ({"fields": {"messages": "m" * 301}}, "longer than"),
+        ({"layout": "poem"}, "layout"),
+        ({"fields": {"messages": "m"}, "more": 1}, "more"),
+        ([], "object"),
+    ],
+)  # fmt: skip
+def test_a_mapping_that_cannot_be_used_says_why(given: Any, problem: str) -> None:
+    with pytest.raises(MappingError, match=problem.replace("[", r"\[")):
+        load(given)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("2026-01-31 12:00", "2026-01-31T12:00:00+00:00"),
+        ("2026/1/31 12:00:00 UTC".replace("/1/", "/01/"), "2026-01-31T12:00:00+00:00"),
+        ("1769860800", "2026-01-31T12:00:00+00:00"),
+        ("1769860800000", "2026-01-31T12:00:00+00:00"),
+        ("Sat, 31 Jan 2026 12:00:00 GMT", "2026-01-31T12:00:00+00:00"),
+        ("01/02/2026", None),
+        ("soon", None),
+    ],
+)
+def test_times(value: str, wanted: str | None) -> None:
+    assert when(value) == wanted
+
+
+# Encodings and tables
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "cp1252"])
+def test_text_in_other_encodings(encoding: str) -> None:
+    data = "question;answer\nGrüße;für Sie\n".encode(encoding)
+    data = b"\xfe\xff" + data if encoding == "utf-16-be" else data
+    reading = opened(data)
+    assert said(good(reading)[0]) == [("user", "Grüße"), ("assistant", "für Sie")]
+    assert bool(reading.source.mended) == (encoding == "cp1252")
+
+
+def test_headers_that_repeat_or_are_empty_get_a_name() -> None:
+    reading = opened("question,answer,note,note,\na,b,c,d,e\n")
+    assert good(reading)[0].metadata == {"extra": {"note (2)": "d", "column 5": "e"}} or reading.report.unmapped
+    assert set(dict(reading.head[0][1])) == {"question", "answer", "note", "note (2)", "column 5"}
+    assert "has the name of another" in reading.source.mended[0]["warning"]
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"PK\x03\x04rest", "zip archive or an Excel"),
+        (b"%PDF-1.7", "a PDF"),
+        (b"PAR1 nothing more", "cannot be read as Parquet"),
+        (b"\x01\x02\x03\x04" * 100, "not JSON"),
+        (b"[1, 2]", "no record with fields"),
+        (b"", "empty"),
+    ],
+)
+def test_a_file_that_is_none_of_these_is_one_sentence(data: bytes, problem: str) -> None:
+    with pytest.raises(ImportError_, match=problem):
+        list(opened(data, "file").rows)
+
+
+def test_a_cell_that_is_too_long_costs_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MAX_RECORD", 1000)
+    monkeypatch.setattr(records, "MAX_RECORD", 1000)
+    found = list(opened("question,answer\na," + "x" * 1001 + "\nc,d\n").rows)
+    assert [isinstance(row, RowError) for _, row in found] == [True, False]
+
+
+def parquet_of(table: Any, **options: Any) -> bytes:
+    out = io.BytesIO()
+    parquet.write_table(pa.table(table), out, **options)
+    return out.getvalue()
+
+
+def test_parquet_with_nested_messages_is_chat_and_with_columns_is_mapped() -> None:
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
+    reading = opened(parquet_of({"id": ["a"], "messages": [talk], "reward": [float("nan")]}), "f")
+    assert (reading.format, said(good(reading)[0])) == ("chat", [("user", "Hi"), ("assistant", "Yo")])
+    reading = opened(parquet_of({"prompt": ["a", "b"], "response": ["c", "d"], "ok": [True, False]}), "f")
+    assert [(said(row)[0][1], row.outcome.status) for row in good(reading)] == [("a", "success"), ("b", "failure")]
+
+
+def test_a_small_parquet_file_that_unpacks_to_much_is_refused() -> None:
+    bomb = parquet_of({"question": pa.array(["x" * 100_000] * 2000), "answer": ["y"] * 2000})
+    assert len(bomb) < 2**20
+    with pytest.raises(ImportError_, match="unpacks to more than"):
+        list(opened(bomb, "f", limit=20 * 2**20).rows)
+
+
+def test_a_parquet_bomb_in_one_page_ends_its_reader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "PARQUET_MEMORY_MIB", 600)
+    same = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array(["x" * 20_000_000]))
+    bomb = parquet_of({"question": same, "answer": ["y"] * 64})
+    assert len(bomb) < 2 * 2**20
+    with pytest.raises(ImportError_, match="cannot be read as Parquet"):
+        list(opened(bomb, "f").rows)
+
+
+# Properties
+
+
+CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(st.tuples(CELLS, CELLS, st.sampled_from(["yes", "no", "", "?"])), min_size=1, max_size=6))
+def test_every_row_of_a_table_is_a_trajectory_or_refused(rows: list[tuple]) -> None:
+    """Whatever is in the cells, and the same again gives the same ids."""
+    out = io.StringIO()
+    csv.writer(out).writerows([("question", "answer", "ok"), *rows])
+    mapping = load(
+        {"layout": "pairs", "fields": {"question": "question", "answer": "answer", "outcome": "ok"}, "success": ["yes"]}
+    )
+    found = list(opened(out.getvalue(), mapping=mapping).rows)
+    assert len(found) == sum(any(row) for row in rows)
+    for _, row in found:
+        assert isinstance(row, RowError) or parse(row).messages
+    again = list(opened(gzip.compress(out.getvalue().encode()), mapping=mapping).rows)
+    assert [row["id"] for _, row in found if isinstance(row, dict)] == [
+        row["id"] for _, row in again if isinstance(row, dict)
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.binary(max_size=300) | st.text(max_size=300).map(str.encode),
+    name=st.sampled_from(["a.csv", "a", "a.tsv.gz"]),
+)
+def test_any_bytes_give_rows_or_one_sentence(data: bytes, name: str) -> None:
+    try:
+        for _, row in opened(data, name).rows:
+            assert isinstance(row, RowError) or isinstance(row["messages"], list)
+    except ImportError_ as error:
+        assert str(error)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["role", "content", "from", "value", "messages", "id", "success", "a"]), inner, max_size=4
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    records_=st.lists(
+        st.dictionaries(
+            st.sampled_from(["history", "q", "a", "role", "content", "turns", "id", "ok"]), JSON, max_size=5
+        ),
+        max_size=4,
+    )
+)
+def test_any_records_of_mixed_types_are_guessed_at_without_an_error(records_: list[dict]) -> None:
+    data = b"\n".join(json.dumps(record).encode() for record in records_)
+    try:
+        for _, row in opened(data, "f.jsonl").rows:
+            assert isinstance(row, RowError | dict)
+    except ImportError_ as error:
+        assert str(error)
+
+
+def test_a_conversation_table_is_held_on_the_disk_not_in_memory() -> None:
+    """Rows of 10 MB are gathered while less than that is allocated."""
+    import tracemalloc
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.csv"
+        with path.open("w") as file:
+            file.write("chat,role,text\n")
+            for number in range(10_000):
+                file.write(f"{number % 5_000},{'user' if number < 5_000 else 'bot'},{'x' * 1000}\n")
+        mapping = load({"layout": "messages", "fields": {"conversation": "chat", "role": "role", "content": "text"}})
+        tracemalloc.start()
+        with path.open("rb") as file:
+            count = sum(len(row["messages"]) for _, row in read(file, "t.csv", mapping=mapping).rows)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert (count, peak < 8 * 2**20) == (10_000, True), peak
