@@ -221,6 +221,12 @@ def test_what_it_prints_is_a_warning_and_harms_nothing(tmp_path: Path) -> None:
     ]
 
 
+def test_a_task_at_which_doing_nothing_succeeds_is_a_warning(tmp_path: Path) -> None:
+    checked = check(found_of(tmp_path, HEAD + WHOLE.replace("== 2", ">= 0")))
+    assert checked.is_usable
+    assert [one.text for one in checked.findings if one.level == "warning"] == ["Task two: doing nothing succeeds."]
+
+
 def test_two_packages_of_one_name_are_told_and_the_others_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "counter", HEAD + WHOLE)
     put(tmp_path, "other", HEAD + WHOLE)

@@ -188,6 +188,12 @@ def _check_task(checked: Checked, package: Package, task: dict) -> None:
     except PackageFailed as error:
         checked.add("error", f"Task {task['id']}: {error.text}", error.do, error.where)
         return
+    if found["success"]:
+        checked.add(
+            "warning",
+            f"Task {task['id']}: doing nothing succeeds.",
+            "Have verify() ask for a call or an answer, or train on other tasks.",
+        )
     if rewards[0] != rewards[1]:
         checked.add(
             "error", f"Task {task['id']}: verify() gave {rewards[0]:g} and then {rewards[1]:g} for the same attempt.",
