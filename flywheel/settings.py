@@ -321,6 +321,7 @@ CELERY_BEAT_SCHEDULE = {
     "recluster": {"task": "failures.recluster_due", "schedule": 900.0},
     "retention": {"task": "trajectories.enforce_retention", "schedule": 3600.0},
     "forget_spans": {"task": "trajectories.forget_spans", "schedule": 3600.0},
+    "outcomes": {"task": "failures.train_outcomes", "schedule": 900.0},
     "judge": {"task": "failures.judge_new", "schedule": 180.0},
     "forget_sessions": {"task": "environments.forget_sessions", "schedule": 600.0},
     "webhooks": {"task": "webhooks.send_due", "schedule": 10.0},

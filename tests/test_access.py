@@ -157,6 +157,8 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
             "teamwork:assign": {"user": by.pk, "on": "1"},
             "training:submit": {"cluster": rays.name, "engine": "trl"},
             "failures:split": {"mode": "bad_planning"},
+            "failures:check_answer": {"answer": "fine"},
+            "failures:check_share": {"percent": "2"},
             "reviews:policy_save": DEFAULTS | {"reason": "test"},
             "reviews:verifier_create": {"name": "new", "spec": '{"kind": "calls"}'},
             "reviews:verifier_save": {"spec": '{"kind": "calls"}'},
@@ -215,6 +217,7 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
             ),
             "failures:split": trajectory.failure.pk,
             "failures:mark": trajectory.pk,
+            "failures:check_answer": trajectory.pk,
             **dict.fromkeys(("failures:mode_save", "failures:mode_delete"), project.failure_modes.last().pk),
             **dict.fromkeys(
                 ("evals:detail", "evals:show_holdout", "evals:new_run", "evals:new_version", "evals:environment"),
@@ -472,7 +475,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
     """Everything else that changes something is an engineer's; a role that is declared by mistake shows here."""
     assert None not in ROLES.values() and not pages_of(Role.VIEWER) & WRITES - {"trajectories:redaction_test"}
     assert pages_of(Role.REVIEWER) == {
-        "failures:decide", "failures:split", "failures:assign", "failures:undo", "failures:bulk", "failures:mark",
+        "failures:decide", "failures:split", "failures:assign", "failures:undo", "failures:bulk", "failures:mark", "failures:check_answer", "failures:check_undo",
         "failures:cluster_rename", "failures:cluster_move", "failures:cluster_decide", "trajectories:save_view",
         "trajectories:delete_view", "trajectories:bulk", "trajectories:bulk_undo", "trajectories:bulk_keep",
         "trajectories:feedback", "reviews:queue", "reviews:item", "reviews:step", "reviews:judge", "reviews:answer",

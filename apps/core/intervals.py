@@ -78,3 +78,46 @@ def mean_difference(
         return mean, None, None
     half = student(n - 1, level) * error
     return mean, max(-1.0, mean - half), min(1.0, mean + half)
+
+
+def exact(successes: float, n: float, level: float = LEVEL) -> tuple[float, float]:
+    """Clopper–Pearson interval of a proportion (1934): never covers less than `level`. Counts may be effective sizes, so no whole
+    numbers (Korn & Graubard 1998). (0, 1) for n = 0. Raises ValueError for more successes than n."""
+    if not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes of {n}")
+    if n == 0:
+        return 0.0, 1.0
+    tail = (1 - level) / 2
+    low = 0.0 if successes == 0 else _beta_quantile(tail, successes, n - successes + 1)
+    high = 1.0 if successes == n else _beta_quantile(1 - tail, successes + 1, n - successes)
+    return low, high
+
+
+def _beta_quantile(share: float, a: float, b: float) -> float:
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _beta_cdf(middle, a, b) < share else (low, middle)
+    return (low + high) / 2
+
+
+def _beta_cdf(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function by its continued fraction (Abramowitz & Stegun 26.5.8, Lentz's method)."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1.0 - _beta_cdf(1 - x, b, a)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
+    tiny, c, d = 1e-300, 1.0, 1.0 / (1.0 - (a + b) * x / (a + 1) or 1e-300)
+    fraction = d
+    for m in range(1, 500):
+        for numerator in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1.0 / (1.0 + numerator * d or tiny)
+            c = 1.0 + numerator / c or tiny
+            fraction *= c * d
+        if abs(c * d - 1.0) < 1e-12:
+            break
+    return front * fraction

@@ -144,6 +144,8 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "protocol:reverify_mode": {"GET": RUN},
     "protocol:tool": {"POST": RUN},
     "failures_api:classification": {"GET": READABLE, "POST": MANAGED},
+    "failures_api:outcomes": {"GET": READABLE, "POST": MANAGED},
+    "failures_api:checks": {"GET": READABLE, "POST": MANAGED},
     "evals_api:sets": {"GET": READABLE, "POST": MANAGED},
     "evals_api:set": {"GET": READABLE},
     "evals_api:tasks": {"POST": MANAGED, "DELETE": MANAGED},

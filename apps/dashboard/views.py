@@ -21,6 +21,7 @@ from apps.dashboard.waiting import waiting_for
 from apps.evals.models import EvalRun, EvalSetState
 from apps.failures import rates
 from apps.failures.models import Failure, FailureState
+from apps.failures.outcomes import checks
 from apps.promotion.models import Channel, Promotion, Verdict
 from apps.reviews.actions import lock_states
 from apps.training.models import TrainingRun
@@ -76,6 +77,7 @@ def failure_rate(request: HttpRequest, project: Project) -> HttpResponse:
             "figures": shown,
             "moves": [(move, releases.address_of(move, project)) for move in moves],
             "unknown": counted.unknown / counted.runs if counted.runs > 0 else None,
+            "checked": checks.traffic(project, rates.since_of(since)).rate,
         }
     return render(request, "dashboard/_failure_rate.html", context)
 

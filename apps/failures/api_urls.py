@@ -1,6 +1,10 @@
 from django.urls import path
 
-from apps.failures import api
+from apps.failures import api, outcomes_api
 
 app_name = "failures_api"
-urlpatterns = [path("classification/", api.classification, name="classification")]
+urlpatterns = [
+    path("classification/", api.classification, name="classification"),
+    path("outcomes/", outcomes_api.outcomes, name="outcomes"),
+    path("outcomes/checks/", outcomes_api.answer_checks, name="checks"),
+]

@@ -235,6 +235,9 @@ class Classifier(models.Model):
 
     project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="classifier")
     rules = models.PositiveIntegerField(default=0)
+    check_share = models.FloatField(
+        default=0.02, help_text="Of the runs that nothing flags, people are asked about so many"
+    )
 
     def __str__(self) -> str:
         return f"rules {self.rules}"
@@ -365,6 +368,9 @@ class JudgeVerdict(models.Model):
     quote = models.TextField(blank=True)
     reason = models.TextField(blank=True)
     error = models.TextField(blank=True, help_text="Why there is no verdict")
+    probability = models.FloatField(
+        null=True, help_text="With which the run was drawn; null where it was asked about anyway"
+    )
     input_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
     cost_usd = models.FloatField(default=0)
@@ -377,3 +383,89 @@ class JudgeVerdict(models.Model):
 
     def __str__(self) -> str:
         return f"{self.mode or 'no failure'} by {self.rubric}"
+
+
+class OutcomeModel(models.Model):
+    """What this project's decisions say a failure looks like (`outcomes.model`); the newest one estimates. Versions are only added."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="outcome_models", db_index=False)
+    number = models.PositiveIntegerField()
+    weights = models.JSONField(help_text="See `outcomes.model.Weights`")
+    usual = models.JSONField(default=dict, help_text="Quantiles of the sizes of the project's runs")
+    measured = models.JSONField(
+        default=dict, help_text="Out of fold, see `outcomes.training.measures`; empty: shipped weights"
+    )
+    note = models.TextField(blank=True, help_text="Why nothing was learned")
+    decisions = models.PositiveIntegerField(default=0, help_text="Decided runs there were when it was made")
+    made_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-number",)
+        constraints = [models.UniqueConstraint(fields=["project", "number"], name="one_outcome_model_per_number")]
+
+    def __str__(self) -> str:
+        return f"outcome model {self.number}"
+
+
+class OutcomeEstimate(models.Model):
+    """The probability that a run of unknown outcome failed. Gone when the outcome is known."""
+
+    trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="outcome_estimate")
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
+    probability = models.FloatField()
+    reasons = models.JSONField(default=list, help_text="[{rule, message_index, text, quote, weight}]; of low ones none")
+    model = models.ForeignKey(OutcomeModel, models.SET_NULL, null=True, related_name="estimates", db_index=False)
+
+    class Meta:
+        indexes = [models.Index(fields=["project", "probability"], name="estimate_by_probability")]
+
+    def __str__(self) -> str:
+        return f"{self.probability:.2f} of {self.trajectory_id}"
+
+
+class OutcomeCheck(models.Model):
+    """A run that a person is asked about: did it fail? `probability` is the chance with which it was chosen; null where it was not
+    by chance, so that it says nothing about the rest."""
+
+    class Answer(models.TextChoices):
+        FAILED = "failed"
+        FINE = "fine"
+        UNSURE = "unsure"
+
+    trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="outcome_check")
+    project = models.ForeignKey(Project, models.CASCADE, related_name="outcome_checks", db_index=False)
+    probability = models.FloatField(null=True)
+    answer = models.CharField(max_length=10, choices=Answer, blank=True)
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["project", "answer", "trajectory"], name="check_by_answer"),
+            models.Index(fields=["by", "at"], name="check_by_person"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                name="answered_check_says_when",
+                condition=Q(answer="", at__isnull=True) | (~Q(answer="") & Q(at__isnull=False)),
+            ),
+            models.CheckConstraint(
+                name="chance_of_a_check_is_one",
+                condition=Q(probability=None) | Q(probability__gt=0, probability__lte=1),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.answer or 'unanswered'}: {self.trajectory_id}"
+
+
+class OutcomeTraining(Job):
+    """Makes an `OutcomeModel` of what people have decided so far (`outcomes.train_job`)."""
+
+    class Meta(Job.Meta):
+        constraints = [
+            *Job.Meta.constraints,
+            models.UniqueConstraint(
+                fields=["project"], condition=Q(state__in=ACTIVE_STATES), name="one_active_outcome_training"
+            ),
+        ]

@@ -24,6 +24,7 @@ from apps.failures.classify import Diagnosis, classify
 from apps.failures.clusters import store
 from apps.failures.judge.precedence import Label, rules_mode
 from apps.failures.models import Failure, FailureState, Reclassification, ReclassificationChange, Source
+from apps.failures.outcomes.estimates import standing
 from apps.trajectories.models import Trajectory, with_content
 
 CHUNK = 250
@@ -86,7 +87,7 @@ def _changes(job: Reclassification, diagnoses: dict[Any, Diagnosis | None]) -> l
 
 
 def _word(diagnosis: Diagnosis | None, failure: Failure | None) -> Label:
-    return label_with(diagnosis, failure.evidence if failure and _is_open(failure) else ())
+    return label_with(diagnosis or standing(failure), failure.evidence if failure and _is_open(failure) else ())
 
 
 def _change(job: Reclassification, pk: Any, failure: Failure | None, word: Label) -> ReclassificationChange:

@@ -6,6 +6,7 @@ from apps.core.models import Project
 from apps.failures import classify_job
 from apps.failures.clusters import store
 from apps.failures.judge import judging
+from apps.failures.outcomes import train_job
 
 
 @shared_task(name=store.TASK, expires=3600)
@@ -47,3 +48,12 @@ def judge_new() -> int:
 def judge_project(project_id: int) -> dict | None:
     project = Project.objects.filter(pk=project_id).first()
     return vars(judging.judge_new(project)) if project else None
+
+
+@shared_task(name="failures.train_outcomes", expires=600)
+def train_outcomes() -> int:
+    """A model for each project where people have decided enough that is new."""
+    projects = train_job.due()
+    for project in projects:
+        train_job.start(project=project, by=None)
+    return len(projects)

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.failures.pages import case, clusters, judge, listing, mark, measures, modes, reclassify
+from apps.failures.pages import case, checks, clusters, judge, listing, mark, measures, modes, reclassify
 
 app_name = "failures"
 urlpatterns = [
@@ -35,6 +35,11 @@ urlpatterns = [
     path("reclassify/<uuid:pk>/apply/", reclassify.apply, name="reclassification_apply"),
     path("reclassify/<uuid:pk>/discard/", reclassify.discard, name="reclassification_discard"),
     path("measures/", measures.page, name="measures"),
+    path("checks/", checks.page, name="checks"),
+    path("checks/<uuid:trajectory>/answer/", checks.answer, name="check_answer"),
+    path("checks/undo/", checks.undo, name="check_undo"),
+    path("checks/share/", checks.share, name="check_share"),
+    path("checks/train/", checks.train, name="outcomes_train"),
     path("judge/", judge.page, name="rubric"),
     path("judge/save/", judge.save, name="rubric_save"),
     path("judge/switch/", judge.switch, name="rubric_switch"),

@@ -134,6 +134,7 @@ def given(name: str, scene: dict[str, Any]) -> dict[str, Any]:
                           "model_version": scene["project"].model_versions.first().pk},
         "prompts:playground_new": {"trajectory": str(run.pk), "step": 1},
         "evals:export_holdout": {"confirmed": "1", "format": "flywheel"},
+        "failures:checks": {"run": str(run.pk)},
     }.get(name, {})  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from apps.failures.actions.decisions import decide
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.judge import judging, rubrics
 from apps.failures.judge.judging import Report
-from apps.failures.models import Failure, FailureState, JudgeVerdict, Rubric, Source
+from apps.failures.models import Failure, FailureState, JudgeVerdict, OutcomeEstimate, Rubric, Source
 from apps.failures.tasks import judge_new, judge_project
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
@@ -490,3 +490,41 @@ def test_verdicts_are_listed(judge: JudgeServer) -> None:
     for only, shown in (("", 3), ("failures", 1), ("fine", 1), ("errors", 1)):
         assert viewer.get(url, {"only": only}).content.decode().count("data-row") == shown
     assert "&lt;i&gt;Fine" in viewer.get(url).content.decode()
+
+
+# All traffic
+
+
+def test_runs_that_nothing_flags_are_drawn_by_their_numbers(
+    judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, numbers = make_project(), {}
+    monkeypatch.setattr(judging, "number_of", lambda project, run, use: numbers[run])
+    low, likely, unlucky = (make_run(project, "unknown") for _ in range(3))
+    numbers |= {low.pk: 0.019, likely.pk: 0.19, unlucky.pk: 0.03}
+    OutcomeEstimate.objects.create(trajectory=likely, project=project, probability=0.25)
+    rubric = make_rubric(project, judge)
+    assert judging.pending(project, rubric) == [] and judging.drawn(project, rubric) == [likely, low]
+    assert judging.judge_new(project).asked == 2
+    chances = dict(JudgeVerdict.objects.values_list("trajectory_id", "probability"))
+    assert chances == {low.pk: 0.02, likely.pk: 0.2}
+    found = judging.drawn_rate(project)
+    assert found and found.value == 1.0 and found.low < 0.5  # two runs prove little
+    assert judging.drawn(project, rubric) == []
+
+
+def test_what_a_person_asks_about_says_nothing_of_the_rest(judge: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = make_project()
+    monkeypatch.setattr(judging, "number_of", lambda project, run, use: 0.9)
+    make_run(project, "unknown")
+    make_rubric(project, judge)
+    assert run(project).asked == 1
+    assert JudgeVerdict.objects.get().probability is None and judging.drawn_rate(project) is None
+
+
+def test_the_days_money_ends_a_round_and_not_its_number(judge: JudgeServer) -> None:
+    project = make_project()
+    for _ in range(25):
+        make_run(project)
+    make_rubric(project, judge)
+    assert judging.judge_new(project, limit=10).asked == 25

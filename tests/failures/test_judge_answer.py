@@ -78,6 +78,14 @@ def test_what_is_wrong_is_said(text: str, says_why: str) -> None:
         read(text, SLUGS, BODIES)
 
 
+def test_only_the_agents_own_steps_are_to_blame() -> None:
+    blames_user = says(mode="bad_planning", message_index=0, quote="ticket 7")
+    with pytest.raises(AnswerError, match="no message of the agent"):
+        read(blames_user, SLUGS, BODIES, {1})
+    assert read(GOOD, SLUGS, BODIES, {1}) == VERDICT
+    assert read(says(mode="bad_planning", quote="ticket 7"), SLUGS, BODIES, {1}).message_index is None
+
+
 def test_what_is_stored_has_limits_and_no_odd_characters() -> None:
     body = "word " * 400
     text = json.dumps(

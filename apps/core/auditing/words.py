@@ -35,6 +35,7 @@ JOBS = {
     "upload": "the import",
     "classification": "the classification",
     "reclassification": "the reclassification",
+    "outcometraining": "the training of the outcome model",
     "projectdeletion": "the deletion of the project",
 }
 OF_JOBS = {
@@ -121,6 +122,10 @@ WORDS: dict[str, str] = {
     "failures.decided": "decided several failures: {did}",
     "failures.assigned": "assigned several failures: {did}",
     "failures.classified": "had {looked|trajectory|trajectories} classified; {found|failure|failures} found",
+    "outcome_model.made": "made outcome model {number} from {decisions|decided run}[, learned from them{?learned}]",
+    "outcome.checked": "checked {=a run@}: {answer}",
+    "outcome.unchecked": "undid the check of {=a run@}",
+    "outcome.share_set": "set the share of runs that people check to {percent}%",
     "failure_mode.added": "added the failure mode “{name}”[, relevant to safety{?safety_relevant}]",
     "failure_mode.changed": "changed the failure mode “{name}”",
     "failure_mode.deleted": "deleted the failure mode “{name}”",

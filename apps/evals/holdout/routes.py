@@ -25,7 +25,7 @@ COUNTED: dict[str, str] = {
             "trajectories:revision", "trajectories:spans", "trajectories:span_text", "trajectories:live_rows", "failures:list", "failures:case", "failures:similar", "failures:step",
             "failures:decide", "failures:split", "failures:assign", "failures:undo", "failures:mark", "failures:cluster",
             "failures:reclassify", "failures:reclassification", "failures:rubric", "failures:rubric_save",
-            "failures:rubric_try", "failures:rubric_try_one", "failures:verdicts", "evals:from_successes",
+            "failures:checks", "failures:rubric_try", "failures:rubric_try_one", "failures:verdicts", "evals:from_successes",
         ),
         RUNS,
     ),
@@ -124,8 +124,8 @@ NOTHING: dict[str, str] = {
     "redaction_switch redaction_add redaction_edit redaction_delete feedback",
     "failures": "charts bulk classify classification_status triage modes mode_add mode_save mode_delete clusters recluster "
     "cluster_rename cluster_move cluster_decide reclassify_start reclassification_status reclassification_apply "
-    "reclassification_discard measures rubric_switch rubric_diff judge_run",
-    "failures_api": "classification",
+    "reclassification_discard measures check_answer check_undo check_share outcomes_train rubric_switch rubric_diff judge_run",
+    "failures_api": "classification outcomes checks",
     "evals_api": "meaning_check_cancel set_version set_environment confirm_task import import_cancel judge_variant end_batch "
     "variant_job_start variant_job_stop",
     "evals": "task_samples meaning_status meaning_stop create new_version environment import_cancel end_batch variant_job_start variant_job_status "

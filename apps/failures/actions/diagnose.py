@@ -13,6 +13,7 @@ from apps.failures.actions.modes import ensure_modes
 from apps.failures.classify import Diagnosis, classify
 from apps.failures.judge.precedence import RULE, Label, joined, rules_mode
 from apps.failures.models import Failure, FailureMode, FailureState, Source
+from apps.failures.outcomes import estimates
 from apps.trajectories.models import Trajectory, in_chunks
 
 
@@ -35,7 +36,10 @@ def diagnose(project: Project, chunk: list[Trajectory]) -> int:
     What a person, or the judge alone, decided keeps its mode; `rule_mode` is kept of all.
     """
     modes = ensure_modes(project)
-    diagnoses = {row.pk: classify(as_input(row)) for row in chunk}
+    given = {row.pk: (row, as_input(row)) for row in chunk}
+    diagnoses = {pk: classify(told) for pk, (_, told) in given.items()}
+    guessed = estimates.write(project, given)
+    diagnoses = {pk: diagnosis or guessed.get(pk) for pk, diagnosis in diagnoses.items()}
     known = Failure.objects.select_for_update().filter(trajectory_id__in=diagnoses).order_by("pk")
     is_open, said = {}, {}
     for pk, source, state, evidence in known.values_list("trajectory_id", "source", "state", "evidence"):
@@ -54,6 +58,7 @@ def diagnose(project: Project, chunk: list[Trajectory]) -> int:
     )
     healthy = [pk for pk in is_open if is_open[pk] and pk not in found]
     Failure.objects.filter(trajectory_id__in=healthy).exclude(pk__in=_split_off(healthy)).delete()
+    estimates.draw(project, diagnoses, found)
     _note_rules({pk: rules_mode(found[pk].evidence) if pk in found else "" for pk in is_open})
     return sum(is_open.get(pk, True) for pk in found)
 

@@ -35,8 +35,9 @@ class Verdict:
         return bool(self.mode)
 
 
-def read(text: str, slugs: Collection[str], bodies: Sequence[str]) -> Verdict:
-    """The verdict in an answer. `slugs` are the modes there are, `bodies` the run's messages. Raises AnswerError."""
+def read(text: str, slugs: Collection[str], bodies: Sequence[str], agents: Collection[int] | None = None) -> Verdict:
+    """The verdict in an answer. `slugs` are the modes there are, `bodies` the run's messages, `agents` the numbers of the agent's own,
+    which alone may be blamed (None: any). Raises AnswerError."""
     given = extract(text)
     failed = given.get("failed")
     if not isinstance(failed, bool):
@@ -48,6 +49,10 @@ def read(text: str, slugs: Collection[str], bodies: Sequence[str]) -> Verdict:
         return Verdict(reason=reason)
     mode = _mode(given.get("mode"), slugs)
     index = _index(given.get("message_index"), len(bodies))
+    if index is not None and agents is not None and index not in agents:
+        raise AnswerError(
+            f"“message_index” is {index}, which is no message of the agent. Blame a step of the agent, or give null."
+        )
     return Verdict(mode, index, _quote(_text(given, "quote"), index, bodies), reason)
 
 

@@ -37,7 +37,7 @@ def ask(server: Server, prompt: Prompt, sleep: Callable[[float], None] = time.sl
         usage += completion.usage
         raw.append(completion.text)
         try:
-            return Judged(read(completion.text, prompt.slugs, prompt.bodies), "", raw, usage)
+            return Judged(read(completion.text, prompt.slugs, prompt.bodies, prompt.agents), "", raw, usage)
         except AnswerError as wrong:
             error = f"It was cut off at its limit. {wrong}" if completion.truncated else str(wrong)
             chat = repair(prompt, completion.text, error)

@@ -26,16 +26,24 @@ from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import rubrics
 from apps.failures.judge.answer import Verdict
 from apps.failures.judge.asking import Judged, ask
-from apps.failures.judge.precedence import RULE, Label, choose
+from apps.failures.judge.precedence import RULE, Label, choose, rules_mode
 from apps.failures.judge.prompt import Mode, make
-from apps.failures.models import Failure, FailureMode, FailureState, JudgeVerdict, Rubric, Source
-from apps.trajectories.models import Trajectory, with_content
+from apps.failures.models import Failure, FailureMode, FailureState, JudgeVerdict, OutcomeEstimate, Rubric, Source
+from apps.failures.outcomes.estimates import number_of
+from apps.failures.outcomes.rate import Check, Estimate, failure_rate, strata
+from apps.trajectories.models import Outcome, Trajectory, with_content
 
 log = logging.getLogger(__name__)
 RETRIES = 3  # of a run that got no verdict
 RETRY_AFTER, LOST_AFTER = timedelta(minutes=15), timedelta(minutes=15)
 TOO_MANY_ERRORS = 3  # in a row: the server is away
 CHUNK, BATCH_S = 20, 120.0
+DRAWN = (
+    (0.1, 0.02),
+    (0.2, 0.06),
+    (1.1, 0.2),
+)  # up to this estimate: the chance with which a run that nothing flags is drawn
+DRAWN_AMONG = 5_000  # newest runs that nothing flags and that the judge has not seen
 UNDER_WAY = "asked, no answer yet"
 OF = f"of {RETRIES + 1} tries used:"
 LAST_TRY = f"{RETRIES + 1} {OF}"
@@ -52,6 +60,11 @@ class Report:
     later: int = 0
     spent_usd: float = 0.0
     stopped: str = ""
+
+    def add(self, other: Report) -> None:
+        for name in ("asked", "failures", "kept", "errors", "later", "spent_usd"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.stopped = other.stopped
 
 
 class Standing(Enum):
@@ -144,13 +157,29 @@ def _claim(project: Project, rubric: Rubric, row: Trajectory, dearest: float) ->
         return Standing.LATER, None
     if rubrics.spent_since(project, rubrics.midnight()) + dearest > rubric.usd_per_day and dearest > 0:
         return Standing.NO_MONEY, None
-    verdict = found or JudgeVerdict(rubric=rubric, content_digest=row.content_digest)
+    verdict = found or JudgeVerdict(rubric=rubric, content_digest=row.content_digest, probability=_chance(row))
     verdict.trajectory, verdict.at = row, timezone.now()
     verdict.error = f"{tries(verdict.error) + 1} {OF} {UNDER_WAY}."
     # What earlier tries have cost moves to today with this one: never too little is counted against the budget.
     verdict.cost_usd += dearest
     verdict.save()
     return Standing.OURS, verdict
+
+
+def _chance(row: Trajectory) -> float | None:
+    """With which a run was drawn; None for one that was flagged, failed, or chosen by a person."""
+    if row.outcome_status == Outcome.FAILURE or Failure.objects.filter(trajectory=row).exists():
+        return None
+    estimate = OutcomeEstimate.objects.filter(trajectory=row).values_list("probability", flat=True).first()
+    chance = chance_of(estimate)
+    return chance if number_of(row.project_id, row.pk, b"judge") < chance else None
+
+
+def drawn_rate(project: Project) -> Estimate | None:
+    """The share of runs that the judge sees a failure in, among those that nothing flagged; None where none was drawn."""
+    said = JudgeVerdict.objects.filter(rubric__project=project, error="", probability__isnull=False)
+    checks = [Check(frozenset(), chance, bool(mode)) for chance, mode in said.values_list("probability", "mode")]
+    return failure_rate(strata([(frozenset[str](), max(1, len(checks)))], checks))
 
 
 def tries(error: str) -> int:
@@ -224,7 +253,8 @@ def _diagnose(failure: Failure, known: dict[str, FailureMode], verdict: JudgeVer
         failure.delete()
         return
     failure.mode, failure.blamed_message, failure.evidence = known[word.mode], word.blamed, word.evidence
-    failure.source, failure.rule_mode = Source.JUDGE if word.by_judge else Source.RULE, rules.mode
+    failure.source = Source.JUDGE if word.by_judge else Source.RULE
+    failure.rule_mode = rules_mode(rules.evidence) if rules.evidence else rules.mode
     failure.save(update_fields=["mode", "blamed_message", "evidence", "source", "rule_mode", "judge_mode"])
 
 
@@ -259,11 +289,38 @@ def pending(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajec
     return sorted(found, key=lambda row: row.pk, reverse=True)[:limit]
 
 
+def next_runs(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:
+    """What was flagged or failed, and then runs drawn from all others."""
+    return pending(project, rubric, limit) or drawn(project, rubric, limit)
+
+
+def drawn(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:
+    """Runs that nothing flagged, the newest first: each is drawn by a number of its own, the likelier ones more often (`chance_of`)."""
+    known = JudgeVerdict.objects.filter(rubric=rubric, content_digest=OuterRef("content_digest"))
+    rows = project.trajectories.exclude(outcome_status=Outcome.FAILURE).filter(
+        ~Exists(Failure.objects.filter(trajectory=OuterRef("pk"))), ~Exists(known)
+    )
+    recent = rows.order_by("-pk").values_list("pk", "outcome_estimate__probability")[:DRAWN_AMONG]
+    chosen = [pk for pk, p in recent if number_of(project.pk, pk, b"judge") < chance_of(p)][:limit]
+    return sorted(Trajectory.objects.filter(pk__in=chosen), key=lambda row: row.pk, reverse=True)
+
+
+def chance_of(estimate: float | None) -> float:
+    """With which a run that nothing flags is drawn: more often where it is less sure that it went well."""
+    return next((share for up_to, share in DRAWN if (estimate or 0.0) < up_to), DRAWN[-1][1])
+
+
 def judge_new(project: Project, limit: int = CHUNK) -> Report:
-    """A small batch of what waits. An empty report where the judge is off."""
+    """What waits and what is drawn, until the day's money or BATCH_S is used up. An empty report where the judge is off."""
     rubric = rubrics.current(project)
-    rows = pending(project, rubric, limit) if rubric else []
-    report = judge(project=project, trajectories=rows, for_s=BATCH_S)
-    if report.stopped and rubric:
-        log.warning("The judge of %s stopped: %s", project.slug, report.stopped)
-    return report
+    if rubric is None:
+        return judge(project=project, trajectories=[])
+    whole, ends = Report(), time.monotonic() + BATCH_S
+    while not whole.stopped and (rows := next_runs(project, rubric, limit)):
+        report = judge(project=project, trajectories=rows, for_s=ends - time.monotonic())
+        whole.add(report)
+        if not report.asked:
+            break
+    if whole.stopped:
+        log.warning("The judge of %s stopped: %s", project.slug, whole.stopped)
+    return whole

@@ -9,6 +9,7 @@ from typing import Any
 from apps.failures.judge.answer import Verdict
 
 RULE = "judge"
+ESTIMATE, CHECK = "estimate", "check"  # rules of evidence that stand for the outcome, not for a fault that was seen
 WEAK_MODE = "incomplete_execution"  # what the rules say of a run that failed they do not know how
 
 
@@ -47,7 +48,8 @@ def joined(rules: Label, evidence: Iterable[dict[str, Any]]) -> Label:
 
 def rules_mode(evidence: Iterable[dict[str, Any]]) -> str:
     """The mode that the rules gave, by the evidence of a word; empty where they found nothing."""
-    return next((str(item.get("mode") or "") for item in evidence if item.get("rule") != RULE), "")
+    others = (RULE, ESTIMATE, CHECK)
+    return next((str(item.get("mode") or "") for item in evidence if item.get("rule") not in others), "")
 
 
 def is_weak(rules: Label) -> bool:

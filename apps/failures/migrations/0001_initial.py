@@ -320,6 +320,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("rules", models.PositiveIntegerField(default=0)),
+                (
+                    "check_share",
+                    models.FloatField(
+                        default=0.02, help_text="Of the runs that nothing flags, people are asked about so many"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
@@ -591,6 +597,12 @@ class Migration(migrations.Migration):
                 ("blamed_message", models.PositiveIntegerField(null=True)),
                 ("quote", models.TextField(blank=True)),
                 ("reason", models.TextField(blank=True)),
+                (
+                    "probability",
+                    models.FloatField(
+                        null=True, help_text="With which the run was drawn; null where it was asked about anyway"
+                    ),
+                ),
                 ("error", models.TextField(blank=True, help_text="Why there is no verdict")),
                 ("input_tokens", models.PositiveIntegerField(default=0)),
                 ("output_tokens", models.PositiveIntegerField(default=0)),
@@ -665,5 +677,238 @@ class Migration(migrations.Migration):
             DROP TRIGGER failures_know_run ON failures_failure;
             DROP FUNCTION failures_know_run;
             """,
+        ),
+        migrations.CreateModel(
+            name="OutcomeModel",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("number", models.PositiveIntegerField()),
+                ("weights", models.JSONField(help_text="See `outcomes.model.Weights`")),
+                ("usual", models.JSONField(default=dict, help_text="Quantiles of the sizes of the project's runs")),
+                (
+                    "measured",
+                    models.JSONField(
+                        default=dict, help_text="Out of fold, see `outcomes.training.measures`; empty: shipped weights"
+                    ),
+                ),
+                ("note", models.TextField(blank=True, help_text="Why nothing was learned")),
+                (
+                    "decisions",
+                    models.PositiveIntegerField(default=0, help_text="Decided runs there were when it was made"),
+                ),
+                ("made_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="outcome_models",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-number",),
+            },
+        ),
+        migrations.CreateModel(
+            name="OutcomeEstimate",
+            fields=[
+                (
+                    "trajectory",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="outcome_estimate",
+                        serialize=False,
+                        to="trajectories.trajectory",
+                    ),
+                ),
+                ("probability", models.FloatField()),
+                (
+                    "reasons",
+                    models.JSONField(
+                        default=list, help_text="[{rule, message_index, text, quote, weight}]; of low ones none"
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name="+", to="core.project"
+                    ),
+                ),
+                (
+                    "model",
+                    models.ForeignKey(
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="estimates",
+                        to="failures.outcomemodel",
+                    ),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="OutcomeTraining",
+            fields=[
+                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=200)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
+                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                ("result", models.JSONField(default=dict)),
+                ("error", models.TextField(blank=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
+                ("done", models.PositiveIntegerField(default=0)),
+                ("total", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-created_at",),
+                "abstract": False,
+            },
+        ),
+        migrations.CreateModel(
+            name="OutcomeCheck",
+            fields=[
+                (
+                    "trajectory",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="outcome_check",
+                        serialize=False,
+                        to="trajectories.trajectory",
+                    ),
+                ),
+                ("probability", models.FloatField(null=True)),
+                (
+                    "answer",
+                    models.CharField(
+                        blank=True,
+                        choices=[("failed", "Failed"), ("fine", "Fine"), ("unsure", "Unsure")],
+                        max_length=10,
+                    ),
+                ),
+                ("at", models.DateTimeField(null=True)),
+                (
+                    "by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="outcome_checks",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [
+                    models.Index(fields=["project", "answer", "trajectory"], name="check_by_answer"),
+                    models.Index(fields=["by", "at"], name="check_by_person"),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("answer", ""), ("at__isnull", True)),
+                            models.Q(models.Q(("answer", ""), _negated=True), ("at__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="answered_check_says_when",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("probability", None),
+                            models.Q(("probability__gt", 0), ("probability__lte", 1)),
+                            _connector="OR",
+                        ),
+                        name="chance_of_a_check_is_one",
+                    ),
+                ],
+            },
+        ),
+        migrations.AddConstraint(
+            model_name="outcomemodel",
+            constraint=models.UniqueConstraint(fields=("project", "number"), name="one_outcome_model_per_number"),
+        ),
+        migrations.AddIndex(
+            model_name="outcomeestimate",
+            index=models.Index(fields=["project", "probability"], name="estimate_by_probability"),
+        ),
+        migrations.AddIndex(
+            model_name="outcometraining",
+            index=models.Index(fields=["state", "heartbeat_at"], name="outcometraining_by_state"),
+        ),
+        migrations.AddConstraint(
+            model_name="outcometraining",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
+                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                    _connector="OR",
+                ),
+                name="outcometraining_finished_iff_terminal",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="outcometraining",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("state__in", ("queued", "running"))),
+                fields=("project",),
+                name="one_active_outcome_training",
+            ),
         ),
     ]

@@ -109,6 +109,7 @@ def _page(request: HttpRequest, project: Project, form: RubricForm, shown: Rubri
         "samples": samples,
         "waiting": len(judging.pending(project, on, MANY)) if on else 0,
         "many": MANY,
+        "drawn": judging.drawn_rate(project),
         "problem": _problem(rows[0]) if rows else "",
     }
     return render(request, "failures/rubric.html", context)

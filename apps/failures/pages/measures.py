@@ -9,9 +9,10 @@ from django.shortcuts import render
 
 from apps.core.access import project_view
 from apps.core.charts import intervals
-from apps.core.models import Project
+from apps.core.models import Project, Role
 from apps.failures import measures, reliability
 from apps.failures.models import Failure
+from apps.failures.outcomes import checks
 from apps.failures.rates import short
 
 TITLES = {"rules": "Rules", "judge": "Judge"}
@@ -43,6 +44,9 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
             "rules": reliability.by_rule(decisions),
             "overconfident": [right for right in sure if reliability.is_overconfident(right)],
             "goal": reliability.GOAL,
+            "traffic": checks.traffic(project),
+            "model": project.outcome_models.first(),
+            "may_train": request.membership.may(Role.ENGINEER),
         },
     )
 

@@ -1,0 +1,182 @@
+"""Checks by people: which run is next, the answer, taking it back, and what the answers say of all traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Count, Exists, OuterRef, Q
+from django.utils import timezone
+
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.failures import rates
+from apps.failures.actions.decisions import Refused
+from apps.failures.actions.diagnose import diagnose
+from apps.failures.models import Classifier, Failure, FailureState, OutcomeCheck, OutcomeEstimate, Source
+from apps.failures.outcomes.estimates import SHARE, Estimator
+from apps.failures.outcomes.rate import Check, Estimate, Flags, failure_rate, recall, strata
+from apps.trajectories.models import Trajectory, with_content
+
+Answer = OutcomeCheck.Answer
+LAYERS = ("rules", "estimate", "judge")
+NEAR = 20  # runs on each side of the threshold of which one teaches most
+
+
+@dataclass(frozen=True)
+class Next:
+    """The run to ask about, and why: drawn at random, or because the answer teaches the model most."""
+
+    trajectory: UUID
+    random: bool
+
+
+def next_check(project: Project) -> Next | None:
+    """The newest drawn run that is not answered; then the run whose estimate is nearest to the threshold."""
+    drawn = waiting(project).order_by("-trajectory_id").values_list("trajectory_id", flat=True).first()
+    if drawn is not None:
+        return Next(drawn, True)
+    threshold = Estimator.of(project).weights.threshold
+    open_runs = OutcomeEstimate.objects.filter(
+        ~Exists(OutcomeCheck.objects.filter(trajectory=OuterRef("pk"))),
+        ~Exists(Failure.objects.filter(trajectory=OuterRef("pk"))),
+        project=project,
+    ).values_list("probability", "pk")
+    below = open_runs.filter(probability__lt=threshold).order_by("-probability")[:NEAR]
+    above = open_runs.filter(probability__gte=threshold).order_by("probability")[:NEAR]
+    found = min([*below, *above], key=lambda row: abs(row[0] - threshold), default=None)
+    return Next(found[1], False) if found else None
+
+
+def waiting(project: Project) -> Any:
+    """Drawn runs that nobody has answered, nor decided on in triage."""
+    decided = Failure.objects.filter(trajectory=OuterRef("pk"), source=Source.PERSON).exclude(state=FailureState.OPEN)
+    return OutcomeCheck.objects.filter(~Exists(decided), project=project, answer="", probability__isnull=False)
+
+
+@transaction.atomic
+def answer(*, trajectory: Trajectory, answer: str, by: Any) -> OutcomeCheck:
+    """What a person says of a run. Failed puts it into the inbox, where its mode is said. Raises Refused."""
+    if answer not in Answer.values:
+        raise Refused("Answer failed, fine or unsure.")
+    check, _ = OutcomeCheck.objects.select_for_update().get_or_create(
+        trajectory=trajectory, defaults={"project_id": trajectory.project_id}
+    )
+    if check.answer and check.by_id != getattr(by, "pk", None):
+        raise Refused(f"{check.by or 'Somebody'} has answered this one already: {check.answer}.")
+    check.answer, check.by, check.at = answer, by, timezone.now()
+    check.save(update_fields=["answer", "by", "at"])
+    audit("outcome.checked", project=trajectory.project, by=by, target=trajectory, answer=answer)
+    _diagnosed_again(trajectory)
+    return check
+
+
+@transaction.atomic
+def undo(*, project: Project, by: Any) -> Trajectory | None:
+    """Takes back the person's last answer in the project; None where there is none."""
+    rows = OutcomeCheck.objects.select_for_update(of=("self",)).filter(project=project, by=by).exclude(answer="")
+    check = rows.select_related("trajectory").order_by("-at").first()
+    if check is None:
+        return None
+    row = check.trajectory
+    if check.probability is None:
+        check.delete()
+    else:
+        OutcomeCheck.objects.filter(pk=check.pk).update(answer="", by=None, at=None)
+    audit("outcome.unchecked", project=project, by=by, target=row)
+    _diagnosed_again(row)
+    return row
+
+
+def _diagnosed_again(trajectory: Trajectory) -> None:
+    project = Project.objects.get(pk=trajectory.project_id)
+    diagnose(project, with_content([Trajectory.objects.get(pk=trajectory.pk)]))
+
+
+@transaction.atomic
+def set_share(*, project: Project, share: float, by: Any) -> None:
+    """Of the runs from now on. Raises Refused."""
+    if not 0 <= share <= 1:
+        raise Refused("The share is between 0% and 100%.")
+    Classifier.objects.update_or_create(project=project, defaults={"check_share": share})
+    audit("outcome.share_set", project=project, by=by, percent=round(100 * share, 2))
+
+
+def share_of(project: Project) -> float:
+    return Classifier.objects.filter(project=project).values_list("check_share", flat=True).first() or SHARE
+
+
+# What the answers say of all runs
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All runs since a day: how many failed by the checks, and how many of those each layer flags. None where nothing is known."""
+
+    runs: int
+    answered: int
+    waiting: int
+    rate: Estimate | None
+    recalls: list[tuple[str, Estimate | None]]
+
+
+def traffic(project: Project, since: datetime | None = None) -> Traffic:
+    """Only runs that were drawn count, each by the chance it had. A decision in triage answers a drawn run, too."""
+    flagged = _flagged(project, since)
+    runs = max(rates.total(project, since), sum(flagged.values()))
+    kinds = [*flagged.items(), (frozenset[str](), runs - sum(flagged.values()))]
+    checks = _answered(project, since)
+    layers = strata(kinds, checks)
+    return Traffic(
+        runs,
+        len(checks),
+        waiting(project).count(),
+        failure_rate(layers),
+        [(layer, recall(layers, layer)) for layer in LAYERS],
+    )
+
+
+def _failures(project: Project, since: datetime | None) -> Any:
+    """All that any layer flagged, dismissed ones too."""
+    rows = Failure.objects.filter(project=project).order_by()
+    return rows.filter(trajectory_id__gte=rates.floor_of(rates.midnight(since))) if since else rows
+
+
+IS_ESTIMATE = Q(rule_mode="") & Q(evidence__contains=[{"rule": "estimate"}])
+
+
+def _flagged(project: Project, since: datetime | None) -> dict[Flags, int]:
+    found: dict[Flags, int] = {}
+    rows = _failures(project, since).annotate(estimated=IS_ESTIMATE).values_list("rule_mode", "judge_mode", "estimated")
+    for rule, judge, estimated, n in rows.annotate(n=Count("*")):
+        if flags := flags_of(rule, judge, estimated):
+            found[flags] = found.get(flags, 0) + n
+    return found
+
+
+def flags_of(rule: str, judge: str, estimated: bool) -> Flags:
+    """The layers that see a failure: none where only a person does. The estimate speaks where no rule does."""
+    said = {"rules": bool(rule), "estimate": estimated, "judge": bool(judge)}
+    return frozenset(layer for layer, flagged in said.items() if flagged)
+
+
+def _answered(project: Project, since: datetime | None) -> list[Check]:
+    rows = OutcomeCheck.objects.filter(project=project, probability__isnull=False)
+    if since:
+        rows = rows.filter(trajectory_id__gte=rates.floor_of(rates.midnight(since)))
+    failure = "trajectory__failure__"
+    names = [f"{failure}{name}" for name in ("rule_mode", "judge_mode", "evidence", "source", "state")]
+    checks = []
+    for chance, said, rule, judge, evidence, source, state in rows.values_list(
+        "probability", "answer", *names
+    ).iterator():
+        if said not in (Answer.FAILED, Answer.FINE):
+            if source != Source.PERSON or state == FailureState.OPEN:
+                continue
+            said = Answer.FAILED if state == FailureState.CONFIRMED else Answer.FINE
+        estimated = not rule and any(item.get("rule") == "estimate" for item in evidence or [])
+        checks.append(Check(flags_of(rule or "", judge or "", estimated), chance, said == Answer.FAILED))
+    return checks

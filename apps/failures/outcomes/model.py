@@ -1,0 +1,90 @@
+"""P(failure) of a run from its features, as a logistic regression: weights that are shipped, and a team's changes to them. Pure.
+
+`Weights` are plain numbers, stored as JSON. The shipped ones (`prior`) come from labelled runs of one public benchmark; what
+a team decides moves them (`training`). A probability is calibrated once a team has decided on runs, and a ranking before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import exp, log
+from typing import Any
+
+from apps.failures.outcomes.features import SIZE_TEXTS, Features, Usual
+from apps.failures.outcomes.prior import DENSE, INTERCEPT, THRESHOLD
+
+MOST_REASONS = 5
+LIMIT = 30.0  # of log-odds
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Log-odds per feature. `slope` and `shift` calibrate the sum; from `threshold` on a run is shown to people."""
+
+    dense: dict[str, float]
+    intercept: float
+    hashed: dict[int, float] = field(default_factory=dict)
+    slope: float = 1.0
+    shift: float = 0.0
+    threshold: float = 0.5
+
+    def as_json(self) -> dict[str, Any]:
+        return vars(self) | {"hashed": {str(bucket): weight for bucket, weight in self.hashed.items()}}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Weights:
+        return cls(**given | {"hashed": {int(bucket): weight for bucket, weight in given.get("hashed", {}).items()}})
+
+    def log_odds(self, run: Features) -> float:
+        """Before calibration."""
+        dense = sum(self.dense.get(name, 0.0) * value for name, value in run.dense.items())
+        words = (
+            sum(self.hashed.get(bucket, 0.0) * value for bucket, value in run.hashed.items()) if self.hashed else 0.0
+        )
+        return self.intercept + dense + words
+
+    def probability(self, run: Features) -> float:
+        return logistic(self.slope * self.log_odds(run) + self.shift)
+
+
+PRIOR = Weights(DENSE, INTERCEPT, threshold=THRESHOLD)
+
+
+def logistic(log_odds: float) -> float:
+    return 1.0 / (1.0 + exp(-max(-LIMIT, min(LIMIT, log_odds))))
+
+
+def logit(share: float) -> float:
+    share = min(max(share, 1e-6), 1 - 1e-6)
+    return log(share / (1 - share))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`reasons` are [{rule, message_index, text, quote, weight}], what speaks most for a failure first."""
+
+    probability: float
+    reasons: list[dict[str, Any]]
+
+
+def estimate(run: Features, weights: Weights, usual: Usual) -> Estimate:
+    """The probability, and what made it: only what speaks for a failure is a reason."""
+    found: dict[str, dict[str, Any]] = {}
+    for sign in run.signs:
+        weight = weights.dense.get(sign.name, 0.0)
+        if weight > 0 and sign.name not in found:
+            found[sign.name] = _reason(sign.name, sign.message_index, sign.text, sign.quote, weight)
+    for name, text in SIZE_TEXTS.items():
+        rank = run.dense.get(f"size_{name}", 0.0)
+        weight = weights.dense.get(f"size_{name}", 0.0) * rank
+        if weight > 0 and abs(rank) > 0.5:
+            share = round(50 * (1 + abs(rank)))
+            said = f"{'More' if rank > 0 else 'Less'} {text} than in {share}% of the project's runs."
+            found[f"size_{name}"] = _reason(f"size_{name}", None, said, "", weight)
+    reasons = sorted(found.values(), key=lambda reason: -reason["weight"])[:MOST_REASONS]
+    return Estimate(weights.probability(run), reasons)
+
+
+def _reason(rule: str, index: int | None, text: str, quote: str, weight: float) -> dict[str, Any]:
+    return {"rule": rule, "message_index": index, "text": text, "quote": quote, "weight": round(weight, 3)}

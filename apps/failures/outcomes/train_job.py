@@ -1,0 +1,123 @@
+"""Making a project's model from what its people have decided: a job, queued by hand or by a beat once enough decisions are new."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError
+from django.db.models import Max
+from django.utils import timezone
+
+from apps.core import jobs
+from apps.core.actions import audit
+from apps.core.kinds import Progress
+from apps.core.models import Project
+from apps.failures.actions.diagnose import as_input
+from apps.failures.models import Failure, FailureState, OutcomeCheck, OutcomeModel, OutcomeTraining, Source
+from apps.failures.outcomes.estimates import facts_of
+from apps.failures.outcomes.features import Usual, features, sizes
+from apps.failures.outcomes.model import PRIOR
+from apps.failures.rules.reading import read
+from apps.failures.rules.words import content_words
+from apps.trajectories.models import Outcome, Trajectory, in_chunks
+
+MOST = 4_000  # decided runs that are learned from: the newest
+MOST_USUAL = 2_000  # runs whose sizes are the usual ones
+NEW_DECISIONS = 20  # or a tenth of those the model knows, whichever is more
+MODELS_KEPT = 20
+Steps = Generator[Progress, None, dict]
+
+
+def start(*, project: Project, by: Any) -> OutcomeTraining:
+    """Queues a training; the one that is under way, if there is one."""
+    try:
+        return jobs.submit(
+            OutcomeTraining(project=project, name="Train the outcome model", total=decisions(project)), by=by
+        )
+    except IntegrityError:
+        return project.outcometrainings.active().first() or start(project=project, by=by)
+
+
+def due() -> list[Project]:
+    """Active projects with enough decisions that their newest model does not know, or with runs and no model."""
+    return [project for project in Project.objects.running() if _is_due(project)]
+
+
+def _is_due(project: Project) -> bool:
+    if project.outcometrainings.active().exists():
+        return False
+    model = project.outcome_models.first()
+    last = project.outcometrainings.aggregate(at=Max("created_at"))["at"]
+    if last is not None and last > timezone.now() - timedelta(minutes=30):
+        return False
+    if model is None:
+        return hasattr(project, "classifier") and project.trajectories.exists()
+    return decisions(project) - model.decisions >= max(NEW_DECISIONS, model.decisions // 10)
+
+
+def decisions(project: Project) -> int:
+    """How many runs are decided: by people, by checks, or by an outcome that came with them."""
+    return len(decided(project))
+
+
+def decided(project: Project) -> dict[UUID, bool]:
+    """Whether each decided run failed; the newest MOST. A person comes before a recorded outcome."""
+    known = project.trajectories.exclude(outcome_status=Outcome.UNKNOWN).order_by("-pk")
+    found = {pk: status == Outcome.FAILURE for pk, status in known.values_list("pk", "outcome_status")[:MOST]}
+    checks = OutcomeCheck.objects.filter(project=project, answer__in=["failed", "fine"]).order_by("-trajectory_id")
+    found |= {pk: answer == "failed" for pk, answer in checks.values_list("trajectory_id", "answer")[:MOST]}
+    cases = Failure.objects.filter(project=project, source=Source.PERSON).exclude(state=FailureState.OPEN)
+    rows = cases.order_by("-trajectory_id").values_list("trajectory_id", "state")[:MOST]
+    found |= {pk: state == FailureState.CONFIRMED for pk, state in rows}
+    return dict(sorted(found.items(), reverse=True)[:MOST])
+
+
+def steps(job: OutcomeTraining) -> Steps:
+    """One step: it is done in minutes, and begins again where the worker dies."""
+    from apps.failures.outcomes.training import TooFew, train
+
+    project = job.project
+    usual = usual_of(project)
+    yield Progress(done=0)
+    answers = decided(project)
+    note, weights, measured = "", PRIOR, {}
+    try:
+        trained = train(list(_examples(project, answers, usual)))
+        weights, measured = trained.weights, trained.measured
+    except TooFew as few:
+        note = str(few)
+    number = (project.outcome_models.aggregate(last=Max("number"))["last"] or 0) + 1
+    OutcomeModel.objects.create(
+        project=project, number=number, weights=weights.as_json(), usual=usual.quantiles, measured=measured, note=note,
+        decisions=len(answers),
+    )  # fmt: skip
+    old = list(project.outcome_models.values_list("pk", flat=True)[MODELS_KEPT:])
+    OutcomeModel.objects.filter(pk__in=old).delete()
+    result = {"number": number, "decisions": len(answers), "learned": bool(measured.get("learned"))}
+    audit("outcome_model.made", project=project, by=job.created_by, **result)
+    return result
+
+
+def usual_of(project: Project) -> Usual:
+    rows = project.trajectories.order_by("-pk")
+    newest = Trajectory.objects.filter(pk__in=list(rows.values_list("pk", flat=True)[:MOST_USUAL]))
+    return Usual.of(sizes(read(as_input(row)), facts_of(row)) for chunk in in_chunks(newest) for row in chunk)
+
+
+def _examples(project: Project, answers: dict[UUID, bool], usual: Usual) -> Iterator[Any]:
+    from apps.failures.outcomes.training import Example
+
+    for chunk in in_chunks(Trajectory.objects.filter(project=project, pk__in=list(answers)).order_by("pk")):
+        for row in chunk:
+            run = read(as_input(row) | {"outcome_status": "unknown", "outcome_reason": "", "outcome_label": ""})
+            found = features(run, facts_of(row), usual, words=True)
+            yield Example(found, answers[row.pk], group_of(row, run.users[0][1] if run.users else ""))
+
+
+def group_of(row: Trajectory, request: str) -> str:
+    """The same for runs of the same request: by the task's id where the run carries one, else by the words that it begins with."""
+    task = (row.metadata or {}).get("task_id")
+    return f"task {task}" if task is not None else " ".join(sorted(content_words(request))[:40])

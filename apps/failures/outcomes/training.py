@@ -1,0 +1,218 @@
+"""Fitting a model to a team's decisions and measuring it, out of fold and grouped by request. Needs scikit-learn: import it late.
+
+The fit is the posterior mode of a logistic regression whose Gaussian prior has the shipped weights as its mean: with few
+decisions the model stays what it was, with many it is the team's own. The words start at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.sparse import csr_matrix, hstack
+
+from apps.failures.outcomes.features import BUCKETS, Features
+from apps.failures.outcomes.model import PRIOR, Weights
+
+FEWEST_OF_A_KIND = 5  # decisions of either answer, before anything is fitted
+FEWEST_FINE = 20  # decisions “fine”, before they choose the threshold
+FOLDS = 5
+FALSE_ALARMS = 0.10
+SPREAD_SIGNS, SPREAD_WORDS, SPREAD_INTERCEPT = 0.2, 0.5, 3.0  # standard deviations around the prior
+BINS = 5
+
+
+@dataclass(frozen=True)
+class Example:
+    """A decided run; those of one `group` (the same request) are never on both sides of a split."""
+
+    run: Features
+    failed: bool
+    group: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """`measured` holds AUC, Brier, recall, false alarms, reliability bins and n, out of fold; `out_of_fold` are the probabilities."""
+
+    weights: Weights
+    measured: dict[str, Any]
+    out_of_fold: np.ndarray
+
+
+class TooFew(Exception):
+    """Not enough decisions, or all the same."""
+
+
+def train(examples: Sequence[Example], *, seed: int = 0) -> Trained:
+    """The better of two by its Brier score out of fold: the shipped weights at these runs' failure rate, or fitted ones.
+
+    Raises TooFew.
+    """
+    failed = np.array([example.failed for example in examples], dtype=float)
+    _require_enough(examples, failed)
+    names = sorted({name for example in examples for name in example.run.dense} | PRIOR.dense.keys())
+    table, offset = _table(examples, names), np.array([PRIOR.log_odds(example.run) for example in examples])
+    fitted_out, prior_out = np.zeros(len(failed)), np.zeros(len(failed))
+    for among, held in _folds(examples, failed, seed):
+        fitted = _fit(table[among], offset[among], failed[among], len(names))
+        slope, shift = _calibrated(examples, table, offset, failed, among, len(names), seed)
+        fitted_out[held] = slope * _scores(table[held], offset[held], fitted) + shift
+        prior_out[held] = offset[held] + _shift_of(offset[among], failed[among])
+    if _brier(prior_out, failed) <= _brier(fitted_out, failed):
+        weights, out = replace(PRIOR, shift=_shift_of(offset, failed)), prior_out
+    else:
+        weights, out = _weights(examples, table, offset, failed, names, seed), fitted_out
+    weights = replace(weights, threshold=_threshold(out, failed))
+    measured = measures(out, failed, weights.threshold) | {"learned": bool(out is fitted_out)}
+    others = {"fitted": fitted_out, "shipped": prior_out}
+    return Trained(
+        weights, measured | {f"brier_{name}": _brier(scores, failed) for name, scores in others.items()}, _sigmoid(out)
+    )
+
+
+def _require_enough(examples: Sequence[Example], failed: np.ndarray) -> None:
+    groups, bad = len({example.group for example in examples}), int(failed.sum())
+    fine = len(failed) - bad
+    if min(bad, fine) < FEWEST_OF_A_KIND or groups < FOLDS:
+        raise TooFew(
+            f"{FEWEST_OF_A_KIND} failed and {FEWEST_OF_A_KIND} fine runs, of {FOLDS} different requests, are needed; there are "
+            f"{bad} and {fine}, of {groups}."
+        )
+
+
+def _weights(
+    examples: Sequence[Example], table: csr_matrix, offset: np.ndarray, failed: np.ndarray, names: list[str], seed: int
+) -> Weights:
+    fitted = _fit(table, offset, failed, len(names))
+    slope, shift = _calibrated(examples, table, offset, failed, np.arange(len(failed)), len(names), seed)
+    words = enumerate(fitted[1 + len(names) :])
+    return Weights(
+        dense={name: PRIOR.dense.get(name, 0.0) + float(w) for name, w in zip(names, fitted[1:], strict=False)},
+        intercept=PRIOR.intercept + float(fitted[0]),
+        hashed={at: round(float(w), 5) for at, w in words if abs(w) > 1e-4},
+        slope=slope,
+        shift=shift,
+    )
+
+
+def _table(examples: Sequence[Example], names: list[str]) -> csr_matrix:
+    """Rows of signs, sizes and hashed words."""
+    dense = csr_matrix([[example.run.dense.get(name, 0.0) for name in names] for example in examples])
+    rows = [row for row, example in enumerate(examples) for _ in example.run.hashed]
+    columns = [bucket for example in examples for bucket in example.run.hashed]
+    values = [value for example in examples for value in example.run.hashed.values()]
+    return hstack([dense, csr_matrix((values, (rows, columns)), shape=(len(examples), BUCKETS))]).tocsr()
+
+
+def _folds(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Any:
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    groups = [example.group for example in examples]
+    folds = min(FOLDS, len(set(groups)), int(failed.sum()), int((failed == 0).sum()))
+    return StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(groups, failed, groups)
+
+
+def _fit(table: csr_matrix, offset: np.ndarray, failed: np.ndarray, dense: int) -> np.ndarray:
+    """[intercept, signs, words] as changes to the prior: the minimum of loss plus penalty, which is convex."""
+    spread = np.concatenate(
+        [[SPREAD_INTERCEPT], np.full(dense, SPREAD_SIGNS), np.full(table.shape[1] - dense, SPREAD_WORDS)]
+    )
+
+    def loss(delta: np.ndarray) -> tuple[float, np.ndarray]:
+        z = offset + delta[0] + table @ delta[1:]
+        wrong = _sigmoid(z) - failed
+        penalty = delta / spread**2
+        slopes = np.concatenate([[wrong.sum()], table.T @ wrong]) + penalty
+        return float(np.logaddexp(0, z).sum() - failed @ z + 0.5 * delta @ penalty), slopes
+
+    return minimize(loss, np.zeros(table.shape[1] + 1), jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
+
+
+def _scores(table: csr_matrix, offset: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    return offset + fitted[0] + table @ fitted[1:]
+
+
+def _calibrated(
+    examples: Sequence[Example], table: csr_matrix, offset: np.ndarray, failed: np.ndarray, among: np.ndarray, dense: int, seed: int
+) -> tuple[float, float]:  # fmt: skip
+    """Platt's slope and shift from scores out of fold within `among`. (1, 0) where a fold would lack an answer."""
+    inner = [examples[at] for at in among]
+    kinds = (len({example.group for example in inner}), failed[among].sum(), (failed[among] == 0).sum())
+    if min(kinds) < 2:
+        return 1.0, 0.0
+    scores = np.zeros(len(among))
+    for train_on, held in _folds(inner, failed[among], seed + 1):
+        fitted = _fit(table[among[train_on]], offset[among[train_on]], failed[among[train_on]], dense)
+        scores[held] = _scores(table[among[held]], offset[among[held]], fitted)
+    return platt(scores, failed[among])
+
+
+def platt(scores: np.ndarray, failed: np.ndarray) -> tuple[float, float]:
+    """(slope, shift) by Platt's method (1999) with his smoothed targets; the slope is never below 0.05."""
+    positive, negative = failed.sum(), len(failed) - failed.sum()
+    target = np.where(failed == 1, (positive + 1) / (positive + 2), 1 / (negative + 2))
+
+    def loss(given: np.ndarray) -> tuple[float, np.ndarray]:
+        z = given[0] * scores + given[1]
+        wrong = _sigmoid(z) - target
+        return float(np.logaddexp(0, z).sum() - target @ z), np.array([wrong @ scores, wrong.sum()])
+
+    found = minimize(loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0.05, 5.0), (-20, 20)]).x
+    return float(found[0]), float(found[1])
+
+
+def _shift_of(offset: np.ndarray, failed: np.ndarray) -> float:
+    """What sets the prior's mean probability to the share that failed: so that the two are compared by what they know."""
+    low, high = -20.0, 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _sigmoid(offset + middle).mean() < failed.mean() else (low, middle)
+    return (low + high) / 2
+
+
+def _threshold(scores: np.ndarray, failed: np.ndarray) -> float:
+    """The lowest probability above which at most FALSE_ALARMS of the fine runs lie, out of fold."""
+    fine = np.sort(_sigmoid(scores[failed == 0]))[::-1]
+    if len(fine) < FEWEST_FINE:
+        return max(0.5, float(fine[0]))
+    return float(min(0.99, max(0.02, np.nextafter(fine[int(FALSE_ALARMS * len(fine))], 1.0))))
+
+
+def measures(scores: np.ndarray, failed: np.ndarray, threshold: float) -> dict[str, Any]:
+    """Of log-odds out of fold."""
+    from sklearn.metrics import roc_auc_score
+
+    p = _sigmoid(scores)
+    above = p >= threshold
+    return {
+        "n": len(failed),
+        "failed": int(failed.sum()),
+        "auc": round(float(roc_auc_score(failed, p)), 4),
+        "brier": _brier(scores, failed),
+        "found": int((above & (failed == 1)).sum()),
+        "false_alarms": int((above & (failed == 0)).sum()),
+        "threshold": round(threshold, 4),
+        "bins": _bins(p, failed),
+    }
+
+
+def _brier(scores: np.ndarray, failed: np.ndarray) -> float:
+    return round(float(np.mean((_sigmoid(scores) - failed) ** 2)), 4)
+
+
+def _bins(p: np.ndarray, failed: np.ndarray) -> list[dict[str, float]]:
+    """Reliability: runs by their probability, in BINS of equal size, with the share of each that failed."""
+    parts = np.array_split(np.argsort(p, kind="stable"), BINS)
+    return [
+        {"n": len(part), "said": round(float(p[part].mean()), 4), "failed": int(failed[part].sum())}
+        for part in parts
+        if len(part)
+    ]
+
+
+def _sigmoid(z: np.ndarray) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-np.clip(z, -30, 30)))

@@ -1,0 +1,122 @@
+"""Outcomes of all traffic over REST: the true failure rate, the layers' recall, the model, and checks. The key decides the project."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiExample, extend_schema
+from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.core.api import member_of
+from apps.core.models import Project
+from apps.core.openapi import described
+from apps.failures.actions.decisions import Refused
+from apps.failures.outcomes import checks, train_job
+from apps.failures.outcomes.rate import Estimate
+from apps.trajectories.actions.store import find
+
+INTERVAL = {
+    "type": ["object", "null"],
+    "description": "`value` with its 95% interval `low` to `high`, from `n` checks; null where nothing is known",
+    "properties": {
+        "value": {"type": "number"},
+        "low": {"type": "number"},
+        "high": {"type": "number"},
+        "n": {"type": "integer"},
+    },
+}
+OUTCOMES = {
+    "type": "object",
+    "properties": {
+        "runs": {"type": "integer"},
+        "checks_answered": {"type": "integer"},
+        "checks_waiting": {"type": "integer"},
+        "failure_rate": INTERVAL,
+        "recall": {
+            "type": "object",
+            "additionalProperties": INTERVAL,
+            "description": "By layer: rules, estimate, judge",
+        },
+        "model": {
+            "type": ["object", "null"],
+            "description": "`number`, `decisions` there were, `measured` out of fold, `note`; null before the first one",
+        },
+    },
+}
+NEXT = {
+    "type": "object",
+    "properties": {
+        "trajectory": {"type": ["string", "null"], "description": "Its id, as it was sent; null where none is left"},
+        "random": {"type": "boolean", "description": "Drawn at random, or chosen because it teaches most"},
+        "waiting": {"type": "integer"},
+    },
+}
+ANSWER = {
+    "type": "object",
+    "required": ["trajectory", "answer"],
+    "properties": {"trajectory": {"type": "string"}, "answer": {"enum": ["failed", "fine", "unsure"]}},
+}
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_outcomes_read", responses=described({200: OUTCOMES}, 403),
+    description="How many runs really failed, and how many of those each layer finds, by random checks; and the outcome model.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_outcomes_train", request=None, responses=described({202: OUTCOMES}, 403, 409),
+    description="Trains the outcome model on what is decided so far.",
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def outcomes(request: Request) -> Response:
+    project = request.auth.project
+    if request.method == "POST":
+        train_job.start(project=project, by=member_of(request).user)
+        return Response(as_json(project), status=202)
+    return Response(as_json(project))
+
+
+@extend_schema(
+    methods=["GET"], operation_id="v1_outcome_checks_next", responses=described({200: NEXT}, 403),
+    description="The run that people are asked about next.",
+)  # fmt: skip
+@extend_schema(
+    methods=["POST"], operation_id="v1_outcome_checks_answer", request={"application/json": ANSWER},
+    responses=described({200: NEXT}, 400, 403, 404), description="Answers for a run; the next one comes back.",
+    examples=[OpenApiExample("failed", value={"trajectory": "run-17", "answer": "failed"}, request_only=True)],
+)  # fmt: skip
+@api_view(["GET", "POST"])
+def answer_checks(request: Request) -> Response:
+    project = request.auth.project
+    if request.method == "POST":
+        given = request.data if isinstance(request.data, dict) else {}
+        row = find(project, str(given.get("trajectory") or "").replace("\x00", ""))
+        if row is None:
+            raise NotFound
+        try:
+            checks.answer(trajectory=row, answer=str(given.get("answer")), by=member_of(request).user)
+        except Refused as refused:
+            raise ValidationError({"answer": str(refused)}) from refused
+    found = checks.next_check(project)
+    row = project.trajectories.filter(pk=found.trajectory).first() if found else None
+    waiting = checks.waiting(project).count()
+    return Response({"trajectory": row and row.external_id, "random": bool(found and found.random), "waiting": waiting})
+
+
+def as_json(project: Project) -> dict[str, Any]:
+    known, model = checks.traffic(project), project.outcome_models.first()
+    return {
+        "runs": known.runs,
+        "checks_answered": known.answered,
+        "checks_waiting": known.waiting,
+        "failure_rate": _interval(known.rate),
+        "recall": {layer: _interval(share) for layer, share in known.recalls},
+        "model": model
+        and {name: getattr(model, name) for name in ("number", "decisions", "measured", "note", "made_at")},
+    }
+
+
+def _interval(found: Estimate | None) -> dict[str, float] | None:
+    return found and {"value": found.value, "low": found.low, "high": found.high, "n": found.n}

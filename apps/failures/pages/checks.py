@@ -1,0 +1,114 @@
+"""Checks: people are asked about runs that nobody flagged, one after the other. Each answer leads to the next run."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.forms import PlainForm
+from apps.core.models import Project, Role
+from apps.core.templatetags.flywheel import opening_of
+from apps.failures.actions.decisions import Refused
+from apps.failures.models import Failure, OutcomeCheck, OutcomeEstimate
+from apps.failures.outcomes import checks, train_job
+from apps.trajectories.models import Trajectory
+from apps.trajectories.pages.parts import Reader
+from apps.trajectories.shown import runs_shown
+
+
+class ShareForm(PlainForm):
+    percent = forms.FloatField(min_value=0, max_value=100, label="Runs to check, %")
+
+
+@project_view()
+def page(request: HttpRequest, project: Project) -> HttpResponse:
+    """The next run, or `?run=`; with what all answers say so far."""
+    asked = request.GET.get("run")
+    found = checks.next_check(project)
+    row = _asked(project, asked) if asked else found and project.trajectories.filter(pk=found.trajectory).first()
+    return render(request, "failures/checks.html", _context(request, project, row))
+
+
+def _asked(project: Project, given: str) -> Trajectory:
+    try:
+        pk = UUID(given)
+    except ValueError:
+        pk = UUID(int=0)
+    return get_object_or_404(Trajectory, project=project, pk=pk)
+
+
+def _context(request: HttpRequest, project: Project, row: Trajectory | None) -> dict[str, Any]:
+    context: dict[str, Any] = {
+        "row": row,
+        "left": checks.waiting(project).count(),
+        "percent": round(100 * checks.share_of(project), 2),
+        "may_write": request.membership.may(Role.REVIEWER),
+        "may_set": request.membership.may(Role.ENGINEER),
+    }
+    if row is None:
+        return context
+    runs_shown(project, [row.pk], to=request.user, where="check")
+    reader = Reader(row)
+    turns = reader.turns(0, None) if reader.firsts else []
+    start = opening_of(reader.head["messages"], None)
+    places = {place.first: place for place in reader.placeholders()}
+    check = OutcomeCheck.objects.filter(trajectory=row).select_related("by").first()
+    return context | {
+        "check": check,
+        "random": bool(check and check.probability),
+        "estimate": OutcomeEstimate.objects.filter(trajectory=row).first() if check and check.answer else None,
+        "failure": Failure.objects.filter(trajectory=row).select_related("mode").first(),
+        "prompt": [turn for turn in turns if turn.index < start],
+        "turns": [turn for turn in turns if turn.index >= start],
+        "later": [places[first] for first in reader.firsts[1:]],
+        "without_message": reader.without_message(),
+        "shown_from": start,
+    }
+
+
+@require_POST
+@project_view(Role.REVIEWER)
+def answer(request: HttpRequest, project: Project, trajectory: UUID) -> HttpResponse:
+    row = get_object_or_404(Trajectory, project=project, pk=trajectory)
+    try:
+        checks.answer(trajectory=row, answer=request.POST.get("answer", ""), by=request.user)
+    except Refused as refused:
+        messages.error(request, str(refused))
+    return redirect("failures:checks", project.slug)
+
+
+@require_POST
+@project_view(Role.REVIEWER)
+def undo(request: HttpRequest, project: Project) -> HttpResponse:
+    row = checks.undo(project=project, by=request.user)
+    messages.info(request, "Your last answer was undone." if row else "Nothing to undo.")
+    url = reverse("failures:checks", args=[project.slug])
+    return redirect(f"{url}?run={row.pk}" if row else url)
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def share(request: HttpRequest, project: Project) -> HttpResponse:
+    form = ShareForm(request.POST)
+    if form.is_valid():
+        checks.set_share(project=project, share=form.cleaned_data["percent"] / 100, by=request.user)
+        messages.success(request, f"People check {form.cleaned_data['percent']:g}% of the new runs that nothing flags.")
+    else:
+        messages.error(request, "The share is a number between 0 and 100.")
+    return redirect("failures:checks", project.slug)
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def train(request: HttpRequest, project: Project) -> HttpResponse:
+    job = train_job.start(project=project, by=request.user)
+    messages.success(request, f"The outcome model is being trained on {job.total:,} decided runs.")
+    return redirect("failures:measures", project.slug)

@@ -1,0 +1,212 @@
+"""Outcome inference on tau-bench with the outcomes taken away: recall, false alarms, calibration, how many decisions are needed, and
+what an estimate costs. `python -m bench.outcomes [--odd]`
+
+The runs are halved by the SHA-256 of the task id, so that both trials of a task are on one side. Signs, weights and thresholds were
+made by looking at the even half alone; without --odd the other is not read. Writes var/bench/outcomes.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from apps.core.intervals import wilson
+from apps.failures.classify import classify
+from apps.failures.outcomes.features import Facts, Features, Usual, features, sizes
+from apps.failures.outcomes.model import PRIOR, logistic
+from apps.failures.outcomes.training import Example, TooFew, measures, train
+from apps.failures.rules.reading import Run, read
+from bench.failures import ROOT, tau_inputs
+from bench.peers import machine
+
+FALSE_ALARMS, GOAL_RECALL = 0.10, 0.60
+DECISIONS, DRAWS = (0, 20, 50, 100), 10
+console = Console(width=150)
+
+
+def half_of(run: dict) -> str:
+    digest = hashlib.sha256(str(run["metadata"]["task_id"]).encode()).hexdigest()
+    return "odd" if int(digest, 16) % 2 else "even"
+
+
+def without_truth(run: dict) -> dict:
+    return run | {"outcome_status": "unknown", "outcome_reason": "", "metadata": {}}
+
+
+def examples_of(runs: list[dict]) -> list[Example]:
+    """Sizes are compared within the runs given, as within a project."""
+    read_runs = [read(without_truth(run)) for run in runs]
+    usual = Usual.of(sizes(item, Facts()) for item in read_runs)
+    return [
+        Example(
+            features(item, Facts(), usual, words=True), run["outcome_status"] == "failure", run["metadata"]["task_id"]
+        )
+        for item, run in zip(read_runs, runs, strict=True)
+    ]
+
+
+def report(runs: list[dict]) -> dict[str, Any]:
+    examples = examples_of(runs)
+    failed = np.array([example.failed for example in examples], dtype=float)
+    shipped = np.array([PRIOR.log_odds(example.run) for example in examples])
+    rules = [classify(without_truth(run)) is not None for run in runs]
+    found: dict[str, Any] = {
+        "rules alone": _shares(np.array(rules), failed),
+        "no decisions: shipped weights and threshold": measured(shipped, failed, PRIOR.threshold),
+    }
+    try:
+        trained = train(examples)
+    except TooFew as error:
+        found["all decisions, cross-validated"] = str(error)
+        return found
+    out = np.log(trained.out_of_fold / (1 - trained.out_of_fold))
+    found["all decisions, cross-validated"] = measured(out, failed, trained.weights.threshold) | {
+        name: trained.measured[name] for name in ("learned", "brier_fitted", "brier_shipped")
+    }
+    return found
+
+
+def measured(scores: np.ndarray, failed: np.ndarray, threshold: float) -> dict[str, Any]:
+    given = measures(scores, failed, threshold)
+    p = np.array([logistic(score) for score in scores])
+    return (
+        {name: given[name] for name in ("auc", "brier", "bins")}
+        | _shares(p >= threshold, failed)
+        | {"threshold": round(threshold, 3)}
+    )
+
+
+def _shares(above: np.ndarray, failed: np.ndarray) -> dict[str, Any]:
+    hits, alarms = int((above & (failed == 1)).sum()), int((above & (failed == 0)).sum())
+    bad, fine = int(failed.sum()), int((failed == 0).sum())
+    return {"recall": _share(hits, bad), "false alarms": _share(alarms, fine)}
+
+
+def _share(hits: int, n: int) -> str:
+    low, high = wilson(hits, n)
+    return f"{hits} of {n} = {hits / max(n, 1):.0%} ({low:.0%} to {high:.0%})"
+
+
+def learning_curve(runs: list[dict], seed: int) -> list[dict[str, Any]]:
+    """Decisions on so many runs of some tasks, measured on the runs of the other tasks; mean of DRAWS draws of the tasks."""
+    examples = examples_of(runs)
+    tasks = sorted({example.group for example in examples})
+    rows = []
+    for n in DECISIONS:
+        aucs, recalls = [], []
+        for draw in range(DRAWS):
+            order = random.Random(seed * 1000 + draw).sample(tasks, len(tasks))
+            held = set(order[: max(8, len(order) // 3)])
+            known = [example for task in order for example in examples if task == example.group and task not in held][
+                :n
+            ]
+            asked = [example for example in examples if example.group in held]
+            if len(known) < n:
+                continue
+            try:
+                weights = train(known).weights
+            except TooFew:
+                weights = PRIOR
+            scores = np.array([weights.probability(example.run) for example in asked])
+            failed = np.array([example.failed for example in asked])
+            if failed.all() or not failed.any():
+                continue
+            from sklearn.metrics import roc_auc_score
+
+            aucs.append(roc_auc_score(failed, scores))
+            edge = np.quantile(scores[~failed], 1 - FALSE_ALARMS, method="higher")
+            recalls.append(float((scores[failed] > edge).mean()))
+        if aucs:
+            rows.append(
+                {"decisions": n, "draws": len(aucs), "auc": statistics.fmean(aucs), "recall": statistics.fmean(recalls)}
+            )
+    return rows
+
+
+def cost(runs: list[dict], rounds: int = 5) -> dict[str, float]:
+    """CPU seconds a run, the best round: the rules alone, the estimate's share beside them, and the ratio."""
+    given = [without_truth(run) for run in runs]
+    usual = Usual({})
+
+    def rules() -> None:
+        for run in given:
+            classify(run)
+
+    def both() -> None:
+        for run in given:
+            classify(run)
+            _estimated(read(run), usual)
+
+    one, two = _best(rules, rounds) / len(runs), _best(both, rounds) / len(runs)
+    return {"rules_ms": one * 1e3, "both_ms": two * 1e3, "ratio": two / one, "runs_per_second": 1 / two}
+
+
+def _estimated(run: Run, usual: Usual) -> Features:
+    found = features(run, Facts(), usual, words=True)
+    PRIOR.probability(found)
+    return found
+
+
+def _best(act: Any, rounds: int) -> float:
+    times = []
+    for _ in range(rounds):
+        before = time.process_time()
+        act()
+        times.append(time.process_time() - before)
+    return min(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--odd", action="store_true", help="also the half that was held back, and all together")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    runs = tau_inputs()
+    halves = {"even": [run for run in runs if half_of(run) == "even"]}
+    if given.odd:
+        halves |= {"odd": [run for run in runs if half_of(run) == "odd"], "all": runs}
+    found = {name: report(half) for name, half in halves.items()}
+    curve = learning_curve(runs if given.odd else halves["even"], given.seed)
+    table = Table(
+        "half",
+        "model",
+        "AUC",
+        "Brier",
+        "recall",
+        "false alarms",
+        title=f"Goal: recall {GOAL_RECALL:.0%} at false alarms {FALSE_ALARMS:.0%}",
+    )
+    for name, rows in found.items():
+        for model, row in rows.items():
+            if isinstance(row, dict):
+                table.add_row(
+                    name, model, str(row.get("auc", "")), str(row.get("brier", "")), row["recall"], row["false alarms"]
+                )
+    console.print(table)
+    for row in curve:
+        console.print(
+            f"{row['decisions']} decisions: AUC {row['auc']:.2f}, recall at 10% false alarms {row['recall']:.0%} ({row['draws']} draws)"
+        )
+    speed = cost(halves["even"])
+    console.print(
+        f"rules {speed['rules_ms']:.2f} ms, with the estimate {speed['both_ms']:.2f} ms a run: {speed['ratio']:.1f} times"
+    )
+    out = ROOT / "var" / "bench" / "outcomes.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(
+        json.dumps({"machine": machine(), "halves": found, "learning_curve": curve, "cost": speed}, indent=1)
+    )
+    console.print(f"All of it: {out}")
+
+
+if __name__ == "__main__":
+    main()

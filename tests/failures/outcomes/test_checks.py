@@ -1,0 +1,171 @@
+"""Checks of runs that nobody flagged: who is asked about what, what an answer does, and what all answers say of the traffic."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.core.models import Project, Role
+from apps.failures.actions.decisions import Refused, decide
+from apps.failures.actions.diagnose import classify_project
+from apps.failures.models import Classifier, Failure, FailureState, OutcomeCheck, OutcomeEstimate
+from apps.failures.outcomes import checks
+from apps.trajectories.digest import run as digest
+from apps.trajectories.models import Trajectory
+from tests.factories import key_headers, make_failed, make_member, make_project
+from tests.failures.outcomes.test_estimates import send, unknown
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def project() -> Project:
+    """Three runs that nothing flags, all drawn, and one that the estimate flags."""
+    project = make_project()
+    Classifier.objects.create(project=project, check_share=1.0)
+    send(project, unknown("r0"), unknown("r1"), unknown("r2"), unknown("bad", wrong=True))
+    digest()
+    classify_project(project=project)
+    return project
+
+
+def run_of(project: Project, name: str) -> Trajectory:
+    return project.trajectories.get(external_id=name)
+
+
+def test_a_failed_run_comes_into_the_inbox_and_undo_takes_it_out(project: Project) -> None:
+    by = make_member(project, Role.REVIEWER)
+    checks.answer(trajectory=run_of(project, "r1"), answer="failed", by=by)
+    failure = Failure.objects.get(trajectory=run_of(project, "r1"))
+    assert failure.state == FailureState.OPEN and failure.evidence[0]["rule"] == "check" and failure.rule_mode == ""
+    classify_project(project=project)
+    assert Failure.objects.filter(pk=failure.pk).exists()
+    assert checks.undo(project=project, by=by) == run_of(project, "r1")
+    assert not Failure.objects.filter(trajectory=run_of(project, "r1")).exists()
+    assert OutcomeCheck.objects.get(trajectory=run_of(project, "r1")).answer == ""
+    assert checks.undo(project=project, by=by) is None
+
+
+def test_a_flagged_run_that_failed_stays_flagged_by_the_estimate(project: Project) -> None:
+    checks.answer(trajectory=run_of(project, "bad"), answer="failed", by=make_member(project))
+    rules = [item["rule"] for item in Failure.objects.get(trajectory=run_of(project, "bad")).evidence]
+    assert rules[0] == "check" and "estimate" in rules
+    assert dict(checks.traffic(project).recalls)["estimate"].value == pytest.approx(
+        1 / (1 + 3 / 2)
+    )  # nobody checked the others
+
+
+def test_the_drawn_ones_come_first_then_what_teaches_most(project: Project) -> None:
+    by = make_member(project)
+    for _ in range(4):
+        found = checks.next_check(project)
+        assert found and found.random
+        checks.answer(trajectory=Trajectory.objects.get(pk=found.trajectory), answer="fine", by=by)
+    assert checks.next_check(project) is None
+    Classifier.objects.update(check_share=0.0)
+    runs = send(project, unknown("r8"), unknown("r9"))
+    classify_project(project=project)
+    sure, unsure = runs[-2:]
+    OutcomeEstimate.objects.filter(pk=unsure.pk).update(probability=0.31)
+    found = checks.next_check(project)
+    assert found == checks.Next(unsure.pk, False)
+    checks.answer(trajectory=unsure, answer="fine", by=by)
+    assert OutcomeCheck.objects.get(pk=unsure.pk).probability is None
+    assert checks.next_check(project) == checks.Next(sure.pk, False)
+    assert checks.undo(project=project, by=by) == unsure
+    assert checks.next_check(project) == checks.Next(unsure.pk, False)
+
+
+def test_what_is_decided_in_triage_is_not_asked_again_and_counts(project: Project) -> None:
+    decide(failure=Failure.objects.get(), by=make_member(project))
+    found = checks.traffic(project)
+    assert (found.answered, found.waiting, found.runs) == (1, 3, 4)
+    assert found.rate is not None and found.rate.low >= 0.0 and found.rate.high == 1.0  # nobody has looked at the rest
+
+
+def test_all_checked_is_all_known(project: Project) -> None:
+    by = make_member(project)
+    for name, answer in (("r0", "fine"), ("r1", "failed"), ("r2", "unsure"), ("bad", "failed")):
+        checks.answer(trajectory=run_of(project, name), answer=answer, by=by)
+    found = checks.traffic(project)
+    assert found.answered == 3 and found.rate is not None
+    assert found.rate.value == pytest.approx((1 + 3 / 2) / 4)
+
+
+def test_only_the_same_person_answers_twice(project: Project) -> None:
+    checks.answer(trajectory=run_of(project, "r0"), answer="fine", by=make_member(project))
+    with pytest.raises(Refused, match="answered this one already"):
+        checks.answer(trajectory=run_of(project, "r0"), answer="failed", by=make_member(project))
+    with pytest.raises(Refused, match="failed, fine or unsure"):
+        checks.answer(trajectory=run_of(project, "r1"), answer="perhaps", by=make_member(project))
+
+
+def test_the_page_asks_one_run_after_the_other(project: Project) -> None:
+    client, url = Client(), reverse("failures:checks", args=[project.slug])
+    client.force_login(make_member(project, Role.REVIEWER))
+    first = checks.next_check(project)
+    assert first
+    page = client.get(url).content.decode()
+    assert "Did this run fail?" in page and "Drawn at random" in page and "4 drawn at random left" in page
+    assert "estimate" not in page.split("Did this run fail?")[1].lower()  # it must not lead the answer
+    answer = reverse("failures:check_answer", args=[project.slug, first.trajectory])
+    assert "3 drawn at random left" in client.post(answer, {"answer": "fine"}, follow=True).content.decode()
+    undone = client.post(reverse("failures:check_undo", args=[project.slug]), follow=True).content.decode()
+    assert "Your last answer was undone." in undone and str(first.trajectory) in undone
+    assert client.post(reverse("failures:check_share", args=[project.slug]), {"percent": "5"}).status_code == 403
+
+
+def test_an_engineer_sets_the_share_and_trains(project: Project) -> None:
+    client = Client()
+    client.force_login(make_member(project))
+    client.post(reverse("failures:check_share", args=[project.slug]), {"percent": "5"})
+    assert checks.share_of(project) == 0.05
+    assert (
+        "between 0 and 100"
+        in client.post(
+            reverse("failures:check_share", args=[project.slug]), {"percent": "-1"}, follow=True
+        ).content.decode()
+    )
+    client.post(reverse("failures:outcomes_train", args=[project.slug]))
+    assert project.outcometrainings.count() == 1
+
+
+def test_the_measures_show_rate_and_recall(project: Project) -> None:
+    client, url = Client(), reverse("failures:measures", args=[project.slug])
+    client.force_login(make_member(project))
+    assert "The true failure rate is not known yet" in client.get(url).content.decode()
+    checks.answer(trajectory=run_of(project, "bad"), answer="failed", by=make_member(project))
+    page = client.get(url).content.decode()
+    assert "Runs that failed" in page and "found by the estimated outcome" in page and "shipped weights" in page
+
+
+def test_the_api_says_the_same(client: Client, project: Project) -> None:
+    url = reverse("failures_api:outcomes")
+    first = client.get(url, **key_headers(project))
+    assert first.status_code == 200 and first.json()["failure_rate"] is None, first.content
+    headers, url_checks = key_headers(project), reverse("failures_api:checks")
+    asked = client.get(url_checks, **headers).json()
+    assert asked["random"] and asked["waiting"] == 4
+    body = {"trajectory": asked["trajectory"], "answer": "failed"}
+    left = client.post(url_checks, body, content_type="application/json", **headers)
+    assert left.status_code == 200 and left.json()["waiting"] == 3
+    known = client.get(url, **headers).json()
+    assert known["checks_answered"] == 1 and known["failure_rate"]["low"] >= 0 and known["model"] is None
+    wrong = client.post(url_checks, body | {"answer": "x"}, content_type="application/json", **headers)
+    assert wrong.status_code == 400
+    assert (
+        client.post(url_checks, {"trajectory": "no\x00ne"}, content_type="application/json", **headers).status_code
+        == 404
+    )
+
+
+def test_known_failures_are_flagged_by_the_rules() -> None:
+    project = make_project()
+    Classifier.objects.create(project=project, check_share=1.0)
+    for _ in range(3):
+        make_failed(project)
+    digest()
+    classify_project(project=project)
+    decide(failure=Failure.objects.first(), by=make_member(project))
+    assert dict(checks.traffic(project).recalls)["rules"].value == 1.0

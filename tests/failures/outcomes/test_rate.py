@@ -1,0 +1,111 @@
+"""The true failure rate and the layers' recall: right intervals in many worlds, also tiny and rare ones."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apps.core.intervals import exact, wilson
+from apps.failures.outcomes.rate import Check, Stratum, failure_rate, recall, strata
+
+NONE, RULES, BOTH = frozenset[str](), frozenset({"rules"}), frozenset({"rules", "model"})
+WORLDS = 400
+Kind = tuple[frozenset[str], int, float, float]  # flags, runs, how often they fail, probability of a check
+
+
+@pytest.mark.parametrize(
+    "hits, n, low, high",
+    [(0, 10, 0.0, 0.3085), (5, 10, 0.1871, 0.8129), (1, 100, 0.00025, 0.0545), (100, 100, 0.9638, 1.0), (0, 0, 0, 1)],
+)
+def test_the_exact_interval_is_that_of_the_tables(hits: int, n: int, low: float, high: float) -> None:
+    assert exact(hits, n) == pytest.approx((low, high), abs=2e-4)
+
+
+@given(st.integers(0, 60), st.integers(1, 60))
+def test_the_exact_interval_holds_the_share(hits: int, more: int) -> None:
+    n = hits + more
+    low, high = exact(hits, n)
+    assert 0 <= low <= hits / n <= high <= 1
+    assert low <= wilson(hits, n)[1] and high >= wilson(hits, n)[0]
+
+
+def covered(kinds: list[Kind], seed: int) -> tuple[float, float, float]:
+    """Shares of worlds whose rate, and whose rules' recall, lie in the interval; and how wide the first is on average."""
+    chance = random.Random(seed)
+    rate_in = recall_in = 0
+    worlds = recalls = 0
+    widths = []
+    for _ in range(WORLDS):
+        runs, checks, failed, flagged = [], [], 0, 0
+        for flags, n, rate, asked in kinds:
+            truth = [chance.random() < rate for _ in range(n)]
+            failed += sum(truth)
+            flagged += sum(truth) if "rules" in flags else 0
+            checks += [Check(flags, asked, true) for true in truth if chance.random() < asked]
+            runs.append((flags, n))
+        layers = strata(runs, checks)
+        if (found := failure_rate(layers)) is None:
+            continue
+        worlds += 1
+        true_rate = failed / sum(n for _, n in runs)
+        rate_in += found.low - 1e-9 <= true_rate <= found.high + 1e-9
+        widths.append(found.high - found.low)
+        if failed and (share := recall(layers, "rules")) is not None:
+            recalls += 1
+            recall_in += share.low - 1e-9 <= flagged / failed <= share.high + 1e-9
+    return rate_in / worlds, recall_in / max(recalls, 1), sum(widths) / len(widths)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [(NONE, 900, 0.05, 0.1), (RULES, 100, 0.7, 0.3)],
+        [(NONE, 2000, 0.002, 0.05), (RULES, 20, 0.5, 0.5)],  # rare
+        [(NONE, 60, 0.1, 0.1), (RULES, 6, 0.6, 0.5)],  # tiny
+        [(NONE, 300, 0.3, 0.1), (RULES, 100, 0.5, 0.2), (BOTH, 50, 0.9, 0.2)],
+        [(NONE, 200, 0.0, 0.1), (RULES, 50, 0.02, 0.3)],
+    ],
+)
+def test_intervals_cover_the_truth(kinds: list[Kind]) -> None:
+    """Nominal 95%, less three standard errors of the simulation."""
+    rate, layer, _ = covered(kinds, seed=5)
+    assert rate >= 0.95 - 3 * (0.95 * 0.05 / WORLDS) ** 0.5
+    assert layer >= 0.95 - 3 * (0.95 * 0.05 / WORLDS) ** 0.5
+
+
+def test_the_interval_is_of_use() -> None:
+    assert covered([(NONE, 5000, 0.05, 0.04), (RULES, 500, 0.7, 0.2)], seed=2)[2] < 0.08
+
+
+def test_a_run_asked_about_rarely_counts_more() -> None:
+    checks = [Check(NONE, 0.5, True), Check(NONE, 0.1, False)]
+    found = failure_rate(strata([(NONE, 100)], checks))
+    assert found is not None
+    assert found.value == pytest.approx(2 / 12)
+
+
+def test_a_stratum_that_nobody_checked_leaves_the_rate_open() -> None:
+    found = failure_rate([Stratum(NONE, 50, []), Stratum(RULES, 50, [Check(RULES, 1, True)] * 50)])
+    assert found is not None
+    assert found.low < 0.55 and found.high > 0.95
+
+
+def test_no_checks_say_nothing() -> None:
+    assert failure_rate(strata([(NONE, 10)], [])) is None
+    assert recall(strata([(NONE, 10)], [Check(NONE, 1, False)]), "rules") is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([NONE, RULES, BOTH]), st.floats(0.001, 1), st.booleans()), min_size=1, max_size=40
+    )
+)
+def test_rate_and_recall_lie_within_their_intervals(rows: list[tuple]) -> None:
+    layers = strata([(NONE, 100), (RULES, 10), (BOTH, 5)], [Check(*row) for row in rows])
+    found, share = failure_rate(layers), recall(layers, "rules")
+    assert found is not None
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    assert share is None or 0 <= share.low <= share.value <= share.high <= 1

@@ -1,0 +1,102 @@
+"""Learning from a team's decisions: it stays what it was where they say nothing new, and calibrates what it says."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from apps.failures.outcomes.features import Features
+from apps.failures.outcomes.model import PRIOR
+from apps.failures.outcomes.training import Example, TooFew, _fit, _folds, _table, platt, train
+
+
+def example(
+    at: int, failed: bool, dense: dict[str, float] | None = None, hashed: dict[int, float] | None = None
+) -> Example:
+    return Example(Features([], dense or {}, hashed or {}), failed, f"g{at // 2}")
+
+
+def world(n: int, seed: int = 0, noise: float = 0.05) -> list[Example]:
+    """Runs that fail where they have the word of bucket 7: the shipped weights know nothing of it."""
+    chance = random.Random(seed)
+    made = []
+    for at in range(n):
+        has = chance.random() < 0.4
+        failed = has if chance.random() > noise else not has
+        made.append(example(at, failed, {"agent_refuses": float(chance.random() < 0.3)}, {7: 1.0} if has else {9: 1.0}))
+    return made
+
+
+def test_it_learns_what_failure_is_here() -> None:
+    trained = train(world(200))
+    assert trained.measured["learned"] and trained.measured["auc"] > 0.85
+    assert trained.measured["brier_fitted"] < trained.measured["brier_shipped"]
+    assert trained.weights.hashed[7] > 0.3 > trained.weights.hashed[9]
+
+
+def test_noise_leaves_the_shipped_weights() -> None:
+    chance = random.Random(3)
+    examples = [example(at, chance.random() < 0.3, {"agent_refuses": 1.0}, {at % 50: 1.0}) for at in range(120)]
+    trained = train(examples)
+    assert not trained.measured["learned"]
+    assert trained.weights.dense == PRIOR.dense and not trained.weights.hashed
+    mean = np.mean([trained.weights.probability(item.run) for item in examples])
+    assert mean == pytest.approx(np.mean([item.failed for item in examples]), abs=0.01)
+
+
+@pytest.mark.parametrize("failed", [[], [True] * 30, [False] * 30, [True] * 4 + [False] * 30])
+def test_too_few_decisions_are_said_to_be(failed: list[bool]) -> None:
+    with pytest.raises(TooFew, match="are needed"):
+        train([example(at * 2, bad) for at, bad in enumerate(failed)])
+
+
+def test_ten_decisions_move_little() -> None:
+    trained = train([example(at * 2, at % 2 == 0, {"agent_refuses": 1.0}) for at in range(10)])
+    assert abs(trained.weights.dense["agent_refuses"] - PRIOR.dense["agent_refuses"]) < 0.1
+    assert 0.3 < trained.weights.probability(Features([], {"agent_refuses": 1.0})) < 0.7
+
+
+def test_contradictory_decisions_give_no_certainty() -> None:
+    """The same runs, decided both ways."""
+    examples = [example(at, at % 2 == 0, {"user_repeats": 1.0}, {3: 1.0}) for at in range(80)]
+    found = train(examples).weights.probability(examples[0].run)
+    assert found == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_request_is_never_on_both_sides() -> None:
+    examples = world(60)
+    failed = np.array([item.failed for item in examples], dtype=float)
+    for among, held in _folds(examples, failed, 0):
+        assert not {examples[at].group for at in among} & {examples[at].group for at in held}
+
+
+def test_probabilities_are_calibrated_out_of_fold() -> None:
+    trained = train(world(400, seed=8, noise=0.2))
+    for part in trained.measured["bins"]:
+        assert part["failed"] / part["n"] == pytest.approx(part["said"], abs=0.15)
+
+
+def test_false_alarms_stay_within_a_tenth_of_the_fine_runs() -> None:
+    measured = train(world(300, seed=4, noise=0.3)).measured
+    assert measured["false_alarms"] <= 0.1 * (measured["n"] - measured["failed"])
+
+
+def test_the_fit_is_the_minimum() -> None:
+    """No small step in any direction lowers the loss: the gradient there is 0."""
+    examples = world(80)
+    names = ["agent_refuses"]
+    failed = np.array([item.failed for item in examples], dtype=float)
+    table, offset = _table(examples, names), np.zeros(80)
+    fitted = _fit(table, offset, failed, 1)
+    wrong = 1 / (1 + np.exp(-(fitted[0] + table @ fitted[1:]))) - failed
+    assert wrong.sum() + fitted[0] / 9 == pytest.approx(0, abs=0.02)
+    assert (table.T @ wrong)[0] + fitted[1] / 0.04 == pytest.approx(0, abs=0.02)
+
+
+def test_platt_finds_the_slope_that_made_the_answers() -> None:
+    chance = np.random.default_rng(1)
+    scores = chance.normal(size=4000)
+    failed = (chance.random(4000) < 1 / (1 + np.exp(-(0.5 * scores - 1)))).astype(float)
+    assert platt(scores, failed) == pytest.approx((0.5, -1.0), abs=0.15)
