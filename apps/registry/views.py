@@ -17,6 +17,7 @@ from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.registry import managed, registering, servers, trained_elsewhere
 from apps.registry.actions import ModelError
+from apps.registry.copies import elsewhere
 from apps.registry.forms import ManagedForm, ServerForm
 from apps.registry.models import ModelKind, Server
 from apps.registry.prices import write_prices
@@ -60,6 +61,8 @@ def detail(request: HttpRequest, project: Project, name: str) -> HttpResponse:
         "capabilities": [(title, server.capabilities.get(key)) for key, title in CAPABILITIES.items()],
     }
     context["options"] = write_options(server.serving.get("options", {}))
+    if far := elsewhere(server):
+        context |= {"far": far, "copies": far.copies.select_related("version").order_by("-asked_at")[:20]}
     return render(request, "registry/server.html", context | _probe(server))
 
 

@@ -17,6 +17,8 @@ import httpx2
 import pytest
 from django.conf import settings as ours
 from django.db import connection
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.core import runner
@@ -273,9 +275,22 @@ def test_what_was_asked_for_ends_with_the_reason(version: ModelVersion) -> None:
     ServerRun.objects.update(state=JobState.CANCELLED, finished_at=timezone.now())
     with pytest.raises(ArtifactError, match="was stopped before"):
         copies.path_there(run, version)
-    AdapterCopy.objects.update(problem="no room")
+    AdapterCopy.objects.update(problem="no room in <it>")
     with pytest.raises(ArtifactError, match="no room"):
         copies.path_there(run, version)
+
+
+@pytest_db
+def test_the_servers_page_says_where_its_adapters_come_from(version: ModelVersion) -> None:
+    server, client = make_managed(version.parent, "http://127.0.0.1:9/v1"), Client()
+    client.force_login(admin_of(version.project))
+    address = reverse("registry:server", args=[version.project.slug, server.name])
+    assert "data folder of its own" not in client.get(address).content.decode()
+    ServerRun.objects.update(data_folder="another", data_path="/srv/far")
+    given = {"run": server.runs.get(), "version": version, "asked_at": timezone.now()}
+    AdapterCopy.objects.create(**given, problem="no room in <it>")
+    page = client.get(address).content.decode()
+    assert "data folder of its own" in page and "/srv/far" in page and "no room in &lt;it&gt;" in page
 
 
 def test_a_copy_of_a_data_folder_is_another_one(data_dir: Path, settings: Any, tmp_path: Path) -> None:
