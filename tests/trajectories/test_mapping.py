@@ -195,7 +195,6 @@ def test_roles_that_nobody_knows_are_asked_for_or_refused() -> None:
     ("given", "problem"),
     [
         ({"layout": "pairs", "fields": {"question": "q"}}, "answer"),
-        ({"fields": {"messages": "a[", }}, "neither a column nor a JMESPath"),
         ({"fields": {"messages": "m", "nonsense": "x"}}, "no field of the layout"),
         ({"fields": {"messages": "m" * 301}}, "longer than"),
         ({"layout": "poem"}, "layout"),
@@ -206,6 +205,12 @@ def test_roles_that_nobody_knows_are_asked_for_or_refused() -> None:
 def test_a_mapping_that_cannot_be_used_says_why(given: Any, problem: str) -> None:
     with pytest.raises(MappingError, match=problem.replace("[", r"\[")):
         load(given)
+
+
+def test_a_column_may_have_any_name_and_what_is_none_is_said_with_the_file() -> None:
+    mapping = load({"layout": "pairs", "fields": {"question": "what they asked?", "answer": "a["}})
+    assert said(good(opened("what they asked?,a[\nx,y\n", mapping=mapping))[0]) == [("user", "x"), ("assistant", "y")]
+    assert "“a[” is neither a column nor a JMESPath" in opened("what they asked?,b\nx,y\n", mapping=mapping).problem
 
 
 @pytest.mark.parametrize(

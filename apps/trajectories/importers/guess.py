@@ -43,7 +43,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "score": ("score", "reward", "rating", "stars", "csat", "grade", "points", "satisfaction", "nps", "evalscore", "quality"),
     "reason": ("reason", "comment", "comments", "notes", "note", "feedback", "failurereason", "errormessage", "error", "explanation",
                "feedbackcomment", "feedbacktext", "remarks"),
-    "started_at": ("startedat", "timestamp", "time", "createdat", "date", "datetime", "starttime", "ts", "sentat", "created", "at",
+    "started_at": ("startedat", "timestamp", "time", "createdat", "date", "datetime", "starttime", "ts", "sentat", "created", "at", "when",
                    "startedtime", "messagetime", "requesttime"),
     "ended_at": ("endedat", "endtime", "finishedat", "completedat", "closedat", "end"),
     "agent_name": ("agent", "agentname", "botname", "assistantname", "app", "service"),

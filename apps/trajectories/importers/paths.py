@@ -44,8 +44,8 @@ class Path:
                 self._problem = str(error)
 
     def check(self, columns: set[str] | None = None) -> None:
-        """Raises PathError where it is neither a path nor, as far as they are known, a column."""
-        if self.constant is None and self._compiled is None and (columns is None or self.text not in columns):
+        """Raises PathError where it is neither a path nor a column; where the columns are not known, it may be one."""
+        if self.constant is None and self._compiled is None and columns is not None and self.text not in columns:
             raise PathError(f"“{self.text}” is neither a column nor a JMESPath")
 
     def get(self, record: dict) -> Any:
