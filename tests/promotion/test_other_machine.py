@@ -237,7 +237,6 @@ def put(name: str, size: int, age_s: float) -> Path:
 
 @pytest_db
 def test_the_least_recently_used_leaves_and_never_what_a_server_has(version: ModelVersion, settings: Any) -> None:
-    settings.FLYWHEEL_FETCHED_GIB = 10 / 2**30
     loaded, told, old, new = (
         put(name, 4, age) for name, age in (("loaded", 400), ("told", 300), ("old", 200), ("new", 100))
     )
@@ -247,6 +246,11 @@ def test_the_least_recently_used_leaves_and_never_what_a_server_has(version: Mod
         server = make_managed(version.parent, http.base)
         ServerRun.objects.update(data_folder=identity())
         AdapterCopy.objects.create(run=server.runs.get(), version=version, path=str(told), asked_at=timezone.now())
+        fetching.make_room(fetching.cache() / "mine", 2)
+        assert [path.exists() for path in (loaded, told, old, new, left_over)] == [True] * 4 + [False], (
+            "of one who died"
+        )
+        settings.FLYWHEEL_FETCHED_GIB = 10 / 2**30
         fetching.make_room(fetching.cache() / "mine", 2)
         assert [path.exists() for path in (loaded, told, old, new, left_over)] == [True, True, False, False, False]
         with pytest.raises(ArtifactError, match="FLYWHEEL_FETCHED_GIB"):
