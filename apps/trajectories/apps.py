@@ -6,10 +6,12 @@ class TrajectoriesConfig(AppConfig):
     label = "trajectories"
 
     def ready(self) -> None:
+        from apps.core.actions import GIVEN
         from apps.core.projects.deletion import BEFORE
         from apps.trajectories import uploads
-        from apps.trajectories.actions import store
+        from apps.trajectories.actions import redaction, store
         from apps.trajectories.models import Trajectory, Upload
 
+        GIVEN.append(redaction.switch_on)
         BEFORE.setdefault(Trajectory, []).append(store.remove_contents)
         BEFORE.setdefault(Upload, []).append(uploads.remove_files)

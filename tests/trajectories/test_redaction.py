@@ -79,6 +79,25 @@ HITS: dict[str, list[tuple[str, str | None]]] = {
         ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
         (f"{PEM} and then", PEM),
     ],
+    "password": [
+        ("password: hunter2-Blue!", "hunter2-Blue!"),
+        ("my password is Summer2024!.", "Summer2024!"),
+        ("DB_PASSWORD=hunter\nPORT=80", "hunter"),
+        ("postgres://bob:s3cr3t@db:5432/x", "s3cr3t"),
+        ("curl -u bob:hunter2 https://x.example", "hunter2"),
+        ("mysql -u root -pS3cret db", "S3cret"),
+        ("deploy --token 'abcd1234efgh5678' now", "abcd1234efgh5678"),
+        ("CREATE USER x IDENTIFIED BY 'abc123'", "abc123"),
+        ("Cookie: session=abcdef0123456; a=b", "session=abcdef0123456; a=b"),
+        ("Mot de passe : Soleil2024!", "Soleil2024!"),
+        ("пароль: Tundra-2024", "Tundra-2024"),
+        ("see https://x.example/f?sig=abcDEF0123456789xyz&v=1", "abcDEF0123456789xyz"),
+        ("password: str = 'aB3-xyz!'", "aB3-xyz!"),
+        ("- name: API_TOKEN\n  value: aB3xyz99kLmnop", "aB3xyz99kLmnop"),
+        ("<Password>aB3xyz99</Password>", "aB3xyz99"),
+        ('{"client_secret": "correct horse", "n": 1}', "correct horse"),
+        ('{"name": "DB_PASSWORD", "value": "plainword"}', "plainword"),
+    ],
     "us_ssn": [
         ("078-05-1121", None),
         ("SSN 078051121", "078051121"),
@@ -104,6 +123,11 @@ NEAR = [
     # keys
     "sk-learn", "sk-this-is-a-very-long-slug-of-words", "task-abcdefghijklmnopqrstuvwxyz0123", "bearer of good news",
     "Bearer authentication required", "fw_version_one", "AKIA", "eyJhbGci", "-----BEGIN CERTIFICATE-----",
+    # words about secrets, and what stands for one
+    "password=None", "password = user_password", "passwords must have 12 characters", "I forgot my password", "the token is invalid",
+    'api_key=os.environ["API_KEY"]', "API_KEY=<your-key>", "SECRET_KEY=\nPORT=8080", "max_tokens: 512", "api_key_id: abcd1234efgh5678",
+    "next_page_token=abcd1234efgh5678", "PWD=/home/user1", '{"password": {"type": "string", "description": "Your password"}}',
+    "arn:aws:secretsmanager:eu-west-1:123456789012:secret:prod/db-a1B2c3", "password: ****51", "https://host.example:8080/a@b",
     # social security numbers that are never given out
     "000-12-3456", "666-12-3456", "912-12-3456", "078-00-1121", "078-05-0000", "078-05-11212", "078-05-1120",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from apps.trajectories.redaction import BUILTINS, ID, Redactor, Rule, RuleError
 
 FRESH_FOR = 4.0  # seconds; the page promises 5
 SWITCHES = (*BUILTINS, "presidio")
+ON_FROM_THE_START = ("api_key", "password", "card")  # what nobody needs in a trajectory, and nobody means to send
 ENTITIES = "PERSON LOCATION NRP"
 
 _kept: dict[int, tuple[float, Redactor]] = {}
@@ -78,6 +79,15 @@ def save_builtins(*, project: Project, chosen: Mapping[str, bool], by: Any) -> N
     if before != {(rule.kind, rule.replacement) for rule in rules}:
         audit("redaction.switched", project=project, by=by, on=", ".join(sorted(chosen)) or "none")
     _forget(project)
+
+
+def switch_on(*, project: Project, by: Any) -> None:
+    """What a new project begins with."""
+    rules = [_builtin_rule(kind, token=False) for kind in ON_FROM_THE_START]
+    RedactionRule.objects.bulk_create(
+        RedactionRule(project=project, name=rule.name, kind=rule.kind, replacement=rule.replacement, by=by)
+        for rule in rules
+    )
 
 
 def _builtin_rule(kind: str, token: bool) -> Rule:

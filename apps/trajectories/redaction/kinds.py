@@ -12,7 +12,9 @@ from stdnum import iban, luhn, numdb
 from stdnum.iso7064 import mod_97_10
 from stdnum.us import ssn
 
-from apps.trajectories.redaction.rules import compile_pattern
+from apps.trajectories.redaction.keys import KEYS, KEYS_EXTRA, key
+from apps.trajectories.redaction.passwords import TRIGGERS, TRIGGERS_EXTRA, password
+from apps.trajectories.redaction.rules import BUILTIN_MEMORY, compile_pattern
 
 Check = Callable[[bytes, int, int], "tuple[int, int] | None"]
 
@@ -146,15 +148,6 @@ def _ip(text: bytes, start: int, end: int) -> tuple[int, int] | None:
     return None if _VERSION.search(text[max(0, start - 12) : start]) else (start, end)
 
 
-_ANY_LENGTH = (b"-----BEGIN", b"eyJ", b"AKIA", b"ASIA")
-
-
-def _api_key(text: bytes, start: int, end: int) -> tuple[int, int] | None:
-    """Words joined by hyphens are not a key: one without any digit is left, unless its form is enough."""
-    found = text[start:end]
-    return (start, end) if found.startswith(_ANY_LENGTH) or re.search(rb"\d", found) else None
-
-
 def _us_ssn(text: bytes, start: int, end: int) -> tuple[int, int] | None:
     digits = _digits(text[start:end]).decode()
     return (start, end) if ssn.is_valid(digits) and _alone(text, start, end) else None
@@ -179,16 +172,6 @@ _PHONE_LABELLED = (
     PHONE_WORD + r"(?i:s|phone)?(?i:[ _-]?(?:numbers?|no|nr|num))?(?i: at| on)?"
     r"[\s.:#='\"]{0,6}(?i:(?:is|are|at|on)\s{1,3})?['\"]?(\+?\(?\d(?:[ ./()\x{a0}-]{0,3}\d){6,14})"
 )
-_PEM = r"PRIVATE KEY(?: BLOCK)?-----"
-_KEYS = (
-    r"{b}sk-[A-Za-z0-9_-]{20,}|{b}[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|{b}(?:AKIA|ASIA)[A-Z0-9]{16}\b"
-    r"|{b}gh[opusr]_[A-Za-z0-9]{36,}|{b}github_pat_[A-Za-z0-9_]{22,}|{b}glpat-[A-Za-z0-9_-]{20,}|{b}hf_[A-Za-z0-9]{30,}"
-    r"|{b}xox[abeoprs]-[A-Za-z0-9-]{10,}|{b}xapp-[A-Za-z0-9-]{10,}|{b}AIza[A-Za-z0-9_-]{35}|{b}fw_[A-Za-z0-9_-]{40,}"
-    r"|{b}eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
-    r"|(?i:{b}bearer\s{1,4})([A-Za-z0-9._~+/=-]{16,})"
-    r"|(?i:secret_?access_?key['\"]?\s{0,3}[:=]\s{0,3}['\"]?)([A-Za-z0-9/+]{40})\b"
-    rf"|-----BEGIN [A-Z0-9 ]*{_PEM}(?:[A-Za-z0-9+/=\s\\:,.()]|-[A-Za-z0-9])*(?:-----END [A-Z0-9 ]*{_PEM})?"
-)
 _SSN = r"\d{3}-\d{2}-\d{4}\b"
 SSN_WORD = r"(?i:ssn|social[ _]security)"
 _SSN_LABELLED = (
@@ -198,8 +181,8 @@ _SSN_LABELLED = (
 
 BUILTINS: dict[str, Builtin] = {
     "api_key": Builtin(
-        "API keys and tokens", "sk-…, AKIA…, ghp_…, xoxb-…, AIza…, JWT, Bearer …, PEM private keys, fw_…", _KEYS, _api_key,
-        extra=r"(?i:bearer)[^A-Za-z0-9]{1,8}|(?i:secret_?access_?key)|PRIVATE KEY",
+        "API keys and tokens", "sk-…, AKIA…, ghp_…, xoxb-…, AIza…, JWT, Bearer …, PEM private keys, webhooks, fw_…",
+        KEYS, key, extra=KEYS_EXTRA,
     ),
     "email": Builtin(
         "E-mail addresses", "joe.doe@example.com",
@@ -211,7 +194,7 @@ BUILTINS: dict[str, Builtin] = {
     ),
     "card": Builtin(
         "Payment cards", "4111 1111 1111 1111, by issuer and check digit",
-        r"{b}(?:\d{12,19}|\d{4}(?:[ -]\d{4}){3}(?:[ -]\d{1,3})?|\d{4}[ -]\d{6}[ -]\d{4,5})\b", _card,
+        r"{b}(?:\d{12,19}|\d{4}(?:S\d{4}){3}(?:S\d{1,3})?|\d{4}S\d{6}S\d{4,5})\b".replace("S", r"[ \x{a0}\x{202f}\x{2013}-]"), _card,
     ),
     "us_ssn": Builtin(
         "US social security numbers", "078-05-1121", "{b}" + _SSN + "|" + _SSN_LABELLED, _us_ssn,
@@ -226,6 +209,10 @@ BUILTINS: dict[str, Builtin] = {
         r"{b}\d{1,3}(?:\.\d{1,3}){3}\b|(?i:(?:[0-9a-f]{1,4}:|:){3,8}(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f]{1,4})?)", _ip,
         resume=lambda found: max(1, found.rfind(b":") + 1),
     ),
+    "password": Builtin(
+        "Passwords and secrets by name", "password=…, --token …, “my password is …”, https://user:…@host, fields such as client_secret",
+        TRIGGERS, password, extra=TRIGGERS_EXTRA,
+    ),
 }  # fmt: skip
 
 # In JSON a line break before a number is `\n`, whose n would hide that a word begins.
@@ -236,13 +223,15 @@ _NESTED_ESCAPE = r"\\\\(?:/|(?i:u00(?:[2-7]|a0)|u202f))"
 
 @lru_cache
 def _candidates(kind: str) -> Any:
-    return compile_pattern(BUILTINS[kind].pattern.replace("{b}", r"\b"))
+    return compile_pattern(BUILTINS[kind].pattern.replace("{b}", r"\b"), BUILTIN_MEMORY)
 
 
 @lru_cache
 def anything(kinds: frozenset[str]) -> Any:
     """Finds something in a text in which one of the kinds would."""
-    return compile_pattern("|".join(BUILTINS[kind].pattern for kind in sorted(kinds)).replace("{b}", r"\b"))
+    return compile_pattern(
+        "|".join(BUILTINS[kind].pattern for kind in sorted(kinds)).replace("{b}", r"\b"), BUILTIN_MEMORY
+    )
 
 
 @lru_cache
@@ -253,7 +242,7 @@ def precheck_of(kinds: frozenset[str]) -> Any:
         builtin = BUILTINS[kind]
         parts.append(_PHONE if kind == "phone" else builtin.extra if kind == "email" else builtin.pattern)
         parts.append(builtin.extra or builtin.pattern)
-    return compile_pattern("|".join(dict.fromkeys(parts)).replace("{b}", _JSON_START))
+    return compile_pattern("|".join(dict.fromkeys(parts)).replace("{b}", _JSON_START), BUILTIN_MEMORY)
 
 
 def find(kind: str, text: bytes) -> Iterator[tuple[int, int]]:

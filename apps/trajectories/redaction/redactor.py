@@ -17,6 +17,7 @@ import msgspec
 
 from apps.trajectories.redaction import own
 from apps.trajectories.redaction.kinds import BUILTINS, anything, find, precheck_of
+from apps.trajectories.redaction.names import secret_value
 from apps.trajectories.redaction.own import compile_own, find_names
 from apps.trajectories.redaction.rules import (
     ID,
@@ -32,6 +33,8 @@ from apps.trajectories.redaction.rules import (
 )
 from apps.trajectories.redaction.walk import (
     JSON_TOKEN,
+    LABELLED,
+    LABELS,
     UNTOUCHED,
     See,
     context_of,
@@ -69,6 +72,7 @@ class Redactor:
         self._builtins = [(order, rule.kind) for order, rule in enumerate(rules) if rule.kind in BUILTINS]
         self._own = [compile_own(order, rule) for order, rule in enumerate(rules) if rule.kind == "regex"]
         self._presidio = [order for order, rule in enumerate(rules) if rule.kind == "presidio"]
+        self._by_name = next((order for order, kind in self._builtins if kind == "password"), None)
         for rule in rules:
             self._check(rule)
         if self._presidio:
@@ -180,6 +184,9 @@ class Redactor:
                 index = bisect_right(starts, start) - 1
                 if index >= 0 and end <= ends[index]:
                     add(index, start - starts[index], end - starts[index], order)
+        for index, leaf in enumerate(leaves) if self._by_name is not None else ():
+            if leaf.context and secret_value(leaf.context, leaf.text):
+                add(index, 0, ends[index] - starts[index], self._by_name)
         if own:
             for rule in self._own:
                 if rule.precheck is None or rule.precheck.search(blob):
@@ -200,7 +207,7 @@ class Redactor:
         if not is_json(text):
             return list(self._hits(Leaf("", text), 0))
         found: list[Hit] = []
-        key = ""
+        key = name = label = ""
         for match in JSON_TOKEN.finditer(text):
             raw = match[0].removesuffix(match[1] or "")
             if raw[0] != '"':
@@ -215,7 +222,10 @@ class Redactor:
                 new = self._rewrite(partial(walk_string, old, context=context), counts)
                 start, end = match.start() + 1, match.start() + len(raw) - 1
                 found += [Hit(", ".join(counts), start, end, old, new)] if counts else []
-            key = context_of(old) if match[1] else key
+            if match[1]:
+                name, key = old, context_of(old) or (label if old in LABELLED else "")
+            elif name in LABELS:
+                label = context_of(old)
         return found
 
     def _hits(self, leaf: Leaf, offset: int) -> Iterator[Hit]:

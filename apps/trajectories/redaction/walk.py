@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from apps.trajectories.redaction.kinds import PHONE_WORD, SSN_WORD
+from apps.trajectories.redaction.names import named
 from apps.trajectories.redaction.rules import Leaf
 
 UNTOUCHED = frozenset({"id", "started_at", "ended_at", "usage", "latency_ms"})
@@ -35,7 +36,7 @@ _CONTEXT = re.compile(f"{PHONE_WORD}|{SSN_WORD}".replace("{b}", r"\b"))
 @lru_cache(maxsize=4096)
 def context_of(key: str) -> str:
     """The key, where it says what its value is."""
-    return key if len(key) <= 60 and _CONTEXT.search(key) else ""
+    return key if len(key) <= 60 and (_CONTEXT.search(key) or named(key)) else ""
 
 
 JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?|-?\d[\d.eE+-]*', re.S)
@@ -53,6 +54,11 @@ def is_json(text: str) -> bool:
 
 
 See = Callable[[Leaf], str]
+# {"name": "DB_PASSWORD", "value": …}: what a field says of its neighbour
+LABELS, LABELLED = (
+    ("name", "key", "field", "label", "selector", "element", "variable", "header"),
+    frozenset({"value", "text", "val"}),
+)
 
 
 def _walk(value: Any, see: See, context: str = "", keep: frozenset[str] = frozenset(), depth: int = 0) -> Any:
@@ -68,9 +74,13 @@ def _walk(value: Any, see: See, context: str = "", keep: frozenset[str] = frozen
         return [_walk(item, see, context, keep, depth + 1) for item in value]
     if isinstance(value, dict):
         copy: dict[Any, Any] = {}
+        label = next(
+            (found for name in LABELS if isinstance(said := value.get(name), str) and (found := context_of(said))), ""
+        )
         for key, item in value.items():
             named = _free(see(Leaf("", key)), copy, key) if isinstance(key, str) else key
-            copy[named] = item if key in keep else _walk(item, see, context_of(str(key)), depth=depth + 1)
+            about = context_of(str(key)) or (label if key in LABELLED else "")
+            copy[named] = item if key in keep else _walk(item, see, about, depth=depth + 1)
         return copy
     return value
 
@@ -90,22 +100,25 @@ def walk_string(text: str, see: See, context: str = "") -> str:
     if not is_json(text):
         return see(Leaf(context, text))
     keys: dict[str, None] = {}
-    key = context
+    key, name, label = context, "", ""
 
     def token(match: re.Match[str]) -> str:
-        nonlocal key
+        nonlocal key, name, label
         raw = match[0]
         if raw[0] != '"':
             plain = raw.isdigit() and 6 < len(raw) < 20
             seen = see(Leaf(key, raw)) if plain else raw
             return raw if seen == raw else json.dumps(seen, ensure_ascii=False)
         colon = match[1] or ""
-        old = json.loads(raw.removesuffix(colon))
+        plain = raw.removesuffix(colon).rstrip()
+        old = json.loads(plain) if "\\" in plain else plain[1:-1]
         new = see(Leaf("", old)) if colon else walk_string(old, see, key)
         if colon:
-            key = context_of(old)
+            name, key = old, context_of(old) or (label if old in LABELLED else "")
             new = _free(new, keys, old)
             keys[new] = None
+        elif name in LABELS:
+            label = context_of(old)
         return raw if new == old else json.dumps(new, ensure_ascii=not _encodes(new)) + colon
 
     return JSON_TOKEN.sub(token, text)
