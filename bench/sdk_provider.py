@@ -63,9 +63,10 @@ def _call(name: str, arguments: dict, number: int) -> dict[str, Any]:
 def dspy_answer(messages: list[dict], city: str) -> str:
     """By DSPy's markers: a step of ReAct, or the answer at its end."""
     asked = text_of(messages[-1]["content"])
-    if "JSON object" in asked and "next_tool_name" not in asked:
+    step = asked.rfind("next_thought") > asked.rfind("Respond with")
+    if "JSON object" in asked and not step:
         return json.dumps({"reasoning": "The tool said so.", "answer": f"In {city}: 7 °C and rain"})
-    if "next_tool_name" not in asked:
+    if not step:
         return f"[[ ## reasoning ## ]]\nThe tool said so.\n\n[[ ## answer ## ]]\nIn {city}: 7 °C and rain\n\n[[ ## completed ## ]]"
     name, arguments = ("finish", {}) if "observation_0" in asked else ("get_weather", {"city": city})
     return (
