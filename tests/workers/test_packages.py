@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -329,6 +330,18 @@ def test_a_tool_that_ends_or_hangs_its_process_harms_no_other_call(tmp_path: Pat
     episode, score = play(spec_of(found_of(tmp_path, code)), [("add", {"amount": 2}), ("peek", {})])
     assert [call.ok for call in episode.calls] == [False, True]
     assert score.reward == 0.0 and not score.masked
+
+
+def test_a_process_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    found = found_of(tmp_path, HEAD + WHOLE.replace("def start(self, task):", "def start(self, task):\n        import os").replace(
+        '{"value": 0}', '{"value": os.getpid()}'
+    ))  # fmt: skip
+    pids = []
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: pids.append(found.runner.ask("start", {"task": {}}, 60)["value"]))
+        thread.start()
+        thread.join()
+    assert pids[0] == pids[1]
 
 
 def test_a_state_that_is_not_json_masks_the_sample(tmp_path: Path) -> None:
