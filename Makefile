@@ -100,7 +100,7 @@ litellm: $(LITELLM)/bin/litellm
 
 $(LITELLM)/bin/litellm:
 	@test -n "$(PYTHON)" || { echo "LiteLLM needs Python 3.11 or 3.12 with venv."; exit 1; }
-	$(call apart,$(LITELLM),$(PYTHON),'litellm[proxy]')
+	$(call apart,$(LITELLM),$(PYTHON),'litellm[proxy]==1.106.2')
 
 # veRL, OpenRLHF and NeMo AutoModel without CUDA, apart from ours: `make proof` has them read exported runs (docs/engines.md).
 engines: $(ENGINES_STAMP)

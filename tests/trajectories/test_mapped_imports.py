@@ -81,6 +81,7 @@ def test_a_homemade_csv_by_the_page(project: Project, member: Client) -> None:
     other = make_trajectory(project)
     listed = member.get(url("list", project), {"import": str(made.pk)}).content.decode()
     assert all(str(row.pk) in listed for row in rows.values()) and str(other.pk) not in listed
+    assert f'<input type="hidden" name="import" value="{made.pk}">' in listed, "another filter keeps this one"
     assert str(other.pk) not in member.get(url("list", project), {"import": "nonsense"}).content.decode()
 
 
