@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
 from django.contrib.auth import get_user_model
 from django.test import override_settings
+from safetensors.numpy import save
 
 from apps.core import actions as core
 from apps.core.models import JobState, Membership, Project, Role
@@ -198,11 +201,20 @@ def make_base(project: Project, folder: Path) -> ModelVersion:
     return register_base(project=project, name="base", folder=make_base_folder(folder / "base"), by=admin_of(project))
 
 
+def adapter_weights(name: str) -> bytes:
+    """A safetensors file of one number, different for different names."""
+    number = (
+        numpy.frombuffer(hashlib.sha256(name.encode()).digest()[:2], numpy.uint16).astype(numpy.float32).reshape(1, 1)
+        + 1
+    )
+    return save({"model.layers.0.self_attn.q_proj.lora_B.weight": number})
+
+
 def make_adapter(project: Project, parent: ModelVersion, folder: Path, name: str = "adapter") -> ModelVersion:
     source = folder / f"adapter-{next(_numbers)}"
     source.mkdir()
     (source / "adapter_config.json").write_text("{}")
-    (source / "adapter_model.safetensors").write_bytes(source.name.encode())
+    (source / "adapter_model.safetensors").write_bytes(adapter_weights(source.name))
     return register_adapter(
         project=project, name=name, parent=parent, artifact=store_folder(source), lineage={}, by=admin_of(project)
     )

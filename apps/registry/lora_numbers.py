@@ -20,10 +20,12 @@ PIECE = 2**22  # numbers at a time
 
 
 def changes_something(path: Path) -> bool:
-    """False where every lora_B is 0 in all its places. Of a whole safetensors file. Raises ModelError with the tensor that holds NaN."""
+    """False where every lora_B is 0 in all its places. Raises ModelError with the tensor that holds NaN, and for what is no safetensors file."""
     something = False
+    if path.stat().st_size < 8:
+        raise ModelError(f"{path.name} is no safetensors file: it has no header.")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for name, numbers, exponent, value in _pieces(data):
+        for name, numbers, exponent, value in _pieces(data, path):
             if ((numbers & exponent) == exponent).any():
                 raise ModelError(
                     f"{path.name}: {name[:120]} holds NaN or infinite numbers, so the adapter answers nothing of use. Its training "
@@ -33,10 +35,14 @@ def changes_something(path: Path) -> bool:
     return something
 
 
-def _pieces(data: mmap.mmap) -> Iterator[tuple[str, np.ndarray, int, int]]:
+def _pieces(data: mmap.mmap, path: Path) -> Iterator[tuple[str, np.ndarray, int, int]]:
     """(tensor, the bits of some of its numbers, masks of the exponent and of the value)."""
     start = 8 + int.from_bytes(data[:8], "little")
-    for name, entry in json.loads(data[8:start]).items():
+    try:
+        tensors = json.loads(data[8:start]).items()
+    except (ValueError, AttributeError) as error:
+        raise ModelError(f"{path.name} is no safetensors file: its header cannot be read.") from error
+    for name, entry in tensors:
         if name == "__metadata__" or entry["dtype"] not in BITS:
             continue
         kind, exponent, value = BITS[entry["dtype"]]

@@ -36,7 +36,7 @@ from apps.trajectories import digest
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
-from tests.factories import make_base, make_environment, override, tell
+from tests.factories import adapter_weights, make_base, make_environment, override, tell
 from tests.workers.episodes import score_text
 from workers.lib.environments import load
 from workers.lib.environments.requests import make_requests
@@ -215,7 +215,7 @@ def train(
     source = folder / f"adapter-{method}-{eval_set.project.slug}"
     source.mkdir(parents=True, exist_ok=True)
     (source / "adapter_config.json").write_text("{}")
-    (source / "adapter_model.safetensors").write_bytes(source.name.encode())
+    (source / "adapter_model.safetensors").write_bytes(adapter_weights(source.name))
     say(run, [*said, {"type": "checkpoint", "step": STEPS, "path": str(source)}])
     complete(run, {"adapter": str(source)})
     run.refresh_from_db()

@@ -20,6 +20,7 @@ from apps.registry.actions import ModelError, register_adapter
 from apps.registry.adapters import load_for, to_unload
 from apps.registry.artifacts import store_folder
 from apps.registry.engines import adapter_name, choose
+from apps.registry.lora_numbers import changes_something
 from apps.registry.models import AdapterSlots, ModelVersion, Phase, Server, ServerRun
 from tests.factories import make_base, make_environment, make_eval_set, make_managed, make_project
 from tests.registry.stand_in_vllm import Handler
@@ -250,3 +251,10 @@ def test_an_outside_server_is_told_the_path_as_it_sees_it(world: World, monkeypa
     assert adapters.slots_of(server) is None
     server.capabilities = {"lora_slots": {"value": 1, "most": 4}}
     assert adapters.slots_of(server) == 4
+
+
+@pytest.mark.parametrize("data", [b"", b"weights", b"\2\0\0\0\0\0\0\0[]", b"\xff" * 16])
+def test_what_is_no_safetensors_file_is_said(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "adapter_model.safetensors").write_bytes(data)
+    with pytest.raises(ModelError, match="no safetensors file"):
+        changes_something(tmp_path / "adapter_model.safetensors")

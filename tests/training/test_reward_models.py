@@ -33,7 +33,16 @@ from apps.training.judged import kept_aside
 from apps.training.lineage import jobs_behind
 from apps.training.models import Checkpoint, Method, Shape, Source, TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
-from tests.factories import admin_of, key_headers, make_environment, make_failed, make_member, make_project, override
+from tests.factories import (
+    adapter_weights,
+    admin_of,
+    key_headers,
+    make_environment,
+    make_failed,
+    make_member,
+    make_project,
+    override,
+)
 from workers.lib.errors import SpecError
 from workers.lib.specs import checked
 
@@ -72,7 +81,7 @@ def finished(run: EvalRun, folder: Path, **measured: Any) -> ModelVersion:
     source.mkdir()
     for name in ("adapter_config.json", "reward_model.json"):
         (source / name).write_text(json.dumps(measured))
-    (source / "adapter_model.safetensors").write_bytes(b"weights")
+    (source / "adapter_model.safetensors").write_bytes(adapter_weights("reward"))
     job.claim("test")
     result = complete(job, {"adapter": str(source), "metrics": MEASURED | measured})
     job.finish(JobState.SUCCEEDED, result=result)
