@@ -276,6 +276,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PARSER_CLASSES": ["apps.core.api.JsonParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "apps.core.api_errors.answer_of",
+    "URL_FORMAT_OVERRIDE": None,  # `format` in an address is a parameter of ours
     "UNAUTHENTICATED_USER": None,
 }
 SPECTACULAR_SETTINGS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -80,17 +79,15 @@ def rollouts_spec(job: UUID, rollouts: dict[str, Any]) -> dict[str, Any]:
     """`specs.Rollouts` of a job, with the servers as they are now. Adapters are written beside the artifacts, where servers see
     them. Raises ModelError where one may not be asked any more."""
     name = f"rollouts/{job}"
-    here = Path(settings.FLYWHEEL_DATA_DIR) / "artifacts" / name
+    ours = f"{settings.FLYWHEEL_DATA_DIR}/artifacts"
     found = []
     for given in rollouts["servers"]:
         server = server_of(given)
         if elsewhere(server):
             raise ModelError(why_not(server))
+        there = artifacts_at(server)
         found.append(
             asked_at(server, model=given["model"])
-            | {
-                "folder": f"{artifacts_at(server)}/{name}",
-                "lora_slots": slots_of(server) or 0,
-            }
+            | {"folder": "" if there in ("", ours) else f"{there}/{name}", "lora_slots": slots_of(server) or 0}
         )
-    return {"servers": found, "folder": str(here), "steps_ahead": rollouts["steps_ahead"]}
+    return {"servers": found, "folder": f"{ours}/{name}", "steps_ahead": rollouts["steps_ahead"]}

@@ -177,3 +177,10 @@ def test_files_and_mappings_by_the_api(project: Project, client: Client, data_di
     assert ask("POST", "imports/?name=a&mapping=calls", CSV).status_code == 400
     assert ask("POST", "imports/?name=a", b"PK\x03\x04").status_code == 400
     assert not list((data_dir / "uploads").iterdir()) or Upload.objects.count() == 1
+
+
+def test_the_api_takes_a_format_by_its_name(agent: Client) -> None:
+    """Not as the format of its answer, which DRF takes `format` for."""
+    body = '{"messages": [{"role": "user", "content": "Hello"}]}\n'
+    said = agent.post("/api/v1/imports/?format=atif&name=a.json", body, content_type="application/octet-stream")
+    assert said.status_code == 202 and said.json()["format"] == "atif"

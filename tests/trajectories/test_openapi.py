@@ -27,7 +27,9 @@ from flywheel.wsgi import application
 from tests.factories import make_environment, make_key, make_project, row
 
 pytestmark = pytest.mark.django_db
-described = schemathesis.openapi.from_wsgi("/api/v1/schema/?format=json", application)
+described = schemathesis.openapi.from_wsgi(
+    "/api/v1/schema/", application, headers={"Accept": "application/vnd.oai.openapi+json"}
+)
 OPERATIONS = [(found.ok().path, found.ok().method) for found in described.get_all_operations()]
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
@@ -90,7 +92,9 @@ TOLD: list[tuple[str, str, dict[str, Any], int]] = [
 def test_environments_verifiers_and_graders_answer_as_the_schema_says(
     project: Project, key: str, path: str, method: str, request_of: dict[str, Any], status: int
 ) -> None:
-    schema = schemathesis.openapi.from_wsgi("/api/v1/schema/?format=json", application)
+    schema = schemathesis.openapi.from_wsgi(
+        "/api/v1/schema/", application, headers={"Accept": "application/vnd.oai.openapi+json"}
+    )
     given = request_of | ({"media_type": "application/json"} if "body" in request_of else {})
     case = schema[path][method].Case(**given)
     answer = case.call_and_validate(headers={"Authorization": f"Bearer {key}"}, checks=CHECKS)
