@@ -179,6 +179,14 @@ class Endpoint:
             self.servers.end(begun)
             turn.onto(now)
             begun = await self._first_of(turn)
+        if begun.lacks_it:
+            self.servers.end(begun)
+            turn.record.problem = f"{begun.backend.server}: it does not have the version loaded"
+            turn.note("unreached", self.writer)
+            sentence = (
+                f"The server {begun.backend.server} of {turn.route.channel} does not have the version loaded yet."
+            )
+            raise Refusal(503, sentence, code="not_loaded", headers=[(b"retry-after", b"2"), *self._said_of(turn)])
         return begun
 
     def _moved(self, turn: Turn) -> Lane | None:

@@ -31,6 +31,11 @@ class Begun:
     first: bytes
     backend: Backend
 
+    @property
+    def lacks_it(self) -> bool:
+        """The server does not have the version loaded: it has just started, or has lost it. A 404 that names it says so."""
+        return self.answer.status == 404 and self.backend.served_as.encode() in self.first
+
 
 class Servers:
     def __init__(self, bounds: Bounds) -> None:
@@ -64,7 +69,7 @@ class Servers:
             _prepare(turn, backend)
             try:
                 begun = await self._begin(turn, backend)
-                if begun.answer.status not in GONE or number + 1 == len(order):
+                if (begun.answer.status not in GONE and not begun.lacks_it) or number + 1 == len(order):
                     record.status = begun.answer.status
                     return begun
                 self.end(begun)

@@ -26,6 +26,7 @@ class Scripted:
         self.busy = False  # answers 503 to everything
         self.refuses = 0  # a status that it answers to everything
         self.hangs = False
+        self.lacks = False  # has started, and not yet loaded what is asked for
         self.loop = asyncio.new_event_loop()
         self.readers: dict[asyncio.StreamWriter, asyncio.StreamReader] = {}
 
@@ -79,6 +80,15 @@ class Scripted:
             verb, number = "status", self.refuses or 503
         if self.hangs:
             await _until_left(self.readers[writer])
+        if self.lacks:
+            unknown = {
+                "message": f"The model `{body['model']}` does not exist.",
+                "type": "NotFoundError",
+                "param": "model",
+                "code": 404,
+            }
+            await self._whole(writer, json.dumps({"error": unknown}), 404)
+            return
         if verb == "status":
             error = {
                 "error": {"message": f"{self.name} refuses", "type": "BadRequestError", "param": None, "code": number}

@@ -171,7 +171,26 @@ def test_an_error_of_the_server_passes_through_unchanged(running: Running, serve
         }
         assert answer.headers["x-request-id"] == "from-the-server"
         assert answer.headers.get("retry-after") == ("7" if status in (429, 503) else None)
-    assert [span_of(noted).status_message for noted in running.records(2)] == [f"HTTP {status}: alpha refuses"] * 2
+    said = (
+        "" if status in (400, 422) else f"HTTP {status}: alpha refuses"
+    )  # a request that is refused is no failure of the agent
+    assert [span_of(noted).status_message for noted in running.records(2)] == [said] * 2
+
+
+def test_a_server_that_has_not_loaded_the_version_is_passed_over_and_said(running: Running, server: Make) -> None:
+    """It has just started again: its “no such model” is no fault of the client's."""
+    alpha, beta = server("alpha"), server("beta")
+    alpha.lacks = True
+    running.serve(alpha, beta)
+    for _ in range(4):
+        assert running.post(ask("Hi")).json()["choices"][0]["message"]["content"] == "beta"
+    beta.lacks = True
+    refused = running.post(ask("Hi"))
+    assert refused.status_code == 503 and refused.headers["retry-after"] == "2"
+    assert refused.json()["error"]["code"] == "not_loaded" and "does not have the version loaded yet" in refused.text
+    beta.lacks = False
+    assert running.post(ask("Hi")).status_code == 200
+    assert not any(running.endpoint.servers.open_at.values())
 
 
 def test_only_what_concerns_the_server_is_sent_on(running: Running, server: Make) -> None:
