@@ -162,6 +162,7 @@ def job_json(job: Upload) -> dict[str, Any]:
 
 
 @extend_schema(
+    operation_id="v1_import_mappings_list",
     responses=described({200: {"type": "array", "items": SAVED}}, 403),
     examples=[told("One mapping", [{"name": "helpdesk export", "mapping": PAIRS}])],
     description="The mappings that the project keeps.",
@@ -173,6 +174,7 @@ def mappings(request: Request) -> Response:
 
 @extend_schema(
     methods=["GET"],
+    operation_id="v1_import_mappings_read",
     responses=described({200: MAPPING}, 403, 404),
     examples=[told("Pairs", PAIRS)],
     description="One mapping.",

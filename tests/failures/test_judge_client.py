@@ -257,11 +257,12 @@ def test_a_name_that_leads_inside_is_refused_when_it_is_called(
 
 
 def prompt() -> Any:
-    return make("", MODES, {"messages": [{"role": "user", "content": "Close ticket 7."}], "outcome_status": "failure"})
+    said = [{"role": "user", "content": "Close ticket 7."}, {"role": "assistant", "content": "I closed ticket 9."}]
+    return make("", MODES, {"messages": said, "outcome_status": "failure"})
 
 
 def test_an_answer_without_json_is_asked_for_again_with_what_was_wrong(judge: JudgeServer) -> None:
-    good = says(mode="bad_planning", message_index=0, quote="ticket 7", reason="x")
+    good = says(mode="bad_planning", message_index=1, quote="ticket 9", reason="x")
     judge.script = [Reply("It failed, I think."), Reply(f"Sure:\n```json\n{good}\n```")]
     judged = ask(at(judge), asked := prompt())
     assert judged.verdict and judged.verdict.mode == "bad_planning" and judged.usage == Usage(2000, 200)
