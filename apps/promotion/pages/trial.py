@@ -18,6 +18,7 @@ from apps.core.errors import Rejected
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.promotion.conditions import PromotionError
+from apps.promotion.freezing import freeze_of
 from apps.promotion.models import Channel, GateReport, Trial, TrialAnswer, TrialSession
 from apps.promotion.trials import actions, looks
 from apps.promotion.trials.deciding import Reading
@@ -60,6 +61,7 @@ def shown_of(row: Trial) -> dict[str, Any]:
     sides = row.report.get("sides") or looks.sides_of(row)
     return {
         "trial": row,
+        "freeze": freeze_of(row.channel) if row.is_active else None,
         "reading": reading,
         "steps": [_step(row, number, step, reading) for number, step in enumerate(row.steps)],
         "figure": _chart(row),

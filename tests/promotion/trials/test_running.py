@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import PermissionDenied
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import AuditEvent, Project, Role
@@ -183,6 +185,19 @@ def test_where_the_channel_is_frozen_by_then_a_person_decides(channel: Channel, 
     freeze(channel=channel, reason="holidays", by=admin_of(channel.project))
     assert looked(trial) == "passed" and trial.state == "running" and live(channel) == trial.baseline
     assert "not promoted" in trial.decisions[-1]["why"] and looked(trial) == "wait"
+
+
+def test_its_page_says_what_a_freeze_holds_up(channel: Channel, trial: Trial) -> None:
+    by = admin_of(channel.project)
+    client = Client()
+    client.force_login(by)
+    page = reverse("promotion:trial", args=[channel.project.slug, channel.name, trial.pk])
+    assert "is frozen" not in client.get(page).content.decode()
+    freeze(channel=channel, reason="<b>holidays</b>", by=by)
+    shown = client.get(page).content.decode()
+    assert f"{channel} is frozen" in shown and "&lt;b&gt;holidays&lt;/b&gt;" in shown and "no next step" in shown
+    actions.stop(trial=trial, by=by, reason="no")
+    assert "is frozen" not in client.get(page).content.decode()
 
 
 def test_where_two_people_have_to_agree_the_second_one_is_waited_for(channel: Channel, report: GateReport) -> None:
