@@ -30,6 +30,8 @@ class Start:
 STARTS = (
     Start("expected", "As the task says", "Each task defines what is right: calls, an answer or a constraint.",
           {"kind": "expected"}),
+    Start("expected_judged", "As the task says, rubrics by a judge", "Tasks that have only a rubric are graded by the judge (Failures → Judge).",
+          {"kind": "expected", "verifiers": {"rubric": {"kind": "judge", "rubric": "Grade by the rubric of the task."}}}),
     Start("calls", "Tool calls", "Compares one or several calls with the expected ones, with tolerant matching.",
           {"kind": "calls"}),
     Start("tool_call", "One tool call, partial credit", "−1 for invalid JSON, then points for the tool, the arguments and safety.",

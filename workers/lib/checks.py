@@ -9,6 +9,7 @@ need only the standard library.
 - {"any_call": true}: at least one call, whichever.
 - {"answer": value or list of values}: one of these, as text or number.
 - {"constraint": {name: value}}: all of CONSTRAINTS that are named hold for the text.
+- {"rubric": text}: a judge says whether it is right (`workers.lib.verifiers.judges`); nothing here can.
 
 A task may also say what must hold afterwards, [{"path", "equals"}], of the state as `state_after` has it.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from workers.lib.messages import (
@@ -229,6 +231,29 @@ CONSTRAINTS: dict[str, Callable[[str, Any], bool]] = {
         == [str(item).casefold() for item in items]
     ),
 }
+
+
+@dataclass(frozen=True)
+class ValueKind:
+    """What the value of a constraint is: `name` for controls, `label` for people."""
+
+    name: str
+    label: str
+    fits: Callable[[Any], bool]
+
+
+NUMBER = ValueKind("number", "a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
+TEXT = ValueKind("text", "text", lambda value: isinstance(value, str))
+TEXTS = ValueKind(
+    "texts", "a list of texts", lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)
+)
+LIST = ValueKind("list", "a list", lambda value: isinstance(value, list))
+SWITCH = ValueKind("switch", "true or false", lambda value: isinstance(value, bool))
+JSON = ValueKind("json", "JSON", lambda value: True)
+CONSTRAINT_VALUES: dict[str, ValueKind] = {
+    "words": NUMBER, "max_words": NUMBER, "lines": NUMBER, "exact": TEXT, "one_of": TEXTS, "contains": TEXTS, "excludes": TEXTS,
+    "starts_with": TEXT, "ends_with": TEXT, "upper": SWITCH, "lower": SWITCH, "json": JSON, "json_keys": TEXTS, "list": LIST,
+}  # fmt: skip
 
 
 def check(expected: dict, output: str) -> bool:

@@ -8,14 +8,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apps.evals.canonical import canonical_hash
-from workers.lib.checks import CONSTRAINTS
+from workers.lib.checks import CONSTRAINT_VALUES, CONSTRAINTS
+from workers.lib.errors import SpecError
+from workers.lib.json_schema import JsonSchema
 from workers.lib.messages import read_json
+from workers.lib.patterns import pattern_of
 
 KEY_LENGTH, GROUP_LENGTH = 120, 200
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SPLITS = ("train", "validation", "holdout", "regression", "general")
 ALIASES = {"hold-out": "holdout", "held-out": "holdout", "test": "holdout", "val": "validation", "dev": "validation"}
-FORMS = '{"tool", "args"}, {"calls": […]}, {"any_call": true}, {"answer": …}, {"constraint": {…}} or {"tests": […]}'
+FORMS = (
+    '{"tool", "args"}, {"calls": […]}, {"any_call": true}, {"answer": …}, {"constraint": {…}}, {"pattern": "…"}, {"schema": {…}}, '
+    '{"tests": […]}, {"state": {…}} or {"rubric": "…"}'
+)
 
 
 @dataclass(frozen=True)
@@ -208,29 +214,58 @@ def checked_tools(value: Any, name: str = "tools") -> list[dict]:
 
 
 def checked_expected(value: Any, name: str = "expected") -> dict:
-    """One of the forms of `checks`. Raises Bad."""
+    """One of the forms of `checks` and of the verifiers (`by_task`), perhaps with a rubric. Raises Bad."""
     want(value, dict, name, f"Give {FORMS}.")
-    if "calls" in value:
-        for index, call in enumerate(want(value["calls"], list, f"{name}.calls", "Give a list of calls.")):
-            _check_call(call, f"{name}.calls[{index}]")
-    elif "tool" in value:
-        _check_call(value, name)
-    elif "constraint" in value:
-        _check_constraint(value["constraint"], f"{name}.constraint")
-    elif "tests" in value:
-        _check_tests(value["tests"], f"{name}.tests")
-    elif "turns" in value:
-        for turn, calls in enumerate(
-            want(value["turns"], list, f"{name}.turns", "Give a list of calls for each turn.")
-        ):
-            for index, call in enumerate(want(calls, list, f"{name}.turns[{turn}]", "Give a list of calls.")):
-                _check_call(call, f"{name}.turns[{turn}][{index}]")
-    elif "any_call" in value:
-        if value["any_call"] is not True:
-            raise Bad(f"{name}.any_call", "must be true. Leave it out where certain calls are expected.")
-    elif value.get("answer") is None or value["answer"] == []:
+    found = [form for form in CHECKED if form in value]
+    for form in found:
+        CHECKED[form](value if form == "tool" else value[form], name if form == "tool" else f"{name}.{form}")
+    if not found and (value.get("answer") is None or value["answer"] == []):
         raise Bad(name, f"says neither a call nor an answer. Give {FORMS}.")
     return value
+
+
+def _check_calls(value: Any, name: str) -> None:
+    for index, call in enumerate(want(value, list, name, "Give a list of calls.")):
+        _check_call(call, f"{name}[{index}]")
+
+
+def _check_turns(value: Any, name: str) -> None:
+    for turn, calls in enumerate(want(value, list, name, "Give a list of calls for each turn.")):
+        _check_calls(calls, f"{name}[{turn}]")
+
+
+def _check_any_call(value: Any, name: str) -> None:
+    if value is not True:
+        raise Bad(name, "must be true. Leave it out where certain calls are expected.")
+
+
+def _check_text(value: Any, name: str) -> None:
+    if not want(value, str, name, "Give text.").strip():
+        raise Bad(name, "empty. Give text.")
+
+
+def _check_pattern(value: Any, name: str) -> None:
+    _check_text(value, name)
+    try:
+        pattern_of(value, name)
+    except SpecError as error:
+        raise Bad(name, str(error).removeprefix(f"“{name}” ")) from error
+
+
+def _check_schema(value: Any, name: str) -> None:
+    try:
+        JsonSchema(want(value, dict, name, "Give a JSON schema."), name)
+    except SpecError as error:
+        raise Bad(name, str(error).removeprefix(f"“{name}” ")) from error
+
+
+def _check_objects(value: Any, name: str) -> None:
+    for index, item in enumerate(want(value, list, name, "Give a list of objects.")):
+        want(item, dict, f"{name}[{index}]", "Give an object.")
+
+
+def _check_state(value: Any, name: str) -> None:
+    want(value, dict, name, "Give the tables of the end state as an object.")
 
 
 def _check_call(call: Any, name: str) -> None:
@@ -248,12 +283,36 @@ def _check_constraint(value: Any, name: str) -> None:
     unknown = sorted(value.keys() - CONSTRAINTS.keys())
     if unknown or not value:
         raise Bad(name, f"there is no constraint “{', '.join(unknown)}”. There are {', '.join(CONSTRAINTS)}.")
+    for one, given in value.items():
+        kind = CONSTRAINT_VALUES[one]
+        if not kind.fits(given):
+            raise Bad(f"{name}.{one}", f"got {kind_of(given)}. Give {kind.label}.")
 
 
 def _check_tests(value: Any, name: str) -> None:
+    """Those of the verifier `unit_tests`: statements, {call, expected} or {stdin, stdout}."""
     for index, test in enumerate(want(value, list, name, "Give a list of tests.")):
-        if not isinstance(test, dict) or test.keys() != {"call", "expected"} or not isinstance(test["call"], str):
-            raise Bad(f"{name}[{index}]", 'Give {"call": "solve([1, 2])", "expected": 3}.')
+        if isinstance(test, str) and test.strip():
+            continue
+        if isinstance(test, dict) and test.keys() == {"call", "expected"} and isinstance(test["call"], str):
+            continue
+        if isinstance(test, dict) and test.keys() == {"stdin", "stdout"} and all(map(_is_text, test.values())):
+            continue
+        advice = (
+            'Give {"call": "solve([1, 2])", "expected": 3}, {"stdin": "1 2", "stdout": "3"} or a statement as text.'
+        )
+        raise Bad(f"{name}[{index}]", advice)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+CHECKED: dict[str, Callable[[Any, str], None]] = {
+    "calls": _check_calls, "tool": _check_call, "constraint": _check_constraint, "tests": _check_tests, "turns": _check_turns,
+    "any_call": _check_any_call, "pattern": _check_pattern, "schema": _check_schema, "constraints": _check_objects,
+    "ground_truth": _check_objects, "state": _check_state, "rubric": _check_text,
+}  # fmt: skip
 
 
 def only(record: dict, known: Iterable[str], advice: str) -> None:

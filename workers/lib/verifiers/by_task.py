@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workers.lib.typed import FormError, unknown
-from workers.lib.verifiers.base import Guarded, Options, Unscorable, options
+from workers.lib.verifiers.base import Guarded, Options, Unavailable, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier
 
 FORMS = (
@@ -13,6 +13,8 @@ FORMS = (
     ("constraints", "constraints"), ("tests", "unit_tests"), ("schema", "json"), ("pattern", "regex"), ("answer", "exact"),
 )  # fmt: skip
 """What stands in `expected` → the kind that judges it; the first that is there."""
+RUBRIC = "rubric"  # the last of them: a judge is only asked where the verifier names one
+NO_JUDGE = 'The task has only a rubric, and the verifier names no judge: {"verifiers": {"rubric": {"kind": "judge", "rubric": "…"}}}.'
 
 
 class ByTaskOptions(Options):
@@ -26,18 +28,25 @@ class ByTask(Guarded):
         self.verifiers = verifiers
 
     def judge(self, rollout: Rollout) -> Score:
-        form = next((name for name, _ in FORMS if name in rollout.expected), None)
+        form = form_of(rollout.expected)
         if form is None:
             raise Unscorable(f"The task's “expected” has none of {', '.join(name for name, _ in FORMS)}.")
+        if form not in self.verifiers:
+            raise Unavailable(NO_JUDGE)
         return self.verifiers[form].score(rollout)
+
+
+def form_of(expected: dict) -> str | None:
+    """The part of `expected` that decides; None where it has none."""
+    return next((name for name in (*dict(FORMS), RUBRIC) if name in expected), None)
 
 
 def from_spec(spec: dict, clients: Clients, path: str) -> ByTask:
     from workers.lib.verifiers import build
 
     given = options(spec, path, ByTaskOptions).verifiers
-    forms = dict(FORMS)
+    forms = dict(FORMS) | {RUBRIC: "judge"}
     if strange := given.keys() - forms.keys():
         raise FormError(f"{path}.verifiers.{min(strange)}", unknown(min(strange), list(forms)))
-    specs = {form: given.get(form, {"kind": kind}) for form, kind in FORMS}
+    specs = {form: {"kind": kind} for form, kind in FORMS} | given
     return ByTask({form: build(item, clients=clients, path=f"{path}.verifiers.{form}") for form, item in specs.items()})

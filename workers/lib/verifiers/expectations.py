@@ -7,6 +7,7 @@ from typing import Any
 
 from workers.lib.maths import LONGEST
 from workers.lib.maths.reading import Unreadable, read
+from workers.lib.verifiers.by_task import NO_JUDGE, RUBRIC, form_of
 from workers.lib.verifiers.mathematics import gold_text, number_of
 
 
@@ -15,6 +16,8 @@ def problem_of(spec: dict, expected: dict) -> str:
 
     Of mathematics only the structure is looked at: parsing is for the helper process.
     """
+    if spec["kind"] == "expected" and form_of(expected) == RUBRIC and RUBRIC not in (spec.get("verifiers") or {}):
+        return f"“expected.rubric” needs a judge. {NO_JUDGE}"
     if not any(kind["kind"] == "math" and kind.get("values") is None for kind in _kinds(spec)):
         return ""
     answer = expected.get("answer")

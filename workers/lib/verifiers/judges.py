@@ -104,10 +104,16 @@ class Judge(Guarded):
         answer = answer[0] if isinstance(answer, list) and answer else answer
         return "" if answer is None else answer if isinstance(answer, str) else json.dumps(answer)
 
+    def rubric(self, rollout: Rollout) -> str:
+        """The verifier's, and below it the task's own."""
+        own = rollout.expected.get("rubric")
+        more = f"\n\nFor this task:\n{own.strip()}" if isinstance(own, str) and own.strip() else ""
+        return f"Rubric:\n{self.o.rubric}{more}"
+
     def prompt(self, rollout: Rollout) -> list[dict]:
         reference = self.reference(rollout)
         parts = [
-            f"Rubric:\n{self.o.rubric}",
+            self.rubric(rollout),
             self.request(rollout),
             *([fenced("REFERENCE", reference, self.o.max_chars)] if reference else []),
             fenced("WORK", self.work(rollout), self.o.max_chars),
@@ -150,7 +156,7 @@ class Judge(Guarded):
     def compared(self, rollout: Rollout, reference: str, turn: int, mine: str, other: str) -> tuple[float, str] | None:
         works = {mine: self.work(rollout), other: reference}
         parts = [
-            f"Rubric:\n{self.o.rubric}",
+            self.rubric(rollout),
             self.request(rollout),
             *(fenced(name, works[name], self.o.max_chars) for name in ("A", "B")),
             'Which is better by the rubric? Answer: {"better": "A", "B" or "tie", "reason": text}',
@@ -219,7 +225,7 @@ class Judge(Guarded):
         order = shown[start:] + shown[:start]
         names = {f"W{number}": text for number, text in enumerate(order, start=1)}
         parts = [
-            f"Rubric:\n{self.o.rubric}",
+            self.rubric(rollout),
             self.request(rollout),
             *(fenced(name, text, self.o.max_chars) for name, text in names.items()),
             "Compare the works with each other by the rubric and grade each from 0 (worst) to 1 (best). "
