@@ -1,5 +1,5 @@
-"""Outcome inference on tau-bench with the outcomes taken away: recall, false alarms, calibration, how many decisions are needed, and
-what an estimate costs. `python -m bench.outcomes [--odd]`
+"""Outcome inference on tau-bench with the outcomes taken away: recall, false alarms, calibration, what comparing runs of the same
+request adds, how many decisions are needed, and what an estimate costs. `python -m bench.outcomes [--odd] [--file PATH]`
 
 The runs are halved by the SHA-256 of the task id, so that both trials of a task are on one side. Signs, weights and thresholds were
 made by looking at the even half alone; without --odd the other is not read. Writes var/bench/outcomes.json.
@@ -13,6 +13,7 @@ import json
 import random
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,16 @@ from apps.core.intervals import wilson
 from apps.failures.classify import classify
 from apps.failures.outcomes.features import Facts, Features, Usual, features, sizes
 from apps.failures.outcomes.model import PRIOR, logistic
+from apps.failures.outcomes.peers import NOBODY, Comparison, Peers, Sketch
 from apps.failures.outcomes.training import Example, TooFew, measures, train
 from apps.failures.rules.reading import Run, read
-from bench.failures import ROOT, tau_inputs
+from apps.trajectories.importers.tau_bench import rows
+from bench.failures import ROOT, given, tau_inputs
 from bench.peers import machine
 
 FALSE_ALARMS, GOAL_RECALL = 0.10, 0.60
-DECISIONS, DRAWS = (0, 20, 50, 100), 10
+DECISIONS, DRAWS = (0, 20, 50, 100), 20
+ALONE, BY_WORDS, BY_TASK = "each run alone", "same request by its words", "same request by its task"
 console = Console(width=150)
 
 
@@ -38,24 +42,44 @@ def half_of(run: dict) -> str:
     return "odd" if int(digest, 16) % 2 else "even"
 
 
+def runs_of(path: str) -> list[dict]:
+    """The runs of a file that tau-bench wrote; the messages of another role than OpenAI's four are left out."""
+    records = json.loads(Path(path).read_text())
+    for record in records:
+        record["traj"] = [item for item in record["traj"] if item["role"] in ("system", "user", "assistant", "tool")]
+    return [given(row) for _, row in rows(enumerate(records), "tau-bench")]
+
+
 def without_truth(run: dict) -> dict:
     return run | {"outcome_status": "unknown", "outcome_reason": "", "metadata": {}}
 
 
-def examples_of(runs: list[dict]) -> list[Example]:
-    """Sizes are compared within the runs given, as within a project."""
+def examples_of(runs: list[dict], same: str = BY_WORDS) -> list[Example]:
+    """Sizes are compared within the runs given, as within a project; so are those of the same request."""
     read_runs = [read(without_truth(run)) for run in runs]
     usual = Usual.of(sizes(item, Facts()) for item in read_runs)
     return [
         Example(
-            features(item, Facts(), usual, words=True), run["outcome_status"] == "failure", run["metadata"]["task_id"]
+            features(item, Facts(), usual, words=True, compared=compared),
+            run["outcome_status"] == "failure",
+            run["metadata"]["task_id"],
         )
-        for item, run in zip(read_runs, runs, strict=True)
+        for item, compared, run in zip(read_runs, comparisons(read_runs, runs, same), runs, strict=True)
     ]
 
 
-def report(runs: list[dict]) -> dict[str, Any]:
-    examples = examples_of(runs)
+def comparisons(read_runs: list[Run], runs: list[dict], same: str) -> list[Comparison]:
+    """Of each run with the others of its request, as `same` says how these are found."""
+    if same == ALONE:
+        return [NOBODY] * len(runs)
+    tasks = [str(run["metadata"]["task_id"]) if same == BY_TASK else "" for run in runs]
+    sketches = [Sketch.of(item, task) for item, task in zip(read_runs, tasks, strict=True)]
+    peers = Peers(range(len(sketches)), sketches)
+    return [peers.compare(at, sketch) for at, sketch in enumerate(sketches)]
+
+
+def report(runs: list[dict], same: str) -> dict[str, Any]:
+    examples = examples_of(runs, same)
     failed = np.array([example.failed for example in examples], dtype=float)
     shipped = np.array([PRIOR.log_odds(example.run) for example in examples])
     rules = [classify(without_truth(run)) is not None for run in runs]
@@ -105,7 +129,7 @@ def learning_curve(runs: list[dict], seed: int) -> list[dict[str, Any]]:
         aucs, recalls = [], []
         for draw in range(DRAWS):
             order = random.Random(seed * 1000 + draw).sample(tasks, len(tasks))
-            held = set(order[: max(8, len(order) // 3)])
+            held = set(order[: max(6, len(order) // 4)])
             known = [example for task in order for example in examples if task == example.group and task not in held][
                 :n
             ]
@@ -134,24 +158,26 @@ def learning_curve(runs: list[dict], seed: int) -> list[dict[str, Any]]:
 
 def cost(runs: list[dict], rounds: int = 5) -> dict[str, float]:
     """CPU seconds a run, the best round: the rules alone, the estimate's share beside them, and the ratio."""
-    given = [without_truth(run) for run in runs]
-    usual = Usual({})
+    blind = [without_truth(run) for run in runs]
+    sketches = [Sketch.of(read(run), "") for run in blind]
+    usual, peers = Usual({}), Peers(range(len(sketches)), sketches)
 
     def rules() -> None:
-        for run in given:
+        for run in blind:
             classify(run)
 
     def both() -> None:
-        for run in given:
+        for run in blind:
             classify(run)
-            _estimated(read(run), usual)
+            _estimated(read(run), usual, peers)
 
     one, two = _best(rules, rounds) / len(runs), _best(both, rounds) / len(runs)
     return {"rules_ms": one * 1e3, "both_ms": two * 1e3, "ratio": two / one, "runs_per_second": 1 / two}
 
 
-def _estimated(run: Run, usual: Usual) -> Features:
-    found = features(run, Facts(), usual, words=True)
+def _estimated(run: Run, usual: Usual, peers: Peers) -> Features:
+    """As the product does it before there is a model of the team's own: no hashed words."""
+    found = features(run, Facts(), usual, words=False, compared=peers.compare(None, Sketch.of(run, "")))
     PRIOR.probability(found)
     return found
 
@@ -168,16 +194,19 @@ def _best(act: Any, rounds: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--odd", action="store_true", help="also the half that was held back, and all together")
+    parser.add_argument("--file", help="other trajectories of tau-bench in place of those in shared/data")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    runs = tau_inputs()
+    options = parser.parse_args()
+    runs = runs_of(options.file) if options.file else tau_inputs()
     halves = {"even": [run for run in runs if half_of(run) == "even"]}
-    if given.odd:
+    if options.odd:
         halves |= {"odd": [run for run in runs if half_of(run) == "odd"], "all": runs}
-    found = {name: report(half) for name, half in halves.items()}
-    curve = learning_curve(runs if given.odd else halves["even"], given.seed)
+    found = {
+        f"{name}, {same}": report(half, same) for name, half in halves.items() for same in (ALONE, BY_WORDS, BY_TASK)
+    }
+    curve = learning_curve(runs if options.odd else halves["even"], options.seed)
     table = Table(
-        "half",
+        "half, runs compared",
         "model",
         "AUC",
         "Brier",
@@ -185,8 +214,8 @@ def main() -> None:
         "false alarms",
         title=f"Goal: recall {GOAL_RECALL:.0%} at false alarms {FALSE_ALARMS:.0%}",
     )
-    for name, rows in found.items():
-        for model, row in rows.items():
+    for name, models in found.items():
+        for model, row in models.items():
             if isinstance(row, dict):
                 table.add_row(
                     name, model, str(row.get("auc", "")), str(row.get("brier", "")), row["recall"], row["false alarms"]

@@ -333,6 +333,11 @@ class ReclassificationChange(models.Model):
 class Rubric(models.Model):
     """The judge's instructions and its model. Versions are only added; the newest enabled one judges."""
 
+    class Strategy(models.TextChoices):
+        WHOLE = "whole", "Whole run, one question"
+        STEPS = "steps", "Step by step"
+        HALVING = "halving", "Halving"
+
     project = models.ForeignKey(Project, models.CASCADE, related_name="rubrics")
     version = models.PositiveIntegerField(default=1)
     text = models.TextField(help_text="Instructions before the list of failure modes and the conversation")
@@ -342,6 +347,10 @@ class Rubric(models.Model):
     usd_per_million_input = models.FloatField(default=0)
     usd_per_million_output = models.FloatField(default=0)
     usd_per_day = models.FloatField(default=1, help_text="No more is asked of it in a day (UTC)")
+    strategy = models.CharField(
+        max_length=10, choices=Strategy, default=Strategy.WHOLE, help_text="How the blamed step is found"
+    )
+    concurrency = models.PositiveSmallIntegerField(default=4, help_text="Runs that are judged at the same time")
     is_on = models.BooleanField(default=False)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
@@ -421,6 +430,26 @@ class OutcomeEstimate(models.Model):
 
     def __str__(self) -> str:
         return f"{self.probability:.2f} of {self.trajectory_id}"
+
+
+class RunSketch(models.Model):
+    """What of a run is compared with others of the same request (`outcomes.peers.Sketch`)."""
+
+    trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="+")
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
+    task = models.CharField(max_length=120, blank=True, help_text="The task that the run carries")
+    words = models.BinaryField(help_text="MinHash of what users say")
+    names = models.BinaryField(help_text="Hashes of what users name")
+    changes = models.BigIntegerField(help_text="The same for the same changes; 0 where nothing was changed")
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["project", "-trajectory"], name="runsketch_newest"),
+            models.Index(fields=["project", "task", "-trajectory"], name="runsketch_by_task"),
+        ]
+
+    def __str__(self) -> str:
+        return f"sketch of {self.trajectory_id}"
 
 
 class OutcomeCheck(models.Model):

@@ -560,6 +560,23 @@ class Migration(migrations.Migration):
                 ("usd_per_million_input", models.FloatField(default=0)),
                 ("usd_per_million_output", models.FloatField(default=0)),
                 ("usd_per_day", models.FloatField(default=1, help_text="No more is asked of it in a day (UTC)")),
+                (
+                    "strategy",
+                    models.CharField(
+                        choices=[
+                            ("whole", "Whole run, one question"),
+                            ("steps", "Step by step"),
+                            ("halving", "Halving"),
+                        ],
+                        default="whole",
+                        help_text="How the blamed step is found",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "concurrency",
+                    models.PositiveSmallIntegerField(default=4, help_text="Runs that are judged at the same time"),
+                ),
                 ("is_on", models.BooleanField(default=False)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
@@ -811,6 +828,40 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
+            },
+        ),
+        migrations.CreateModel(
+            name="RunSketch",
+            fields=[
+                (
+                    "trajectory",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="+",
+                        serialize=False,
+                        to="trajectories.trajectory",
+                    ),
+                ),
+                ("task", models.CharField(blank=True, help_text="The task that the run carries", max_length=120)),
+                ("words", models.BinaryField(help_text="MinHash of what users say")),
+                ("names", models.BinaryField(help_text="Hashes of what users name")),
+                (
+                    "changes",
+                    models.BigIntegerField(help_text="The same for the same changes; 0 where nothing was changed"),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name="+", to="core.project"
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [
+                    models.Index(fields=["project", "-trajectory"], name="runsketch_newest"),
+                    models.Index(fields=["project", "task", "-trajectory"], name="runsketch_by_task"),
+                ],
             },
         ),
         migrations.CreateModel(

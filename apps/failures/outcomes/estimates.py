@@ -13,8 +13,10 @@ from apps.core.models import Project
 from apps.failures.classify import Diagnosis, Evidence
 from apps.failures.judge.precedence import CHECK, ESTIMATE
 from apps.failures.models import Classifier, Failure, OutcomeCheck, OutcomeEstimate, OutcomeModel
+from apps.failures.outcomes import sketches
 from apps.failures.outcomes.features import Facts, Usual, features
 from apps.failures.outcomes.model import PRIOR, Estimate, Weights, estimate
+from apps.failures.outcomes.peers import NOBODY, Comparison
 from apps.failures.rules.reading import Run, read
 from apps.trajectories.models import Outcome, Trajectory
 
@@ -38,8 +40,8 @@ class Estimator:
             return cls(None, PRIOR, Usual({}))
         return cls(model, Weights.from_json(model.weights), Usual(model.usual))
 
-    def of_run(self, run: Run, facts: Facts) -> Estimate:
-        found = features(run, facts, self.usual, words=bool(self.weights.hashed))
+    def of_run(self, run: Run, facts: Facts, compared: Comparison = NOBODY) -> Estimate:
+        found = features(run, facts, self.usual, words=bool(self.weights.hashed), compared=compared)
         return estimate(found, self.weights, self.usual)
 
 
@@ -54,8 +56,10 @@ def write(project: Project, given: Mapping[UUID, tuple[Trajectory, dict]]) -> di
     `given` are the trajectories with what the rules read of them. Inside the transaction that stores the rules' diagnoses.
     """
     estimator = Estimator.of(project)
-    runs = {pk: read(told) for pk, (row, told) in given.items() if row.outcome_status == Outcome.UNKNOWN}
-    made = {pk: estimator.of_run(run, facts_of(given[pk][0])) for pk, run in runs.items()}
+    runs = {pk: read(told) for pk, (_, told) in given.items()}
+    found = sketches.compare(project, {pk: (given[pk][0], run) for pk, run in runs.items()})
+    runs = {pk: run for pk, run in runs.items() if given[pk][0].outcome_status == Outcome.UNKNOWN}
+    made = {pk: estimator.of_run(run, facts_of(given[pk][0]), found[pk]) for pk, run in runs.items()}
     OutcomeEstimate.objects.filter(trajectory_id__in=[pk for pk in given if pk not in made]).delete()
     threshold = estimator.weights.threshold
     OutcomeEstimate.objects.bulk_create(
@@ -68,11 +72,11 @@ def write(project: Project, given: Mapping[UUID, tuple[Trajectory, dict]]) -> di
         ],
         update_conflicts=True, unique_fields=["trajectory"], update_fields=["probability", "reasons", "model"],
     )  # fmt: skip
-    found = {pk: _diagnosis(runs[pk], item) for pk, item in made.items() if item.probability >= threshold}
+    flagged = {pk: _diagnosis(runs[pk], item) for pk, item in made.items() if item.probability >= threshold}
     for pk, said in _said_by_people(project, given).items():
-        guessed = found.get(pk)
-        found[pk] = Diagnosis(MODE, guessed.blamed_message, [*said.evidence, *guessed.evidence]) if guessed else said
-    return found
+        guessed = flagged.get(pk)
+        flagged[pk] = Diagnosis(MODE, guessed.blamed_message, [*said.evidence, *guessed.evidence]) if guessed else said
+    return flagged
 
 
 def _diagnosis(run: Run, item: Estimate) -> Diagnosis:

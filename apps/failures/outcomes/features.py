@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
+from apps.failures.outcomes.peers import NOBODY, Comparison
 from apps.failures.outcomes.signals import Signal, signals
 from apps.failures.rules.reading import Run, kind_of
 from apps.failures.rules.words import LOOKED_AT
@@ -36,17 +37,17 @@ class Facts:
 
 @dataclass(frozen=True)
 class Features:
-    """`dense` is 0 or 1 for a sign, -1 to 1 for a size by its rank; `hashed` is bucket → weight."""
+    """`dense` is 0 or 1 for a sign (a share for `peers`), -1 to 1 for a size by its rank; `hashed` is bucket → weight."""
 
     signs: list[Signal]
     dense: dict[str, float]
     hashed: dict[int, float] = field(default_factory=dict)
 
 
-def features(run: Run, facts: Facts, usual: Usual, *, words: bool) -> Features:
-    """`words`: also the hashed ones, which only a model that was trained on decisions weighs."""
-    signs = signals(run)
-    dense = dict.fromkeys((sign.name for sign in signs), 1.0)
+def features(run: Run, facts: Facts, usual: Usual, *, words: bool, compared: Comparison = NOBODY) -> Features:
+    """`words`: also the hashed ones, which only a model that was trained on decisions weighs; `compared`: with others of its request."""
+    signs = [*signals(run), *compared.signs()]
+    dense = dict.fromkeys((sign.name for sign in signs), 1.0) | compared.dense()
     for name, value in sizes(run, facts).items():
         dense[f"size_{name}"] = usual.rank(name, value)
     return Features(signs, dense, hashed(run) if words else {})

@@ -72,7 +72,7 @@ def estimate(run: Features, weights: Weights, usual: Usual) -> Estimate:
     """The probability, and what made it: only what speaks for a failure is a reason."""
     found: dict[str, dict[str, Any]] = {}
     for sign in run.signs:
-        weight = weights.dense.get(sign.name, 0.0)
+        weight = weights.dense.get(sign.name, 0.0) * run.dense.get(sign.name, 1.0)
         if weight > 0 and sign.name not in found:
             found[sign.name] = _reason(sign.name, sign.message_index, sign.text, sign.quote, weight)
     for name, text in SIZE_TEXTS.items():

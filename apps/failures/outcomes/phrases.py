@@ -54,6 +54,7 @@ CONFUSION = _phrases(
     r"\b(?:mix[- ]?up|confus\w+|misunderst\w+|mistake|that(?:'s| is) (?:odd|strange|weird)|i thought|i was under the impression|"
     r"doesn't (?:make sense|look right|seem right)|wait,|hold on,|actually, i (?:was|wanted|meant|asked))"
 )
+ALL_OF_THEM = _phrases(r"\b(?:both|all (?:of|my)|each of|every)\b")
 CHANGES_MIND = _phrases(
     r"\b(?:actually|instead|on second thought|changed my mind|in that case|rather than|what if|alternatively)\b"
 )

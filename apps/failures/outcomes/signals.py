@@ -20,14 +20,17 @@ from apps.failures.rules.words import (
     CORRECTION,
     LOOKED_AT,
     REFUSAL,
+    REQUEST,
     claims_success,
     content_words,
     is_empty,
     search,
     similarity,
+    wished,
 )
 
 SAME_REQUEST, SIMILAR_REQUEST, REQUEST_WORDS, REQUESTS_KEPT = 0.8, 0.45, 3, 8
+SEVERAL = 3  # different kinds of changes
 LAST_TURNS = 2  # of the user: how a conversation ends
 SCANNED = 400  # calls, and values of calls, that are looked at
 MAX_SEEN = 400_000  # characters of a run in which a value is looked for
@@ -262,6 +265,16 @@ def _leaves(args: object) -> Iterator[str]:
 # How it ends
 
 
+def _of_the_request(run: Run) -> Signals:
+    """Several things are asked for: each can be left undone."""
+    wishes: set[str] = set()
+    for index, words in run.users:
+        wishes.update(wished(words))
+        if len(wishes) >= SEVERAL or search(phrases.ALL_OF_THEM, words):
+            yield Signal("asks_for_several", index, "The user asks for several things.", cut(words))
+            return
+
+
 def _of_the_end(run: Run) -> Signals:
     if not run.assistants:
         return
@@ -277,8 +290,16 @@ def _of_the_end(run: Run) -> Signals:
     acted = any(call.worked and kind_of(call.tool) in ("write", "handover") for call in run.calls)
     if run.calls and not acted and len(run.users) > 1:
         yield Signal("nothing_changed", None, "Nothing was changed or passed on in the whole conversation.")
+    handed = next((call for call in reversed(run.calls) if kind_of(call.tool) == "handover"), None)
+    if handed and any(call.worked and kind_of(call.tool) == "write" for call in run.calls):
+        yield _signal(
+            "changed_and_handed_over", handed, "The agent made changes and then passed the task on", handed.raw
+        )
+    yield from _of_the_request(run)
     at, last_words = run.users[-1] if run.users else (-1, "")
     if at == len(run.messages) - 1 and not search(phrases.THANKS, last_words) and len(run.users) > 1:
         yield Signal("user_without_an_answer", at, "The user's last message has no answer.", cut(last_words))
+        if search(REQUEST, last_words):
+            yield Signal("request_without_an_answer", at, "The user's last request has no answer.", cut(last_words))
     if not run.calls:
         yield Signal("no_calls", None, "No tool was called.")

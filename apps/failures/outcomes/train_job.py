@@ -17,9 +17,11 @@ from apps.core.kinds import Progress
 from apps.core.models import Project
 from apps.failures.actions.diagnose import as_input
 from apps.failures.models import Failure, FailureState, OutcomeCheck, OutcomeModel, OutcomeTraining, Source
+from apps.failures.outcomes import sketches
 from apps.failures.outcomes.estimates import facts_of
 from apps.failures.outcomes.features import Usual, features, sizes
 from apps.failures.outcomes.model import PRIOR
+from apps.failures.outcomes.peers import NOBODY
 from apps.failures.rules.reading import read
 from apps.failures.rules.words import content_words
 from apps.trajectories.models import Outcome, Trajectory, in_chunks
@@ -110,14 +112,15 @@ def usual_of(project: Project) -> Usual:
 def _examples(project: Project, answers: dict[UUID, bool], usual: Usual) -> Iterator[Any]:
     from apps.failures.outcomes.training import Example
 
+    found = sketches.compared(project, list(answers))
     for chunk in in_chunks(Trajectory.objects.filter(project=project, pk__in=list(answers)).order_by("pk")):
         for row in chunk:
             run = read(as_input(row) | {"outcome_status": "unknown", "outcome_reason": "", "outcome_label": ""})
-            found = features(run, facts_of(row), usual, words=True)
-            yield Example(found, answers[row.pk], group_of(row, run.users[0][1] if run.users else ""))
+            run_features = features(run, facts_of(row), usual, words=True, compared=found.get(row.pk, NOBODY))
+            yield Example(run_features, answers[row.pk], group_of(row, run.users[0][1] if run.users else ""))
 
 
 def group_of(row: Trajectory, request: str) -> str:
     """The same for runs of the same request: by the task's id where the run carries one, else by the words that it begins with."""
-    task = (row.metadata or {}).get("task_id")
-    return f"task {task}" if task is not None else " ".join(sorted(content_words(request))[:40])
+    task = sketches.task_of(row)
+    return f"task {task}" if task else " ".join(sorted(content_words(request))[:40])

@@ -33,7 +33,8 @@ RETRIEVAL_VERBS = word_set("get list search find lookup query read retrieve retr
 WRITE_VERBS = word_set(
     "create add insert book make update edit modify change set write put patch upsert delete remove cancel drop purge "
     "send post publish reply forward submit pay charge refund transfer move rename archive close assign share "
-    "invite approve reject grant revoke order buy purchase schedule reschedule reserve upload deploy restart"
+    "invite approve reject grant revoke order buy purchase schedule reschedule reserve upload deploy restart exchange return replace "
+    "swap"
 )
 PEOPLE = word_set("human humans person agent agents operator representative support supervisor")
 HANDOVER_VERBS = word_set("transfer escalate handoff handover hand forward route connect")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from apps.failures.outcomes.features import BUCKETS, Facts, Usual, features, hashed, sizes
 from apps.failures.outcomes.model import PRIOR, Weights, estimate
+from apps.failures.outcomes.peers import Comparison
 from apps.failures.outcomes.signals import signals
 from apps.failures.rules.reading import Run, read
 
@@ -74,6 +75,9 @@ CASES = {
     "ends_with_a_question": (run_of(ASK, agent("Which one?")), 1),
     "nothing_changed": (run_of(ASK, LOOK_UP, agent("Is it this?"), user("Yes.")), None),
     "user_without_an_answer": (run_of(ASK, agent("Sure?"), user("Yes, do it.")), 2),
+    "request_without_an_answer": (run_of(ASK, agent("Sure?"), user("Could you archive it?")), 2),
+    "changed_and_handed_over": (run_of(ASK, DONE, call("transfer_to_human_agents", {}), agent("Bye.")), 3),
+    "asks_for_several": (run_of(user("Please close both tickets."), DONE, agent("Closed.")), 0),
     "no_calls": (run_of(ASK, agent("Sure?")), None),
 }
 
@@ -86,7 +90,8 @@ def test_a_sign_points_to_its_message(name: str) -> None:
 
 
 def test_every_weight_is_of_a_sign_or_a_size_there_is() -> None:
-    assert {name for name in PRIOR.dense if not name.startswith("size_")} <= CASES.keys()
+    of_peers = Comparison(1, 0, True).dense().keys()
+    assert {name for name in PRIOR.dense if not name.startswith("size_")} <= CASES.keys() | of_peers
 
 
 def test_a_run_that_goes_well_shows_no_sign_against_it() -> None:

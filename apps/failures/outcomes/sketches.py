@@ -1,0 +1,82 @@
+"""Sketches of a project's runs: written with the diagnoses, compared with the newest ones and with all of the same task."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import Q
+
+from apps.core.models import Project
+from apps.failures.models import RunSketch
+from apps.failures.outcomes.peers import Comparison, Peers, Sketch
+from apps.failures.rules.reading import Run
+from apps.trajectories.models import Outcome, Trajectory
+
+MOST_COMPARED = 2_000  # newest runs among which the same request is looked for by its words
+MOST_OF_TASKS = 4_000
+FIELDS = ("task", "words", "names", "changes")
+
+
+def compare(project: Project, runs: Mapping[UUID, tuple[Trajectory, Run]]) -> dict[UUID, Comparison]:
+    """Stores the sketches of runs and compares each with the others of its request. Earlier runs that a new or changed one is
+    compared with are noted to be estimated again, once the transaction has ended."""
+    made = {pk: Sketch.of(run, task_of(row)) for pk, (row, run) in runs.items()}
+    changed = _store(project, made)
+    peers = _peers(project, {item.task for item in made.values()} - {""})
+    found = {peers.keys[at] for pk in changed for at in peers.of(pk, made[pk])}
+    if earlier := sorted(found - made.keys()):
+        transaction.on_commit(partial(_note, project, earlier))
+    return {pk: peers.compare(pk, item) for pk, item in made.items()}
+
+
+def compared(project: Project, trajectories: Collection[UUID]) -> dict[UUID, Comparison]:
+    """Comparisons of runs that are sketched; of the others nothing."""
+    rows = _sketches(RunSketch.objects.filter(project=project, trajectory__in=trajectories))
+    peers = _peers(project, {item.task for _, item in rows} - {""})
+    return {pk: peers.compare(pk, item) for pk, item in rows}
+
+
+def task_of(row: Trajectory) -> str:
+    """The task that a run carries; empty where it carries none."""
+    task = (row.metadata or {}).get("task_id")
+    return "" if task is None or isinstance(task, dict | list) else str(task)[:120].replace("\0", "")
+
+
+def _store(project: Project, made: Mapping[UUID, Sketch]) -> list[UUID]:
+    """Returns those that are new or were something else."""
+    known = dict(_sketches(RunSketch.objects.filter(trajectory__in=list(made))))
+    changed = sorted(pk for pk, item in made.items() if known.get(pk) != item)
+    rows = [RunSketch(trajectory_id=pk, project=project, **vars(made[pk])) for pk in changed]
+    RunSketch.objects.bulk_create(rows, update_conflicts=True, unique_fields=["trajectory"], update_fields=list(FIELDS))
+    return changed
+
+
+def _peers(project: Project, tasks: Collection[str]) -> Peers:
+    """The newest runs of a project, and the newest of these tasks."""
+    rows = RunSketch.objects.filter(project=project).order_by("-trajectory_id")
+    found = dict(_sketches(rows[:MOST_COMPARED]))
+    if tasks:
+        found |= dict(_sketches(rows.filter(~Q(trajectory__in=list(found)), task__in=tasks)[:MOST_OF_TASKS]))
+    return Peers(list(found), list(found.values()))
+
+
+def _sketches(rows: Iterable[RunSketch]) -> list[tuple[UUID, Sketch]]:
+    return [
+        (pk, Sketch(task, bytes(words), bytes(names), changes))
+        for pk, task, words, names, changes in rows.values_list("pk", *FIELDS)
+    ]
+
+
+def _note(project: Project, trajectories: list[UUID]) -> None:
+    """They are diagnosed again with what comes next. Outside of the transaction: two that note each other's runs would wait for
+    each other."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO failures_unclassified (trajectory_id, project_id) "
+            "SELECT id, project_id FROM trajectories_trajectory JOIN failures_classifier USING (project_id) "
+            "WHERE id = ANY(%s) AND project_id = %s AND outcome_status = %s ON CONFLICT DO NOTHING",
+            [trajectories, project.pk, Outcome.UNKNOWN],
+        )
