@@ -43,7 +43,7 @@ def _rules(settings: Any) -> None:
 
 def fields(judge: JudgeServer, **changes: Any) -> dict[str, Any]:
     usual = {"text": "Be strict.", "base_url": judge.url, "model": "m", "key_variable": "", "usd_per_day": 1.0,
-             "usd_per_million_input": 0.0, "usd_per_million_output": 0.0}  # fmt: skip
+             "usd_per_million_input": 0.0, "usd_per_million_output": 0.0, "strategy": "whole", "concurrency": 4}  # fmt: skip
     return usual | changes
 
 

@@ -56,15 +56,20 @@ def read(text: str, slugs: Collection[str], bodies: Sequence[str], agents: Colle
     return Verdict(mode, index, _quote(_text(given, "quote"), index, bodies), reason)
 
 
-def extract(text: str) -> dict[str, Any]:
-    """The last object with a “failed” in an answer that may have prose and fences around it. Raises AnswerError."""
+def extract(text: str, name: str = "failed") -> dict[str, Any]:
+    """The last object with that field in an answer that may have prose and fences around it. Raises AnswerError."""
     found = list(_objects(text[-MAX_SCANNED:]))
     if not found:
         raise AnswerError("There is no JSON object in it.")
-    fitting = [item for item in found if "failed" in item]
+    fitting = [item for item in found if name in item]
     if not fitting:
-        raise AnswerError("The JSON object has no “failed”.")
+        raise AnswerError(f"The JSON object has no “{name}”.")
     return fitting[-1]
+
+
+def quote_from(given: dict[str, Any], index: int, bodies: Sequence[str]) -> str:
+    """The “quote” of an answer, if it stands in that message. Raises AnswerError."""
+    return _quote(_text(given, "quote"), index, bodies)
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:

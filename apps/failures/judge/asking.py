@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from apps.failures.judge.answer import AnswerError, Verdict, read
 from apps.failures.judge.client import Server, ServerError, complete
@@ -26,19 +27,38 @@ class Judged:
     final: bool = False
 
 
+@dataclass(frozen=True)
+class Answered:
+    """An answer as it was read, None where there is none; the rest is as in `Judged`."""
+
+    answer: Any
+    error: str
+    raw: list[str]
+    usage: Usage
+    final: bool = False
+
+
 def ask(server: Server, prompt: Prompt, sleep: Callable[[float], None] = time.sleep) -> Judged:
     """Raises nothing that a server can cause: errors are part of the result, with what they cost."""
-    usage, raw, error, chat = Usage(), [], "", prompt.chat
+    found = answer_to(server, prompt.chat, lambda text: read(text, prompt.slugs, prompt.bodies, prompt.agents), sleep)
+    return Judged(found.answer, found.error, found.raw, found.usage, found.final)
+
+
+def answer_to(
+    server: Server, chat: list[dict[str, str]], read_answer: Callable[[str], Any], sleep: Callable[[float], None] = time.sleep
+) -> Answered:  # fmt: skip
+    """What `read_answer` makes of the answer to a chat; where it raises AnswerError the judge is asked once more, with the error."""
+    usage, raw, error, asked = Usage(), [], "", chat
     for _ in range(2):
         try:
-            completion = complete(server, chat, sleep)
+            completion = complete(server, asked, sleep)
         except ServerError as failed:
-            return Judged(None, str(failed), raw, usage + failed.usage, failed.final)
+            return Answered(None, str(failed), raw, usage + failed.usage, failed.final)
         usage += completion.usage
         raw.append(completion.text)
         try:
-            return Judged(read(completion.text, prompt.slugs, prompt.bodies, prompt.agents), "", raw, usage)
+            return Answered(read_answer(completion.text), "", raw, usage)
         except AnswerError as wrong:
             error = f"It was cut off at its limit. {wrong}" if completion.truncated else str(wrong)
-            chat = repair(prompt, completion.text, error)
-    return Judged(None, f"The judge's answer cannot be used, not even at the second try: {error}", raw, usage)
+            asked = repair(chat, completion.text, error)
+    return Answered(None, f"The judge's answer cannot be used, not even at the second try: {error}", raw, usage)

@@ -2,7 +2,7 @@
 
 A run is asked about in three steps: `_claim` books the dearest it can cost (one at a time in a project, so that two
 workers cannot spend the same dollar), the question is asked outside of any transaction, `_settle` writes the answer, its
-true cost and the failure in one. A worker that dies in between leaves a claim, which is taken over after `LOST_AFTER`.
+true cost and the failure in one. Several questions are asked at the same time, each booked before it is asked. A worker that dies in between leaves a claim, which is taken over after `LOST_AFTER`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -25,9 +26,10 @@ from apps.failures.actions.diagnose import as_input
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import rubrics
 from apps.failures.judge.answer import Verdict
-from apps.failures.judge.asking import Judged, ask
+from apps.failures.judge.asking import Judged
+from apps.failures.judge.client import Server
 from apps.failures.judge.precedence import RULE, Label, choose, rules_mode
-from apps.failures.judge.prompt import Mode, make
+from apps.failures.judge.strategies import Question
 from apps.failures.models import Failure, FailureMode, FailureState, JudgeVerdict, OutcomeEstimate, Rubric, Source
 from apps.failures.outcomes.estimates import number_of
 from apps.failures.outcomes.rate import Check, Estimate, failure_rate, strata
@@ -84,58 +86,114 @@ def judge(
     sleep: Callable[[float], None] = time.sleep,
     for_s: float = math.inf,
 ) -> Report:
-    """Asks about those without a verdict of the rubric that is on, until the day's budget, or the time, is used up."""
+    """Asks about those without a verdict of the rubric that is on, until the day's budget, or the time, is used up; about as many at
+    the same time as the rubric says. Only the questions are asked in threads: what is booked and written is done here."""
     report = Report()
     rubric = rubrics.current(project)
     if rubric is None:
         report.stopped = "The judge is off."
         return report
-    known = ensure_modes(project)
-    modes, rows, in_a_row = rubrics.modes_of(project), iter(trajectories), 0
-    ends = time.monotonic() + for_s
-    while not report.stopped and (chunk := with_content(list(islice(rows, CHUNK)))):
-        for row in chunk:
-            before = report.errors
-            _judge_one(project, rubric, known, modes, row, report, sleep)
-            in_a_row = in_a_row + 1 if report.errors > before else 0
-            if in_a_row >= TOO_MANY_ERRORS and not report.stopped:
-                report.stopped = f"{TOO_MANY_ERRORS} runs in a row got no verdict; the rest is tried later."
-            if time.monotonic() > ends and not report.stopped:
-                report.stopped = f"It took longer than {for_s:.0f} s; the rest comes next time."
-            if report.stopped:
-                break
+    ends, rows = time.monotonic() + for_s, iter(trajectories)
+    with ThreadPoolExecutor(rubric.concurrency, "judge") as threads:
+        batch = _Batch(project, rubric, threads, report, sleep)
+        try:
+            while not report.stopped and (chunk := with_content(list(islice(rows, CHUNK)))):
+                for row in chunk:
+                    batch.judge(row)
+                    if time.monotonic() > ends and not report.stopped:
+                        report.stopped = f"It took longer than {for_s:.0f} s; the rest comes next time."
+                    if report.stopped:
+                        break
+        finally:
+            batch.settle_all()
     return report
 
 
-def _judge_one(
-    project: Project,
-    rubric: Rubric,
-    known: dict[str, FailureMode],
-    modes: list[Mode],
-    row: Trajectory,
-    report: Report,
-    sleep: Callable[[float], None],
-) -> None:
-    server, prompt = rubrics.server_of(rubric), make(rubric.text, modes, as_input(row))
-    dearest = server.dearest(prompt.chat)
-    standing, verdict = _claim(project, rubric, row, dearest)
-    if standing is Standing.ANSWERED:
-        report.kept += 1
-        with transaction.atomic():
-            _apply(project, known, row, verdict)
-    elif standing is Standing.OURS:
-        judged = ask(server, prompt, sleep)
-        cost = server.cost(judged.usage)
-        _settle(project, known, row, verdict, judged, cost - dearest)
-        report.asked += 1
-        report.spent_usd += cost
-        report.failures += bool(judged.verdict and judged.verdict.failed)
-        report.errors += judged.verdict is None
-        report.stopped = judged.error if judged.final else ""
-    elif standing is Standing.LATER:
-        report.later += 1
-    else:
-        report.stopped = _why(standing, rubric)
+@dataclass(frozen=True)
+class _Asked:
+    """A run whose question is under way, and what was booked for it."""
+
+    row: Trajectory
+    verdict: JudgeVerdict
+    server: Server
+    dearest: float
+
+
+class _Batch:
+    """Runs that are judged side by side. Not for several threads: its own ask questions and nothing else."""
+
+    def __init__(
+        self, project: Project, rubric: Rubric, threads: ThreadPoolExecutor, report: Report, sleep: Callable[[float], None]
+    ) -> None:  # fmt: skip
+        self._project, self._rubric, self._threads, self._report, self._sleep = project, rubric, threads, report, sleep
+        self._known, self._modes = ensure_modes(project), rubrics.modes_of(project)
+        self._under_way: dict[Future[Judged], _Asked] = {}
+        self._errors_in_a_row = 0
+        self._room = 1  # doubled by each verdict up to the rubric's number, one again after an error: a server that is away is asked little
+        self._times_dearer = 1.0  # than was estimated: some servers count more tokens
+
+    def judge(self, row: Trajectory) -> None:
+        """Books the run and asks about it, once there is room. Where the money is booked by others of the batch, these are waited for:
+        they may cost less."""
+        while len(self._under_way) >= self._room:
+            self._settle_first()
+        if self._report.stopped:
+            return
+        server = rubrics.server_of(self._rubric)
+        question = Question.of(self._rubric.strategy, self._rubric.text, self._modes, as_input(row))
+        estimated = question.dearest(server)
+        standing, verdict = _claim(self._project, self._rubric, row, dearest := estimated * self._times_dearer)
+        while standing is Standing.NO_MONEY and self._under_way:
+            self._settle_first()
+            standing, verdict = _claim(self._project, self._rubric, row, dearest := estimated * self._times_dearer)
+        if standing is Standing.OURS:
+            asked = self._threads.submit(question.ask, server, self._sleep)
+            self._under_way[asked] = _Asked(row, verdict, server, dearest)
+        elif standing is Standing.ANSWERED:
+            self._report.kept += 1
+            with transaction.atomic():
+                _apply(self._project, self._known, row, verdict)
+        elif standing is Standing.LATER:
+            self._report.later += 1
+        else:
+            self._report.stopped = _why(standing, self._rubric)
+
+    def settle_all(self) -> None:
+        while self._under_way:
+            self._settle_first()
+
+    def _settle_first(self) -> None:
+        """Waits for an answer and writes what has come. A question that broke keeps what was booked for it, and is asked again later."""
+        for done in wait(self._under_way, return_when=FIRST_COMPLETED).done:
+            asked = self._under_way.pop(done)
+            self._report.asked += 1
+            if error := done.exception():
+                log.error("Asking the judge about %s broke", asked.row.pk, exc_info=error)
+                self._count_error()
+                continue
+            self._settle(asked, done.result())
+
+    def _settle(self, asked: _Asked, judged: Judged) -> None:
+        cost = asked.server.cost(judged.usage)
+        _settle(self._project, self._known, asked.row, asked.verdict, judged, cost - asked.dearest)
+        if asked.dearest:
+            self._times_dearer *= max(1.0, cost / asked.dearest)
+        self._report.spent_usd += cost
+        self._report.failures += bool(judged.verdict and judged.verdict.failed)
+        if judged.verdict is None:
+            self._count_error()
+        else:
+            self._errors_in_a_row = 0
+            self._room = min(2 * self._room, self._rubric.concurrency)
+        if judged.final and not self._report.stopped:
+            self._report.stopped = judged.error or "The judge's server refuses every question."
+
+    def _count_error(self) -> None:
+        self._report.errors += 1
+        self._errors_in_a_row += 1
+        self._room = 1
+        if self._errors_in_a_row >= TOO_MANY_ERRORS and not self._report.stopped:
+            self._report.stopped = f"{TOO_MANY_ERRORS} runs in a row got no verdict; the rest is tried later."
 
 
 def _why(standing: Standing, rubric: Rubric) -> str:

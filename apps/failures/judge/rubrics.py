@@ -24,7 +24,8 @@ from apps.failures.models import FailureState, JudgeVerdict, Rubric, Source
 
 SERVER = ("base_url", "model", "key_variable")
 PRICES = ("usd_per_million_input", "usd_per_million_output", "usd_per_day")
-FIELDS = ("text", *SERVER, *PRICES)
+ASKING = {"strategy": Rubric.Strategy.WHOLE.value, "concurrency": 4}  # what is not said
+FIELDS = ("text", *SERVER, *PRICES, *ASKING)
 TRIED, TRY_ENDED = "rubric.tried", "rubric.try_ended"
 DEFAULT_TEXT = """\
 The agent failed if its user did not get what was asked for, if it did something that nobody asked for, or if it said \
@@ -47,6 +48,7 @@ def locked(project: Project) -> Project:
 @transaction.atomic
 def save_version(*, project: Project, fields: dict[str, Any], by: Any) -> Rubric | None:
     """A new version of `FIELDS`, on if the judge was on; None where nothing differs from the newest."""
+    fields = ASKING | fields
     locked(project)
     last = project.rubrics.first()
     if last and all(getattr(last, name) == fields[name] for name in FIELDS):
@@ -167,7 +169,7 @@ def difference(before: Rubric, after: Rubric) -> list[tuple[str, str]]:
 
 
 def _lines(rubric: Rubric) -> list[str]:
-    rubric_lines = [f"{name}: {getattr(rubric, name)}" for name in (*SERVER, *PRICES)]
+    rubric_lines = [f"{name}: {getattr(rubric, name)}" for name in FIELDS if name != "text"]
     return [*rubric_lines, "", *rubric.text.splitlines()]
 
 

@@ -21,9 +21,8 @@ from apps.core.paging import page_of
 from apps.failures.actions.diagnose import as_input
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import judging, rubrics
-from apps.failures.judge.asking import Judged, ask
 from apps.failures.judge.client import Server, ServerError, key_of
-from apps.failures.judge.prompt import Prompt, make
+from apps.failures.judge.strategies import Question
 from apps.failures.models import Failure, JudgeVerdict, Rubric
 from apps.failures.tasks import judge_project
 from apps.trajectories.actions.store import find
@@ -46,9 +45,17 @@ class RubricForm(PlainForm):
     usd_per_million_input = forms.FloatField(min_value=0, max_value=1e5, label="$ per million input tokens")
     usd_per_million_output = forms.FloatField(min_value=0, max_value=1e5, label="$ per million output tokens")
     usd_per_day = forms.FloatField(min_value=0, max_value=1e6, label="Max $ per day (UTC)")
+    strategy = forms.ChoiceField(choices=Rubric.Strategy.choices, required=False, label="How the blamed step is found")
+    concurrency = forms.IntegerField(min_value=1, max_value=32, required=False, label="Runs at the same time")
 
     def clean_text(self) -> str:
         return self.cleaned_data["text"].replace("\r\n", "\n")
+
+    def clean_strategy(self) -> str:
+        return self.cleaned_data["strategy"] or Rubric.Strategy.WHOLE
+
+    def clean_concurrency(self) -> int:
+        return self.cleaned_data["concurrency"] or Rubric().concurrency
 
     def clean_base_url(self) -> str:
         allowed = rubrics.server_of(Rubric()).allow_private
@@ -89,7 +96,7 @@ def _values(rubric: Rubric | None) -> dict[str, Any]:
 def _page(request: HttpRequest, project: Project, form: RubricForm, shown: Rubric | None = None) -> HttpResponse:
     ensure_modes(project)
     operator, rows = request.membership.may(Role.OPERATOR), list(project.rubrics.select_related("created_by")[:50])
-    for name in rubrics.SERVER + rubrics.PRICES if not operator else ():
+    for name in rubrics.FIELDS[1:] if not operator else ():
         form.fields[name].disabled = True
     samples = _samples(project)
     runs_shown(project, [row.trajectory_id for row in samples], to=request.user, where="the judge's rubric")
@@ -234,20 +241,20 @@ def try_one(request: HttpRequest, project: Project) -> HttpResponse:
     ensure_modes(project)
     rubric = Rubric(project=project, **form.cleaned_data)
     server = rubrics.server_of(rubric, timeout_s=TRY_S, tries=1)
-    prompt = make(rubric.text, rubrics.modes_of(project), as_input(rows[0]))
-    context = {"row": rows[0], "prompt": prompt} | _try(request, project, rows[0], rubric, server, prompt)
+    question = Question.of(rubric.strategy, rubric.text, rubrics.modes_of(project), as_input(rows[0]))
+    context = {"row": rows[0], "prompt": question.prompt} | _try(request, project, rows[0], rubric, server, question)
     return render(request, "failures/_rubric_try.html", context)
 
 
 def _try(
-    request: HttpRequest, project: Project, row: Trajectory, rubric: Rubric, server: Server, prompt: Prompt
+    request: HttpRequest, project: Project, row: Trajectory, rubric: Rubric, server: Server, question: Question
 ) -> dict[str, Any]:
-    booked = {"project": project, "by": request.user, "trajectory": row.pk, "dearest": server.dearest(prompt.chat)}
+    booked = {"project": project, "by": request.user, "trajectory": row.pk, "dearest": question.dearest(server)}
     try:
         rubrics.book_try(**booked, budget=rubric.usd_per_day)
     except rubrics.NoMoney as error:
         return {"error": str(error)}
-    judged: Judged = ask(server, prompt)
+    judged = question.ask(server)
     cost = server.cost(judged.usage)
     rubrics.settle_try(**booked, cost=cost)
     failure = Failure.objects.filter(trajectory=row).select_related("mode").first()
@@ -264,7 +271,7 @@ def _tried_form(request: HttpRequest, project: Project) -> tuple[RubricForm, str
         last = project.rubrics.first()
         if last is None:
             return RubricForm(), "An operator must save a rubric with a server first."
-        for name in (*rubrics.SERVER, *rubrics.PRICES):
+        for name in rubrics.FIELDS[1:]:
             data[name] = str(getattr(last, name))
     form = RubricForm(data)
     if form.is_valid():

@@ -1,0 +1,138 @@
+"""How the judge finds the blamed step. Pure.
+
+`whole` takes it from the answer that says whether the run failed. The others ask that question first and then, of a failed run, for
+the step alone: `steps` shows the run up to each step of the agent in turn, until one is called the mistake; `halving` shows the whole
+run and asks in which half of the steps the mistake is (all-at-once, step-by-step and binary search of Zhang et al. 2025, “Which Agent
+Causes Task Failures and When?”).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from apps.failures.judge import asking
+from apps.failures.judge.answer import AnswerError, Verdict, extract, quote_from
+from apps.failures.judge.asking import Judged
+from apps.failures.judge.client import Server
+from apps.failures.judge.prompt import Mode, Prompt, chat_about, make
+
+WHOLE, STEPS, HALVING = "whole", "steps", "halving"
+STRATEGIES = (WHOLE, STEPS, HALVING)
+MAX_STEPS = 40  # of the agent; in a longer run the first answer's step stands
+STEP = """\
+The run failed: {reason} The quotation ends with message #{index}. Is that message the mistake: the earliest step of the agent without \
+which the run would have gone well? Earlier steps were looked at and are not. Answer with one JSON object and nothing else:
+{{"mistake": true or false, "quote": string}}
+“quote” is a few words of message #{index} exactly as they stand there, or ""."""
+HALF = """\
+The run failed: {reason} Where is the mistake, the earliest step of the agent without which the run would have gone well: in message \
+{first} (part 1) or in message {second} (part 2)? Answer with one JSON object and nothing else:
+{{"part": 1 or 2}}"""
+
+Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One run before the judge. `prompt` is its first question."""
+
+    strategy: str
+    rubric: str
+    modes: Sequence[Mode]
+    run: dict[str, Any]
+    prompt: Prompt
+
+    @classmethod
+    def of(cls, strategy: str, rubric: str, modes: Sequence[Mode], run: dict[str, Any]) -> Question:
+        return cls(strategy, rubric, modes, run, make(rubric, modes, run))
+
+    @property
+    def steps(self) -> list[int]:
+        """The agent's own messages."""
+        return sorted(self.prompt.agents)
+
+    def dearest(self, server: Server) -> float:
+        """More than all of its questions, and a second try of each, are likely to cost, in USD."""
+        count = len(self.steps)
+        whole = server.dearest(self.prompt.chat)
+        if self.strategy == WHOLE or not 1 < count <= MAX_STEPS:
+            return whole
+        asked = count if self.strategy == STEPS else (count - 1).bit_length()
+        return whole + asked * server.dearest([*self.prompt.chat, {"role": "user", "content": "x" * 2000}])
+
+    def ask(self, server: Server, sleep: Sleep = time.sleep) -> Judged:
+        """Raises nothing that a server can cause. Where a later question gets no usable answer, the first answer's step stands."""
+        first = asking.ask(server, self.prompt, sleep)
+        steps = self.steps
+        if (
+            first.verdict is None
+            or not first.verdict.failed
+            or self.strategy == WHOLE
+            or not 1 < len(steps) <= MAX_STEPS
+        ):
+            return first
+        search = _by_steps if self.strategy == STEPS else _by_halving
+        return search(self, server, first, first.verdict, sleep)
+
+
+def _by_steps(question: Question, server: Server, judged: Judged, verdict: Verdict, sleep: Sleep) -> Judged:
+    for index in question.steps:
+        text = STEP.format(reason=_sentence(verdict), index=index)
+        chat = chat_about(text, question.run, upto=index)
+        judged, answer = _asked(server, judged, chat, partial(_mistake, question.prompt.bodies, index), sleep)
+        if answer is None:
+            return judged
+        mistake, quote = answer
+        if mistake:
+            return replace(judged, verdict=replace(verdict, message_index=index, quote=quote))
+    return judged
+
+
+def _by_halving(question: Question, server: Server, judged: Judged, verdict: Verdict, sleep: Sleep) -> Judged:
+    steps = question.steps
+    while len(steps) > 1:
+        middle = (len(steps) + 1) // 2
+        text = HALF.format(reason=_sentence(verdict), first=_range(steps[:middle]), second=_range(steps[middle:]))
+        judged, part = _asked(server, judged, chat_about(text, question.run), _part, sleep)
+        if part is None:
+            return judged
+        steps = steps[:middle] if part == 1 else steps[middle:]
+    same = steps[0] == verdict.message_index
+    return replace(judged, verdict=replace(verdict, message_index=steps[0], quote=verdict.quote if same else ""))
+
+
+def _asked(
+    server: Server, judged: Judged, chat: list[dict[str, str]], read: Callable[[str], Any], sleep: Sleep
+) -> tuple[Judged, Any]:
+    """What was paid and written so far with this answer, and the answer; None where there is no usable one."""
+    found = asking.answer_to(server, chat, read, sleep)
+    judged = replace(judged, raw=[*judged.raw, *found.raw], usage=judged.usage + found.usage, final=found.final)
+    return judged, found.answer
+
+
+def _mistake(bodies: Sequence[str], index: int, text: str) -> tuple[bool, str]:
+    given = extract(text, "mistake")
+    if not isinstance(given["mistake"], bool):
+        raise AnswerError("“mistake” must be true or false.")
+    return given["mistake"], quote_from(given, index, bodies) if given["mistake"] else ""
+
+
+def _part(text: str) -> int:
+    part = extract(text, "part")["part"]
+    if isinstance(part, bool) or part not in (1, 2, "1", "2"):
+        raise AnswerError("“part” must be 1 or 2.")
+    return int(part)
+
+
+def _range(steps: Sequence[int]) -> str:
+    return f"#{steps[0]}" if len(steps) == 1 else f"#{steps[0]} to #{steps[-1]}"
+
+
+def _sentence(verdict: Verdict) -> str:
+    """The first answer's reason, which a judge wrote that has read the run: short, in quotation marks."""
+    words = " ".join(verdict.reason.split()).replace('"', "'")[:300]
+    return f'"{words}"' if words else "the reason is not known."
