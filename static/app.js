@@ -23,9 +23,12 @@ function drawCharts(scope, drawn = "") {
   }
 }
 
-// Ticks of days stand apart on a phone too: each needs some 52 pixels.
+// Ticks stand apart on a phone too: each needs some 52 pixels, and names beside the chart leave less room for them.
 function thinTicks(axis, width) {
-  if (typeof axis.dtick !== "number" || typeof axis.range?.[0] !== "string") return;
+  if (typeof axis.dtick !== "number" || typeof axis.range?.[0] !== "string") {
+    if (axis.nticks) axis.nticks = Math.max(2, Math.min(axis.nticks, Math.floor((width - 130) / 52)));
+    return;
+  }
   const ticks = (new Date(axis.range[1]) - new Date(axis.range[0])) / axis.dtick;
   axis.dtick *= Math.max(1, Math.ceil((ticks * 52) / Math.max(width - 60, 100)));
 }

@@ -25,6 +25,7 @@ from apps.trajectories.metrics.cells import Cell
 
 WINDOW = timedelta(days=7)
 MOST_MARKS = 12
+LABEL_WIDTH = 0.3  # of the chart's width
 NEWCOMER = 0.01  # of the runs: what had less before the promotion, and more after it, is new
 
 
@@ -83,7 +84,7 @@ def address_of(move: Promotion, project: Project) -> str:
 
 
 def mark(figure: dict, moves: Iterable[Promotion], project: Project) -> dict:
-    """A vertical line for each promotion within the chart's times, numbered; the number is a link to what was promoted."""
+    """A vertical line for each promotion within the chart's times. Its name is a link; of those close together the last one's stands for all."""
     layout = figure["layout"]
     times = [datetime.fromisoformat(at) for trace in figure["data"] for at in trace.get("x") or ()]
     if not times:
@@ -98,13 +99,24 @@ def mark(figure: dict, moves: Iterable[Promotion], project: Project) -> dict:
     ]
     layout["annotations"] = layout.get("annotations", []) + [
         {
-            "x": move.at.isoformat(), "y": 0.98, "yref": "paper", "yanchor": "top", "xanchor": "right" if move.at > last - timedelta(days=7) - (last - first) / 4 else "left", "showarrow": False,
+            "x": group[0].at.isoformat(), "y": 0.98, "yref": "paper", "yanchor": "top", "xanchor": "right" if group[0].at > last - timedelta(days=7) - (last - first) / 4 else "left", "showarrow": False,
             "font": {"size": 10}, "bgcolor": "rgba(138, 92, 214, 0.16)",
-            "text": f'<a href="{address_of(move, project)}" target="_self">{label(move)}</a>',
+            "text": f'<a href="{address_of(group[-1], project)}" target="_self">{label(group[-1])}</a>' + f" +{len(group) - 1}" * (len(group) > 1),
         }
-        for move in shown
+        for group in _close(shown, (last - first) * LABEL_WIDTH)
     ]  # fmt: skip
     return figure
+
+
+def _close(moves: Iterable[Promotion], within: timedelta) -> list[list[Promotion]]:
+    """Groups, the oldest first in each, of which one label is drawn: those that begin within this time of a group's first."""
+    groups: list[list[Promotion]] = []
+    for move in moves:
+        if groups and move.at - groups[-1][0].at < within:
+            groups[-1].append(move)
+        else:
+            groups.append([move])
+    return groups
 
 
 def label(move: Promotion) -> str:

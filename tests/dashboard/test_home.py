@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.models import JobState, Role
+from apps.core.models import JobState, Project, Role
 from apps.dashboard import releases
 from apps.dashboard.waiting import waiting_for
 from apps.evals.models import Split
@@ -124,6 +126,19 @@ def test_a_disabled_webhook_waits_for_operators_only() -> None:
     )
     assert not waiting_for(project, engineer)
     assert [item.detail for item in waiting_for(project, operator)] == ["It answered 500 for a day."]
+
+
+def test_promotions_close_together_share_a_label_and_keep_a_line_each() -> None:
+    start = timezone.now() - timedelta(days=20)
+    moves: list[Any] = [
+        SimpleNamespace(at=start + timedelta(days=day), kind="promotion", to_version=f"m-v{day}", to_version_id=day, gate_report_id=None)
+        for day in (16, 2, 1, 3)
+    ]  # fmt: skip
+    days = [(start + timedelta(days=day)).isoformat() for day in range(20)]
+    layout = releases.mark({"data": [{"x": days}], "layout": {"xaxis": {}}}, moves, Project(slug="p"))["layout"]
+    assert len(layout["shapes"]) == 4
+    texts = [label["text"] for label in layout["annotations"]]
+    assert ["m-v3</a> +2" in texts[0], "m-v16</a>" in texts[1], "+" in texts[1], len(texts)] == [True, True, False, 2]
 
 
 def test_a_promotion_is_compared_with_the_days_before_it(data_dir: Path) -> None:
