@@ -34,7 +34,7 @@ def test_a_second_command_uses_the_running_servers_and_they_stop_with_the_last(m
     second = machine.user()
     assert machine.postmaster() == postgres
     first.kill()
-    machine.python(CREATE)
+    machine.python(CREATE, apps=False)
     assert machine.postmaster() == postgres
     second.communicate()
     eventually(machine.is_quiet)
@@ -42,26 +42,27 @@ def test_a_second_command_uses_the_running_servers_and_they_stop_with_the_last(m
 
 def test_acknowledged_rows_and_queued_tasks_survive_a_kill_of_everything(machine: Machine) -> None:
     machine.environment["FLYWHEEL_EMBEDDED_FSYNC"] = "on"
-    machine.python(CREATE)
-    machine.python("from flywheel import alive\nalive.client().rpush('queue', 'task')")
-    writer = machine.popen("-c", f"from tests.flywheel.machine import PREAMBLE\nexec(PREAMBLE)\n{INSERT}")
+    machine.python(CREATE, apps=False)
+    machine.python("from flywheel import alive\nalive.client().rpush('queue', 'task')", apps=False)
+    writer = machine.popen("-c", f"from tests.flywheel.machine import PLAIN\nexec(PLAIN)\n{INSERT}")
     assert writer.stdout is not None
     acknowledged = [int(writer.stdout.readline()) for _ in range(200)]
     machine.kill_everything()
     acknowledged += [int(line) for line in writer.stdout.read().splitlines() if line.isdigit()]
     assert machine.is_quiet()
 
-    found = eval(machine.python(READ))
+    found = eval(machine.python(READ, apps=False))
 
     assert found[: len(acknowledged)] == acknowledged
     assert len(found) <= len(acknowledged) + 1  # the last may be stored and not yet acknowledged
-    assert machine.python("from flywheel import alive\nprint(alive.client().lrange('queue', 0, -1))") == "[b'task']"
+    queued = machine.python("from flywheel import alive\nprint(alive.client().lrange('queue', 0, -1))", apps=False)
+    assert queued == "[b'task']"
 
 
 def test_a_killed_postgres_comes_back_for_those_who_use_it(machine: Machine) -> None:
     process = machine.popen(
         "-c",
-        "from tests.flywheel.machine import PREAMBLE\nexec(PREAMBLE)\n"
+        "from tests.flywheel.machine import PLAIN\nexec(PLAIN)\n"
         "from django.db import close_old_connections\n"
         "for line in sys.stdin:\n"
         "    close_old_connections()\n"
@@ -88,7 +89,7 @@ def test_a_killed_postgres_comes_back_for_those_who_use_it(machine: Machine) -> 
 
 
 def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(machine: Machine) -> None:
-    machine.python(CREATE)
+    machine.python(CREATE, apps=False)
     machine.kill_everything()
     layout = Layout.of(machine.data)
     of_the_same_user = {"user": UNPRIVILEGED} if os.getuid() == 0 else {}
@@ -98,7 +99,7 @@ def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(mac
         path.write_text("\n".join([str(bystander.pid), *lines[1:]]) + "\n")
 
     try:
-        assert machine.python(READ) == "[]"
+        assert machine.python(READ, apps=False) == "[]"
     finally:
         bystander.kill()
         bystander.wait()
@@ -109,10 +110,10 @@ def test_it_runs_for_an_ordinary_user(folder: Path, unprivileged_uid: int | None
     if unprivileged_uid is not None and not machine.use_python_of_all():
         pytest.skip("the checkout lies where no other user can read it")
     try:
-        machine.python(CREATE)
+        machine.python(CREATE, apps=False)
         owner = Path(f"/proc/{machine.postmaster()}").stat().st_uid
         assert owner == (os.getuid() if unprivileged_uid is None else unprivileged_uid)
-        assert machine.python(READ) == "[]"
+        assert machine.python(READ, apps=False) == "[]"
     finally:
         machine.kill_everything()
 
@@ -123,7 +124,7 @@ def test_root_may_keep_its_data_where_no_one_else_can_enter(folder: Path) -> Non
     machine = Machine(folder / "data")
     layout = Layout.of(machine.data)
     try:
-        machine.python(CREATE)
+        machine.python(CREATE, apps=False)
         assert layout.home.parent == Path("/var/tmp")
         assert folder.stat().st_mode & 0o777 == 0o700
         assert Path(f"/proc/{machine.postmaster()}").stat().st_uid != 0
@@ -136,7 +137,7 @@ def test_a_long_data_folder_has_its_sockets_elsewhere(folder: Path) -> None:
     machine = Machine(folder / ("deep" * 15) / ("deep" * 15))
     layout = Layout.of(machine.data)
     try:
-        machine.python(CREATE)
+        machine.python(CREATE, apps=False)
         assert len(str(layout.broker_socket)) < 108
     finally:
         machine.kill_everything()
@@ -153,7 +154,7 @@ def test_a_long_data_folder_has_its_sockets_elsewhere(folder: Path) -> None:
     ids=["another version", "not a data folder", "corrupted"],
 )
 def test_a_broken_data_folder_is_said_in_a_sentence(machine: Machine, spoil: object, sentence: str) -> None:
-    machine.python(CREATE)
+    machine.python(CREATE, apps=False)
     machine.kill_everything()
     spoil(Layout.of(machine.data))  # type: ignore[operator]
 

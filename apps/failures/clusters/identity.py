@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from apps.failures.clusters.find import Cluster
 from apps.failures.clusters.signatures import Signature, centres_of
@@ -108,6 +107,8 @@ def _by_words(known: Sequence[Known], now: Sequence[Cluster], shared: np.ndarray
 
 def _assigned(gains: np.ndarray) -> dict[int, int]:
     """Column → row of the assignment with the greatest sum, where there is any gain."""
+    from scipy.optimize import linear_sum_assignment  # a seventh of what every process imports; pages do not need it
+
     rows, columns = linear_sum_assignment(gains, maximize=True)
     return {int(column): int(row) for row, column in zip(rows, columns, strict=True) if gains[row, column] > 0}
 
