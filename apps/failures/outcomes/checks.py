@@ -8,7 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Count, Exists, OuterRef, Q
+from django.db.models import CharField, Count, Exists, OuterRef, Q
+from django.db.models.functions import MD5, Cast
 from django.utils import timezone
 
 from apps.core.actions import audit
@@ -18,7 +19,7 @@ from apps.failures.actions.decisions import Refused
 from apps.failures.actions.diagnose import diagnose
 from apps.failures.models import Classifier, Failure, FailureState, OutcomeCheck, OutcomeEstimate, Source
 from apps.failures.outcomes.estimates import SHARE, Estimator
-from apps.failures.outcomes.rate import Check, Estimate, Flags, failure_rate, recall, strata
+from apps.failures.outcomes.rate import Check, Estimate, Flags, How, failure_rate, recall, strata
 from apps.trajectories.models import Trajectory, with_content
 
 Answer = OutcomeCheck.Answer
@@ -35,8 +36,10 @@ class Next:
 
 
 def next_check(project: Project) -> Next | None:
-    """The newest drawn run that is not answered; then the run whose estimate is nearest to the threshold."""
-    drawn = waiting(project).order_by("-trajectory_id").values_list("trajectory_id", flat=True).first()
+    """The first drawn run that is not answered, in an order of their own, so that those answered are like those that wait; then the
+    run whose estimate is nearest to the threshold."""
+    by_number = MD5(Cast("trajectory_id", CharField()))
+    drawn = waiting(project).order_by(by_number).values_list("trajectory_id", flat=True).first()
     if drawn is not None:
         return Next(drawn, True)
     threshold = Estimator.of(project).weights.threshold
@@ -124,15 +127,15 @@ class Traffic:
 
 
 def traffic(project: Project, since: datetime | None = None) -> Traffic:
-    """Only runs that were drawn count, each by the chance it had. A decision in triage answers a drawn run, too."""
+    """Only runs that were drawn count, each by the chance it had. A decision in triage answers a drawn run, too, and stands for no other."""
     flagged = _flagged(project, since)
     runs = max(rates.total(project, since), sum(flagged.values()))
     kinds = [*flagged.items(), (frozenset[str](), runs - sum(flagged.values()))]
-    checks = _answered(project, since)
+    checks = _drawn(project, since)
     layers = strata(kinds, checks)
     return Traffic(
         runs,
-        len(checks),
+        sum(check.failed is not None for check in checks),
         waiting(project).count(),
         failure_rate(layers),
         [(layer, recall(layers, layer)) for layer in LAYERS],
@@ -163,7 +166,7 @@ def flags_of(rule: str, judge: str, estimated: bool) -> Flags:
     return frozenset(layer for layer, flagged in said.items() if flagged)
 
 
-def _answered(project: Project, since: datetime | None) -> list[Check]:
+def _drawn(project: Project, since: datetime | None) -> list[Check]:
     rows = OutcomeCheck.objects.filter(project=project, probability__isnull=False)
     if since:
         rows = rows.filter(trajectory_id__gte=rates.floor_of(rates.midnight(since)))
@@ -173,10 +176,21 @@ def _answered(project: Project, since: datetime | None) -> list[Check]:
     for chance, said, rule, judge, evidence, source, state in rows.values_list(
         "probability", "answer", *names
     ).iterator():
-        if said not in (Answer.FAILED, Answer.FINE):
-            if source != Source.PERSON or state == FailureState.OPEN:
-                continue
-            said = Answer.FAILED if state == FailureState.CONFIRMED else Answer.FINE
         estimated = not rule and any(item.get("rule") == "estimate" for item in evidence or [])
-        checks.append(Check(flags_of(rule or "", judge or "", estimated), chance, said == Answer.FAILED))
+        decided = source == Source.PERSON and state != FailureState.OPEN
+        checks.append(
+            Check(
+                flags_of(rule or "", judge or "", estimated), chance,
+                *_answer(said, state == FailureState.CONFIRMED if decided else None),
+            )
+        )  # fmt: skip
     return checks
+
+
+def _answer(said: str, decided: bool | None) -> tuple[bool | None, How]:
+    """Whether a drawn run failed and how that is known: by its check, which comes first, or by a decision in triage."""
+    if said in (Answer.FAILED, Answer.FINE):
+        return said == Answer.FAILED, How.ASKED
+    if decided is not None:
+        return decided, How.ASKED if said else How.CHOSEN
+    return None, How.ASKED if said else How.WAITING

@@ -3,13 +3,15 @@
 Each run was asked about with a known probability. Within a stratum (runs that the same layers flagged) a check counts by the inverse
 of that (Horvitz–Thompson's weights); between strata by how many runs there are. A stratum's interval is Korn and Graubard's
 (1998: Clopper–Pearson with the effective number of checks), and the strata's are put together by Zou and Donner's method (2008),
-which keeps what a stratum without any failure leaves open.
+which keeps what a stratum without any failure leaves open. What people chose to decide in triage counts for itself only; what they are
+unsure of counts as either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from math import sqrt
 
 from apps.core.intervals import exact
@@ -17,13 +19,22 @@ from apps.core.intervals import exact
 Flags = frozenset[str]  # names of the layers that flagged a run
 
 
+class How(Enum):
+    """How a drawn run came to its answer. Who is asked in the order of random numbers says something about those who wait."""
+
+    ASKED = "asked"
+    CHOSEN = "chosen"  # decided in triage, where people choose what they look at
+    WAITING = "waiting"
+
+
 @dataclass(frozen=True)
 class Check:
-    """An answered check of a run that was asked about with that probability."""
+    """A drawn run, with the probability with which it was drawn. `failed` is None where people are unsure, or nobody has answered."""
 
     flags: Flags
     probability: float
-    failed: bool
+    failed: bool | None
+    how: How = How.ASKED
 
 
 @dataclass(frozen=True)
@@ -35,15 +46,32 @@ class Stratum:
     checks: Sequence[Check]
 
     def failed(self) -> Estimate:
-        """How many of them failed, with the interval; where nobody has checked any, between none and all."""
-        if not self.checks:
+        """How many of them failed, with the interval; where nobody has checked any, between none and all.
+
+        Those that people are unsure of count as fine below and as failed above. Those that wait are like the ones that were
+        asked about; where none was, they are as uncertain as the unsure.
+        """
+        weighted = self._weighted()
+        known = [(weight, failed) for weight, failed in weighted if failed is not None]
+        if not known:
             return Estimate(self.runs / 2, 0.0, float(self.runs), 0)
-        weights = [1 / check.probability for check in self.checks]
-        share = sum(w for w, check in zip(weights, self.checks, strict=True) if check.failed) / sum(weights)
-        n = sum(weights) ** 2 / sum(w * w for w in weights)
-        share = min(1.0, max(0.0, share))
-        low, high = exact(share * n, n)
-        return Estimate(share * self.runs, low * self.runs, high * self.runs, len(self.checks))
+        total = sum(weight for weight, _ in weighted)
+        bad, sure = sum(weight for weight, failed in known if failed), sum(weight for weight, _ in known)
+        n = total**2 / sum(weight * weight for weight, _ in weighted)
+        low, _ = exact(min(1.0, bad / total) * n, n)
+        _, high = exact(min(1.0, (bad + total - sure) / total) * n, n)
+        return Estimate(min(1.0, bad / sure) * self.runs, low * self.runs, high * self.runs, len(known))
+
+    def _weighted(self) -> list[tuple[float, bool | None]]:
+        """(weight, failed) of the drawn runs, those that wait left to the ones that were asked about."""
+        of: dict[How, list[tuple[float, bool | None]]] = {how: [] for how in How}
+        for check in self.checks:
+            of[check.how].append((1 / check.probability, check.failed))
+        if not of[How.ASKED]:
+            return of[How.CHOSEN] + of[How.WAITING] if of[How.CHOSEN] else []
+        asked, waiting = (sum(weight for weight, _ in of[how]) for how in (How.ASKED, How.WAITING))
+        times = (asked + waiting) / asked if of[How.CHOSEN] else 1.0
+        return of[How.CHOSEN] + [(weight * times, failed) for weight, failed in of[How.ASKED]]
 
 
 @dataclass(frozen=True)
@@ -67,11 +95,10 @@ def strata(runs: Iterable[tuple[Flags, int]], checks: Iterable[Check]) -> list[S
 
 def failure_rate(given: Sequence[Stratum]) -> Estimate | None:
     """The share of all runs that failed; None where there are no runs or no checks."""
-    runs, checks = sum(stratum.runs for stratum in given), sum(len(stratum.checks) for stratum in given)
-    if not runs or not checks:
+    runs, total = sum(stratum.runs for stratum in given), added(given)
+    if not runs or not total.n:
         return None
-    total = added(given)
-    return Estimate(total.value / runs, max(0.0, total.low / runs), min(1.0, total.high / runs), checks)
+    return Estimate(total.value / runs, max(0.0, total.low / runs), min(1.0, total.high / runs), total.n)
 
 
 def added(given: Sequence[Stratum]) -> Estimate:
@@ -95,5 +122,5 @@ def recall(given: Sequence[Stratum], layer: str) -> Estimate | None:
     missed = added([stratum for stratum in given if layer not in stratum.flags])
     low = flagged.low / (flagged.low + missed.high) if flagged.low else 0.0
     high = flagged.high / (flagged.high + missed.low) if flagged.high else 0.0
-    found = sum(check.failed for stratum in given for check in stratum.checks)
+    found = sum(check.failed is True for stratum in given for check in stratum.checks)
     return Estimate(flagged.value / (flagged.value + missed.value), low, high, found)

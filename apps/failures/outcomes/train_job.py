@@ -15,7 +15,7 @@ from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.kinds import Progress
 from apps.core.models import Project
-from apps.failures.actions.diagnose import as_input
+from apps.failures.actions.diagnose import as_input, diagnose
 from apps.failures.models import Failure, FailureState, OutcomeCheck, OutcomeModel, OutcomeTraining, Source
 from apps.failures.outcomes import sketches
 from apps.failures.outcomes.estimates import facts_of
@@ -24,12 +24,13 @@ from apps.failures.outcomes.model import PRIOR
 from apps.failures.outcomes.peers import NOBODY
 from apps.failures.rules.reading import read
 from apps.failures.rules.words import content_words
-from apps.trajectories.models import Outcome, Trajectory, in_chunks
+from apps.trajectories.models import Outcome, Trajectory, in_chunks, with_content
 
 MOST = 4_000  # decided runs that are learned from: the newest
 MOST_USUAL = 2_000  # runs whose sizes are the usual ones
 NEW_DECISIONS = 20  # or a tenth of those the model knows, whichever is more
 MODELS_KEPT = 20
+MOST_ESTIMATED_AGAIN, CHUNK = 20_000, 500  # newest runs of unknown outcome, with a new model
 Steps = Generator[Progress, None, dict]
 
 
@@ -37,10 +38,15 @@ def start(*, project: Project, by: Any) -> OutcomeTraining:
     """Queues a training; the one that is under way, if there is one."""
     try:
         return jobs.submit(
-            OutcomeTraining(project=project, name="Train the outcome model", total=decisions(project)), by=by
+            OutcomeTraining(project=project, name="Train the outcome model", total=_total(project)), by=by
         )
     except IntegrityError:
         return project.outcometrainings.active().first() or start(project=project, by=by)
+
+
+def _total(project: Project) -> int:
+    """Runs that will be estimated again."""
+    return min(MOST_ESTIMATED_AGAIN, project.trajectories.filter(outcome_status=Outcome.UNKNOWN).count())
 
 
 def due() -> list[Project]:
@@ -78,13 +84,32 @@ def decided(project: Project) -> dict[UUID, bool]:
 
 
 def steps(job: OutcomeTraining) -> Steps:
-    """One step: it is done in minutes, and begins again where the worker dies."""
+    """Makes the model, then estimates the newest runs of unknown outcome again with it, in chunks; a job that died goes on there."""
+    project, cursor = job.project, {"done": 0, "after": None} | job.cursor
+    yield Progress(done=cursor["done"], cursor=dict(cursor))
+    if "result" not in cursor:
+        cursor["result"] = _make_model(job)
+        yield Progress(done=0, cursor=dict(cursor))
+    rows = project.trajectories.filter(outcome_status=Outcome.UNKNOWN).order_by("-pk")
+    while cursor["done"] < MOST_ESTIMATED_AGAIN and _is_newest(project, cursor["result"]["number"]):
+        left = rows.filter(pk__lt=UUID(cursor["after"])) if cursor["after"] else rows
+        if not (ids := list(left.values_list("pk", flat=True)[:CHUNK])):
+            break
+        diagnose(project, with_content(list(Trajectory.objects.filter(project=project, pk__in=ids).order_by("pk"))))
+        cursor |= {"done": cursor["done"] + len(ids), "after": str(ids[-1])}
+        yield Progress(done=cursor["done"], cursor=dict(cursor))
+    return cursor["result"] | {"estimated_again": cursor["done"]}
+
+
+def _is_newest(project: Project, number: int) -> bool:
+    return project.outcome_models.aggregate(last=Max("number"))["last"] == number
+
+
+def _make_model(job: OutcomeTraining) -> dict[str, Any]:
     from apps.failures.outcomes.training import TooFew, train
 
     project = job.project
-    usual = usual_of(project)
-    yield Progress(done=0)
-    answers = decided(project)
+    usual, answers = usual_of(project), decided(project)
     note, weights, measured = "", PRIOR, {}
     try:
         trained = train(list(_examples(project, answers, usual)))

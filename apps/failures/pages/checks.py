@@ -109,6 +109,9 @@ def share(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def train(request: HttpRequest, project: Project) -> HttpResponse:
-    job = train_job.start(project=project, by=request.user)
-    messages.success(request, f"The outcome model is being trained on {job.total:,} decided runs.")
+    train_job.start(project=project, by=request.user)
+    decided = train_job.decisions(project)
+    messages.success(
+        request, f"The outcome model is being trained on {decided:,} decided runs; then open runs are estimated again."
+    )
     return redirect("failures:measures", project.slug)

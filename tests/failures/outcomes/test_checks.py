@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import md5
+
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -75,6 +77,17 @@ def test_the_drawn_ones_come_first_then_what_teaches_most(project: Project) -> N
     assert checks.next_check(project) == checks.Next(sure.pk, False)
     assert checks.undo(project=project, by=by) == unsure
     assert checks.next_check(project) == checks.Next(unsure.pk, False)
+
+
+def test_checks_are_asked_in_an_order_of_their_own(project: Project) -> None:
+    """Else the answers are those of the newest runs, and no failure rate of all."""
+    send(project, *(unknown(f"more{n}") for n in range(8)))
+    classify_project(project=project)
+    by, asked = make_member(project), []
+    while (found := checks.next_check(project)) and found.random:
+        asked.append(found.trajectory)
+        checks.answer(trajectory=Trajectory.objects.get(pk=found.trajectory), answer="fine", by=by)
+    assert asked == sorted(asked, key=lambda pk: md5(str(pk).encode()).hexdigest()) and len(asked) == 12
 
 
 def test_what_is_decided_in_triage_is_not_asked_again_and_counts(project: Project) -> None:

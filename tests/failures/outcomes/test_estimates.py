@@ -139,6 +139,26 @@ def test_a_model_is_made_of_decisions_and_estimates_from_then_on() -> None:
     assert OutcomeEstimate.objects.get().model == model
 
 
+def test_a_new_model_estimates_the_open_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = decided_project()
+    open_runs = send(project, *(unknown(f"open{n}") for n in range(5)))[-5:]
+    diagnose(project, open_runs)
+    assert set(OutcomeEstimate.objects.values_list("model", flat=True)) == {None}
+    monkeypatch.setattr(train_job, "CHUNK", 2)
+    job = train_job.start(project=project, by=None)
+    assert job.total == 5 and job.claim("a worker")
+    going = train_job.steps(job)
+    for _ in range(3):
+        job.cursor = next(going).cursor  # the model, then two runs; and dies
+    assert OutcomeEstimate.objects.filter(model=None).count() == 3
+    job.save()
+    assert jobs.retry_or_fail(job, "The worker died.")
+    runner.run(job)
+    job.refresh_from_db()
+    assert job.result["estimated_again"] == 5 and project.outcome_models.count() == 1
+    assert set(OutcomeEstimate.objects.values_list("model", flat=True)) == {project.outcome_models.get().pk}
+
+
 def test_one_kind_of_decision_is_said_to_be_too_little(project: Project) -> None:
     for _ in range(6):
         make_failed(project)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.core.intervals import exact, wilson
-from apps.failures.outcomes.rate import Check, Stratum, failure_rate, recall, strata
+from apps.failures.outcomes.rate import Check, How, Stratum, failure_rate, recall, strata
 
 NONE, RULES, BOTH = frozenset[str](), frozenset({"rules"}), frozenset({"rules", "model"})
 WORLDS = 400
@@ -109,3 +109,84 @@ def test_rate_and_recall_lie_within_their_intervals(rows: list[tuple]) -> None:
     assert found is not None
     assert 0 <= found.low <= found.value <= found.high <= 1
     assert share is None or 0 <= share.low <= share.value <= share.high <= 1
+
+
+# The way there: chances that change, people who choose, are unsure, or have not come to it yet
+
+
+def lived(seed: int, *, weeks: int, a_week: int, share: float, unsure: float, answered: float) -> tuple[bool, float]:
+    """One project over some weeks: whether the true rate of the runs that are left lies in the interval, and how wide that is.
+
+    Failures grow more frequent; the model is trained again each week and flags other runs, all of which are drawn again by the same
+    number; people triage what is flagged, failures more often; they are unsure of failures more often; they answer checks in the
+    order of another number and have come to `answered` of them; the oldest third is deleted.
+    """
+    chance, runs = random.Random(seed), []
+    for week in range(weeks):
+        runs += [
+            {"failed": chance.random() < 0.05 + 0.03 * week, "number": chance.random(), "order": chance.random(), "p": 0.0,
+             "triaged": False}
+            for _ in range(a_week)
+        ]  # fmt: skip
+        for run in runs:
+            if chance.random() < 0.4:  # the new model sees it otherwise
+                run["flagged"] = chance.random() < (0.5 if run["failed"] else 0.08)
+            flagged = run.setdefault("flagged", False)
+            run["p"] = max(run["p"], min(1.0, share * (5 if flagged else 1)))
+            if flagged and chance.random() < (0.5 if run["failed"] else 0.1):
+                run["triaged"] = True
+    left = runs[len(runs) // 3 :]
+    drawn = sorted((run for run in left if run["number"] < run["p"]), key=lambda run: run["order"])
+    checks = []
+    for place, run in enumerate(drawn):
+        flags = RULES if run["flagged"] else NONE
+        if place < answered * len(drawn):
+            doubt = unsure * (2 if run["failed"] else 0.5)
+            checks.append(Check(flags, run["p"], None if chance.random() < doubt else run["failed"]))
+        elif run["triaged"]:
+            checks.append(Check(flags, run["p"], run["failed"], How.CHOSEN))
+        else:
+            checks.append(Check(flags, run["p"], None, How.WAITING))
+    counts = [(flags, sum(run["flagged"] == bool(flags) for run in left)) for flags in (NONE, RULES)]
+    found = failure_rate(strata(counts, checks))
+    truth = sum(run["failed"] for run in left) / len(left)
+    return found is None or found.low - 1e-9 <= truth <= found.high + 1e-9, found.high - found.low if found else 1.0
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        {"weeks": 6, "a_week": 300, "share": 0.1, "unsure": 0.0, "answered": 1.0},
+        {"weeks": 6, "a_week": 300, "share": 0.1, "unsure": 0.0, "answered": 0.3},
+        {"weeks": 6, "a_week": 300, "share": 0.2, "unsure": 0.4, "answered": 0.8},
+        {"weeks": 3, "a_week": 15, "share": 0.2, "unsure": 0.1, "answered": 0.8},
+        {"weeks": 8, "a_week": 200, "share": 0.05, "unsure": 0.3, "answered": 0.5},
+    ],
+)
+def test_intervals_cover_the_truth_of_projects_that_live(world: dict) -> None:
+    worlds = 60
+    found = [lived(seed, **world) for seed in range(worlds)]
+    assert sum(covers for covers, _ in found) / worlds >= 0.95 - 3 * (0.95 * 0.05 / worlds) ** 0.5
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+@pytest.mark.parametrize("runs", [3, 12, 80])
+def test_none_and_all_failed_are_covered_in_tiny_projects(rate: float, runs: int) -> None:
+    assert covered([(NONE, runs, rate, 0.3), (RULES, max(1, runs // 4), rate, 0.8)], seed=runs)[0] == 1.0
+
+
+def test_what_people_are_unsure_of_counts_as_either() -> None:
+    sure = [Check(NONE, 0.1, failed) for failed in [True] * 2 + [False] * 18]
+    without, found = (Stratum(NONE, 1000, [*sure, *more]).failed() for more in ([], [Check(NONE, 0.1, None)] * 10))
+    assert found.value == without.value and found.n == without.n == 20
+    assert found.low < without.low and found.high > 1000 * 12 / 30
+
+
+def test_what_people_choose_to_decide_stands_for_no_other() -> None:
+    chosen = [Check(RULES, 0.5, True, How.CHOSEN)] * 10
+    waiting = [Check(RULES, 0.5, None, How.WAITING)] * 30
+    alone = Stratum(RULES, 80, [*chosen, *waiting]).failed()
+    assert alone.high == pytest.approx(80) and alone.low < 20
+    asked = [Check(RULES, 0.5, False)] * 10
+    found = Stratum(RULES, 80, [*chosen, *waiting[10:], *asked]).failed()
+    assert found.value == pytest.approx(80 * 10 / 40)  # those that wait are like the ones that were asked about
