@@ -48,8 +48,8 @@ def next_check(project: Project) -> Next | None:
         ~Exists(Failure.objects.filter(trajectory=OuterRef("pk"))),
         project=project,
     ).values_list("probability", "pk")
-    below = open_runs.filter(probability__lt=threshold).order_by("-probability")[:NEAR]
-    above = open_runs.filter(probability__gte=threshold).order_by("probability")[:NEAR]
+    below = open_runs.filter(probability__lt=threshold).order_by("-probability", "-pk")[:NEAR]
+    above = open_runs.filter(probability__gte=threshold).order_by("probability", "-pk")[:NEAR]
     found = min([*below, *above], key=lambda row: abs(row[0] - threshold), default=None)
     return Next(found[1], False) if found else None
 

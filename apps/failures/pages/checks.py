@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
@@ -23,6 +24,12 @@ from apps.trajectories.models import Trajectory
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
 
+SAID = {
+    "failed": "Noted: the run failed. It is in the inbox.",
+    "fine": "Noted: the run went well.",
+    "unsure": "Noted: unsure.",
+}
+
 
 class ShareForm(PlainForm):
     percent = forms.FloatField(min_value=0, max_value=100, label="Runs to check, %")
@@ -30,11 +37,30 @@ class ShareForm(PlainForm):
 
 @project_view()
 def page(request: HttpRequest, project: Project) -> HttpResponse:
-    """The next run, or `?run=`; with what all answers say so far."""
+    """The next run, or `?run=`."""
     asked = request.GET.get("run")
+    return _show(request, project, _asked(project, asked) if asked else _next(project))
+
+
+def _show(
+    request: HttpRequest, project: Project, row: Trajectory | None, *, note: str = "", error: str = ""
+) -> HttpResponse:
+    """A run, as a page or as its fragment for htmx; the address is that of the page which shows it again."""
+    context = _context(request, project, row) | {"note": note, "error": error}
+    response = render(request, f"failures/{'_check' if request.htmx else 'checks'}.html", context)
+    if request.htmx:
+        url = reverse("failures:checks", args=[project.slug])
+        response["HX-Replace-Url"] = (
+            f"{url}?run={row.pk}" if row and context["check"] and context["check"].answer else url
+        )
+    response["Cache-Control"] = "private, no-cache"
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+def _next(project: Project) -> Trajectory | None:
     found = checks.next_check(project)
-    row = _asked(project, asked) if asked else found and project.trajectories.filter(pk=found.trajectory).first()
-    return render(request, "failures/checks.html", _context(request, project, row))
+    return project.trajectories.filter(pk=found.trajectory).first() if found else None
 
 
 def _asked(project: Project, given: str) -> Trajectory:
@@ -54,7 +80,7 @@ def _context(request: HttpRequest, project: Project, row: Trajectory | None) -> 
         "may_set": request.membership.may(Role.ENGINEER),
     }
     if row is None:
-        return context
+        return context | {"check": None}
     runs_shown(project, [row.pk], to=request.user, where="check")
     reader = Reader(row)
     turns = reader.turns(0, None) if reader.firsts else []
@@ -78,10 +104,15 @@ def _context(request: HttpRequest, project: Project, row: Trajectory | None) -> 
 @project_view(Role.REVIEWER)
 def answer(request: HttpRequest, project: Project, trajectory: UUID) -> HttpResponse:
     row = get_object_or_404(Trajectory, project=project, pk=trajectory)
+    said, error = request.POST.get("answer", ""), ""
     try:
-        checks.answer(trajectory=row, answer=request.POST.get("answer", ""), by=request.user)
+        checks.answer(trajectory=row, answer=said, by=request.user)
     except Refused as refused:
-        messages.error(request, str(refused))
+        error = str(refused)
+    if request.htmx:
+        return _show(request, project, _next(project), note="" if error else SAID[said], error=error)
+    if error:
+        messages.error(request, error)
     return redirect("failures:checks", project.slug)
 
 
@@ -89,7 +120,10 @@ def answer(request: HttpRequest, project: Project, trajectory: UUID) -> HttpResp
 @project_view(Role.REVIEWER)
 def undo(request: HttpRequest, project: Project) -> HttpResponse:
     row = checks.undo(project=project, by=request.user)
-    messages.info(request, "Your last answer was undone." if row else "Nothing to undo.")
+    note = "Your last answer was undone." if row else "Nothing to undo."
+    if request.htmx:
+        return _show(request, project, row or _next(project), note=note)
+    messages.info(request, note)
     url = reverse("failures:checks", args=[project.slug])
     return redirect(f"{url}?run={row.pk}" if row else url)
 

@@ -129,6 +129,26 @@ def test_the_page_asks_one_run_after_the_other(project: Project) -> None:
     assert client.post(reverse("failures:check_share", args=[project.slug]), {"percent": "5"}).status_code == 403
 
 
+def test_an_answer_moves_on_without_a_new_page(project: Project) -> None:
+    client, first = Client(headers={"HX-Request": "true"}), checks.next_check(project)
+    client.force_login(make_member(project, Role.REVIEWER))
+    assert first
+    url = reverse("failures:checks", args=[project.slug])
+    left = client.post(reverse("failures:check_answer", args=[project.slug, first.trajectory]), {"answer": "failed"})
+    text = left.content.decode()
+    assert left.status_code == 200 and "<html" not in text and "3 drawn at random left" in text
+    assert "It is in the inbox." in text and str(first.trajectory) not in text and left["HX-Replace-Url"] == url
+    undone = client.post(reverse("failures:check_undo", args=[project.slug]))
+    assert (
+        "Your last answer was undone." in undone.content.decode() and str(first.trajectory) in undone.content.decode()
+    )
+    wrong = client.post(reverse("failures:check_answer", args=[project.slug, first.trajectory]), {"answer": "x"})
+    assert "Answer failed, fine or unsure." in wrong.content.decode()
+    page = Client()
+    page.force_login(make_member(project, Role.REVIEWER))
+    assert 'hx-post="' in page.get(url).content.decode() and "HX-Request" in page.get(url)["Vary"]
+
+
 def test_an_engineer_sets_the_share_and_trains(project: Project) -> None:
     client = Client()
     client.force_login(make_member(project))
