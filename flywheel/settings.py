@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,9 @@ if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
 
 # How many processes may share a step of a training run: the GPUs of a training worker, or on processors as many as they can feed.
 FLYWHEEL_TRAINING_PROCESSES = int(os.environ.get("FLYWHEEL_TRAINING_PROCESSES") or 1)
+
+# Whether training workers can load a base in 4 bits (QLoRA): they have requirements-qlora.txt.
+FLYWHEEL_LOAD_IN_4BIT = os.environ.get("FLYWHEEL_LOAD_IN_4BIT", str(int(find_spec("bitsandbytes") is not None))) == "1"
 
 # Folders on this machine in which base models and adapters may be named on a page or by API; the command takes any.
 FLYWHEEL_MODEL_FOLDERS = [

@@ -34,9 +34,10 @@ from workers.lib.token_rows import TokenRow  # noqa: E402
 from workers.lib.training_cost import kept_tokens  # noqa: E402
 from workers.ml import checkpoint  # noqa: E402
 from workers.ml.chat_writer import ChatWriter  # noqa: E402
+from workers.ml.four_bit import products_in_float32, size_of  # noqa: E402
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype  # noqa: E402
 from workers.ml.transformers_engine import TransformersEngine  # noqa: E402
-from workers.ml.tree import decoder_of, logprobs_of, part_size, scored_parts  # noqa: E402
+from workers.ml.tree import decoder_of, logprobs_of, part_size, scored_parts, use_tree  # noqa: E402
 
 EVERY_S = 0.003  # between two looks at the process's memory
 SHORT, LONG = 1, 9  # tokens of an answer that is measured
@@ -124,7 +125,9 @@ class Measured:
         torch.manual_seed(spec.seed)
         loading: dict[str, Any] = {}
         with self.clock.over(loading):
-            base, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
+            base, tokenizer = load_base(
+                spec.model.base, training_dtype(spec.engine.dtype), in_4bit=spec.lora.load_in_4bit
+            )
             self.model = lora(base, spec.lora, spec.model.adapter).to(device()).eval()
         self.tokenizer = tokenizer
         self.loaded = loading
@@ -139,6 +142,9 @@ class Measured:
         plain = self.plain_updates(share)
         self.say(1, "sampling")
         with self.clock.over(self.loaded_tree()):
+            if self.spec.lora.load_in_4bit:
+                with products_in_float32(self.model):
+                    use_tree(self.model)
             engine = TransformersEngine(self.model, self.tokenizer, MOST_ANSWERS)
         engine.stops = torch.empty(0, dtype=torch.long)  # all answers have the length that is measured
         engine.check = self.stop.check
@@ -153,7 +159,7 @@ class Measured:
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         element = next(self.model.parameters()).element_size()
         decoder, head = decoder_of(self.model)
-        body = sum(p.numel() for name, p in decoder.named_parameters() if "embed" not in name)
+        body = sum(size_of(p) for name, p in decoder.named_parameters() if "embed" not in name)
         return {
             "machine": machine(), "load": self.loaded | {"seconds": self.loaded_s}, "resting": self.resting, "plain": plain,
             "sampling": sampling, "updates": updates, "forward": forward, "part": part_size(self.model),

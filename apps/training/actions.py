@@ -193,6 +193,11 @@ def prepared_run(
             f"“config.processes” must be at most {most} here, not {count}: one for each GPU of a training worker. An operator who has "
             "more sets FLYWHEEL_TRAINING_PROCESSES."
         )
+    if settings.load_in_4bit and not django_settings.FLYWHEEL_LOAD_IN_4BIT:
+        raise TrainingError(
+            "“config.load_in_4bit” needs bitsandbytes, which is not installed here. An operator installs requirements-qlora.txt where "
+            "training runs and sets FLYWHEEL_LOAD_IN_4BIT=1."
+        )
     if parent.kind == ModelKind.REWARD:
         raise TrainingError(f"{parent} is a reward model. Choose the model that is to be trained.")
     if parent.kind == ModelKind.PROMPT:

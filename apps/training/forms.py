@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.conf import settings
+from django.core.validators import MaxValueValidator
 
 from apps.core.forms import PlainForm
 from apps.core.models import Project
@@ -22,9 +24,9 @@ ALL_LINEAR = "all-linear"
 
 HELD = ("validation_share", "eval_every")
 OF_METHOD = {
-    Method.SFT: ("learning_rate", "batch_size", "eval_every", "lora_dropout"),
-    Method.REJECTION: ("samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout"),
-    Method.DISTILL: ("samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout"),
+    Method.SFT: ("learning_rate", "batch_size", "eval_every", "lora_dropout", "load_in_4bit"),
+    Method.REJECTION: ("samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout", "load_in_4bit"),
+    Method.DISTILL: ("samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout", "load_in_4bit"),
     Method.DPO: (
         "sources",
         "samples_of",
@@ -34,8 +36,9 @@ OF_METHOD = {
         "dpo_loss",
         "label_smoothing",
         *HELD,
+        "load_in_4bit",
     ),
-    Method.KTO: ("sources", "samples_of", "preference_rate", "batch_size", "preference_beta", *HELD),
+    Method.KTO: ("sources", "samples_of", "preference_rate", "batch_size", "preference_beta", *HELD, "load_in_4bit"),
     Method.REWARD: (
         "sources",
         "samples_of",
@@ -64,6 +67,7 @@ OF_METHOD = {
         "eval_every",
         "micro_batch",
         "gradient_checkpointing",
+        "processes",
     ),
     Method.GRPO: (
         "learning_rate",
@@ -73,6 +77,7 @@ OF_METHOD = {
         "sample_on",
         "one_step_ahead",
         *GRPO_FIELDS,
+        "processes",
     ),
 }
 EXAMPLES = ("sources", "samples_of")
@@ -219,6 +224,12 @@ class TrainingForm(GrpoFields, PlainForm):
             del self.fields["sample_on"], self.fields["one_step_ahead"]
         if not any(row.has_turn_rewards for row in self.fields["environment"].queryset):
             del self.fields["advantages"]
+        if not settings.FLYWHEEL_LOAD_IN_4BIT:
+            del self.fields["load_in_4bit"]
+        if (most := settings.FLYWHEEL_TRAINING_PROCESSES) > 1:
+            limit_processes(self.fields["processes"], most)
+        else:
+            del self.fields["processes"]
         for name, field in self.fields.items():
             methods = [method for method, names in OF_METHOD.items() if name in names]
             if methods and name not in LORA:
@@ -332,6 +343,10 @@ class TrainingForm(GrpoFields, PlainForm):
             "alarms": data["alarms"],
             "retry_smaller": bool(data.get("retry_smaller")),
         }
+        if "load_in_4bit" in OF_METHOD[data["method"]]:
+            common["load_in_4bit"] = bool(data.get("load_in_4bit"))
+        if "processes" in OF_METHOD[data["method"]]:
+            common["processes"] = data.get("processes") or 1
         if data["method"] == Method.ON_POLICY:
             return common | self._on_policy(data) | data["more"]
         if data["method"] != Method.GRPO:
@@ -389,6 +404,13 @@ class TrainingForm(GrpoFields, PlainForm):
             "gradient_checkpointing": data["gradient_checkpointing"],
             "max_new_tokens": _longest(data),
         }
+
+
+def limit_processes(field: forms.IntegerField, most: int) -> None:
+    """To those that an operator allows."""
+    field.validators.append(MaxValueValidator(most))
+    field.widget.attrs["max"] = most
+    field.help_text = f"Up to {most} share each step, one for each GPU; the update stays the same. 1 if empty"
 
 
 def _longest(data: dict[str, Any]) -> int:

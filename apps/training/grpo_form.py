@@ -22,7 +22,7 @@ OPTIONAL = (
 )  # fmt: skip
 FLAGS = ("mask_truncated", "curriculum", "gradient_checkpointing")
 GRPO_FIELDS = ("preset", *OPTIONAL, *FLAGS)
-MORE = (*OPTIONAL, *FLAGS, "retry_smaller", "more")  # in the folded part
+MORE = (*OPTIONAL, *FLAGS, "load_in_4bit", "processes", "retry_smaller", "more")  # in the folded part
 
 
 class GrpoFields(forms.Form):
@@ -80,6 +80,12 @@ class GrpoFields(forms.Form):
     gradient_checkpointing = forms.BooleanField(
         required=False, label="Gradient checkpointing", help_text="Less memory, slower"
     )
+    load_in_4bit = forms.BooleanField(
+        required=False,
+        label="Load the base in 4 bits",
+        help_text="QLoRA: a quarter of the memory for the weights, slower",
+    )
+    processes = forms.IntegerField(min_value=1, required=False, label="Processes")
     retry_smaller = forms.BooleanField(
         required=False, initial=True, label="Retry with less memory",
         help_text="Once, if the memory runs out: fewer rows at a time, the same update",

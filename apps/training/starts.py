@@ -25,7 +25,7 @@ SAME_NAME = ("steps", "learning_rate", "batch_size", "lora_rank", "lora_alpha", 
              "prompts_per_step", "generations", "beta", "temperature", "top_p", "clip_low", "clip_high", "dynamic_sampling",
              "overlong_buffer", "updates_per_batch", "replay_share", "micro_batch", "sample_batch", "correction", "mask_truncated", "curriculum",
              "gradient_checkpointing", "retry_smaller", "advantages", "validation_share", "eval_every", "label_smoothing", "center_rewards",
-             "show_tools", "samples", "keep")  # fmt: skip
+             "show_tools", "samples", "keep", "load_in_4bit", "processes")  # fmt: skip
 
 
 @transaction.atomic

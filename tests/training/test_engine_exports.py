@@ -268,6 +268,8 @@ def test_settings_go_where_the_engine_has_them() -> None:
         ("openrlhf", "sft", {"final_lr_share": 0.5}, set()),
         ("trl", "sft", {"use_dora": True}, set()),
         ("nemo-rl", "sft", {"use_dora": True}, {"DoRA"}),
+        ("trl", "sft", {"load_in_4bit": True}, {"the base in 4 bits (QLoRA)"}),
+        ("unsloth", "sft", {"load_in_4bit": True}, set()),
         ("verl", "grpo", {"final_lr_share": 1.0}, set()),
     ],
 )

@@ -25,7 +25,7 @@ from tests.factories import admin_of, make_key, override
 from tests.training.test_picks import PASSED, sent
 from workers.lib.alarms import TABLE
 from workers.lib.presets import PRESETS, preset_of
-from workers.lib.specs import BOUNDS_OF_CORRECTION, GrpoConfig
+from workers.lib.specs import BOUNDS_OF_CORRECTION, CONFIGS, GrpoConfig
 from workers.lib.typed import convert, plain
 
 MINIMAL = """\
@@ -323,6 +323,34 @@ def test_a_step_has_a_size_that_an_estimate_can_hold(algorithm: str, name: str, 
     assert checked(needed | {name: most}, algorithm)[name] == most
     with pytest.raises(ConfigError, match=f"must be at most {most}"):
         checked(needed | {name: most + 1}, algorithm)
+
+
+@pytest.mark.parametrize("algorithm", list(CONFIGS))
+def test_a_base_in_4_bits_is_for_methods_that_do_not_sample(algorithm: str) -> None:
+    given = {"steps": 3, "learning_rate": 1e-4, "load_in_4bit": True}
+    given |= {"batch_size": 4} if "batch_size" in CONFIGS[algorithm].__struct_fields__ else {}
+    if algorithm in ("sft", "rejection", "distill", "dpo", "kto"):
+        assert checked(given, algorithm)["load_in_4bit"]
+    else:
+        with pytest.raises(ConfigError, match=r"“load_in_4bit” must be false, since .*SFT, DPO and KTO"):
+            checked(given, algorithm)
+
+
+@pytest.mark.parametrize("more", ["load_in_4bit: true", "processes: 2"])
+def test_what_the_installation_cannot_do_has_no_field_and_is_refused(
+    client: Client, run: EvalRun, more: str, settings: Any
+) -> None:
+    """Where it can, the form has the field."""
+    name, value = more.split(": ")
+    method = "sft" if name == "load_in_4bit" else "grpo"
+    settings.FLYWHEEL_LOAD_IN_4BIT, settings.FLYWHEEL_TRAINING_PROCESSES = False, 1
+    answer = client.post(reverse("training:new", args=[run.project.slug]), sent(run, method=method, more=more))
+    form = answer.context["form"]
+    assert name not in form.fields and "An operator" in str(form.errors)
+    settings.FLYWHEEL_LOAD_IN_4BIT, settings.FLYWHEEL_TRAINING_PROCESSES = True, 2
+    assert start(client, run, method=method, **{name: value}).spec["config"][name] == load_yaml(value)
+    answer = client.post(reverse("training:new", args=[run.project.slug]), sent(run, method="grpo", processes="3"))
+    assert "less than or equal to 2" in str(answer.context["form"].errors["processes"])
 
 
 def test_processes_are_bounded_by_what_they_share() -> None:

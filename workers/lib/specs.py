@@ -135,7 +135,8 @@ class MeasureLatency(Job, kw_only=True):
 
 class Lora(Form, kw_only=True):
     """`lora_alpha` is twice the rank where it is not given. `target_modules`: names of layers, or every linear layer.
-    `use_rslora` scales by alpha ÷ √rank (2312.03732), `use_dora` learns direction and length apart (2402.09353)."""
+    `use_rslora` scales by alpha ÷ √rank (2312.03732), `use_dora` learns direction and length apart (2402.09353). `load_in_4bit`: QLoRA,
+    with the frozen base in 4 bits (2305.14314); only where nothing samples from it."""
 
     lora_rank: Annotated[int, Meta(ge=1, le=512)] = 16
     lora_alpha: AtLeastOne | None = None
@@ -143,6 +144,13 @@ class Lora(Form, kw_only=True):
     target_modules: Literal["all-linear"] | Annotated[list[Text], Meta(min_length=1, max_length=40)] = "all-linear"
     use_rslora: bool = False
     use_dora: bool = False
+    load_in_4bit: bool = False
+
+
+def refuse_4bit(config: Lora, why: str) -> None:
+    """Raises ValueError. Of a method that cannot train on a quantized base."""
+    if config.load_in_4bit:
+        raise ValueError(f"load_in_4bit: must be false, since {why}; SFT, DPO and KTO can train in 4 bits")
 
 
 class Training(Lora, kw_only=True):
@@ -189,6 +197,9 @@ class RewardModelConfig(RowsConfig, kw_only=True):
     center_rewards: NotNegative = 0.0
     show_tools: bool = False
 
+    def __post_init__(self) -> None:
+        refuse_4bit(self, "a reward model is judged by its scores, which 4 bits would change")
+
 
 class DpoConfig(PreferenceConfig, kw_only=True):
     """`loss_type` as TRL names it: sigmoid is DPO's own, ipo does not run away on pairs that are easy, robust expects the share
@@ -220,6 +231,9 @@ class BestOfNConfig(SftConfig, kw_only=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     max_new_tokens: AnswerTokens = 64
 
+    def __post_init__(self) -> None:
+        refuse_4bit(self, "it samples from the model that it trains")
+
 
 Processes = Annotated[int, Meta(ge=1, le=64)]  # that share each step, one for each GPU; the step is the same
 
@@ -236,6 +250,9 @@ class OnPolicyConfig(Training, kw_only=True):
     eval_every: Count = 0
     eval_samples: Drawn = 1
     save_every: AtLeastOne = 5
+
+    def __post_init__(self) -> None:
+        refuse_4bit(self, "it samples from the model that it trains")
 
 
 SIDE_BY_SIDE = 64
@@ -287,6 +304,7 @@ class GrpoConfig(Training, kw_only=True):
     save_every: AtLeastOne = 5
 
     def __post_init__(self) -> None:
+        refuse_4bit(self, "it samples from the model that it trains")
         if self.processes > self.prompts_per_step:
             raise ValueError(f"processes: must be at most prompts_per_step, which is {self.prompts_per_step}")
         low, high = CLIP.get(self.loss_type, (0.2, 0.28))

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from workers.lib.errors import JobError, SpecError
 from workers.lib.prompting import written_for
 from workers.lib.specs import Lora, Model
+from workers.ml import four_bit
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -32,9 +33,11 @@ def training_dtype(dtype: str) -> str:
     return "float32" if dtype == "float16" else dtype
 
 
-def load_base(folder: str | Path, dtype: str = "float32", *, scalar_head: bool = False) -> tuple[Any, Any]:
-    """(model, tokenizer); with `scalar_head` a reward model's, whose head is new. Raises JobError with a sentence for a folder that
-    is missing or not safetensors, SpecError for a dtype that is not one of DTYPES."""
+def load_base(
+    folder: str | Path, dtype: str = "float32", *, scalar_head: bool = False, in_4bit: bool = False
+) -> tuple[Any, Any]:
+    """(model, tokenizer); with `scalar_head` a reward model's, whose head is new; with `in_4bit` its linear layers quantized (QLoRA).
+    Raises JobError with a sentence for a folder that is missing or not safetensors, SpecError for a dtype that is not one of DTYPES."""
     if dtype not in DTYPES:
         raise SpecError(f"engine.dtype must be one of {', '.join(DTYPES)}, not {dtype!r}.")
     folder = Path(folder)
@@ -42,15 +45,19 @@ def load_base(folder: str | Path, dtype: str = "float32", *, scalar_head: bool =
         raise JobError(f"The model folder {folder} is missing.")
     if not any(folder.glob("*.safetensors")):
         raise JobError(f"The model folder {folder} holds no safetensors; other weight files are not loaded.")
+    more: dict[str, Any] = {"num_labels": 1} if scalar_head else {}
+    if in_4bit:
+        more |= four_bit.quantization(dtype, device())
     try:
         kind = AutoModelForSequenceClassification if scalar_head else AutoModelForCausalLM
         model = kind.from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True,
-            **({"num_labels": 1} if scalar_head else {}),
-        )  # fmt: skip
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True, **more
+        )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         raise JobError(f"The model folder {folder} cannot be loaded: {error}") from error
+    if in_4bit:
+        four_bit.keep_weights_as_loaded(model)
     return model, tokenizer
 
 

@@ -21,8 +21,10 @@ from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import Training
 from workers.lib.watching import Alarmed, report
 from workers.ml import checkpoint
+from workers.ml.four_bit import products_in_float32
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 from workers.ml.reward_head import lora_with_head
+from workers.ml.tree import use_tree
 
 ALWAYS = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm"}
 
@@ -70,7 +72,9 @@ def loaded(spec: Any, events: Emitter, stop: StopFlag, *, scalar_head: bool = Fa
     stop.check()  # it may have come while TRL was imported
     set_threads(spec.engine.threads)
     set_seed(spec.seed)
-    model, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype), scalar_head=scalar_head)
+    model, tokenizer = load_base(
+        spec.model.base, training_dtype(spec.engine.dtype), scalar_head=scalar_head, in_4bit=config.load_in_4bit
+    )
     if scalar_head:
         model = lora_with_head(model, config, start=spec.model.adapter, resume=resume)
     else:
@@ -78,6 +82,9 @@ def loaded(spec: Any, events: Emitter, stop: StopFlag, *, scalar_head: bool = Fa
     model = model.to(
         device()
     )  # before the optimizer is made: a checkpoint's moments must come to lie beside the weights
+    if config.load_in_4bit:
+        with products_in_float32(model):  # as the switch to shared prompts compares two ways of computing
+            use_tree(model)
     return model, tokenizer, *checkpoint.optimizer_of(model, config, resume)
 
 

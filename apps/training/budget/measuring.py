@@ -30,7 +30,12 @@ def lora_of(config: dict[str, Any]) -> dict[str, Any]:
 def key_of(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]) -> str:
     """What a measurement holds for: the weights and how they compute, the adapter's shape, the servers that sample."""
     lora = lora_of(config)
-    shape = [lora.get("lora_rank"), lora.get("target_modules"), bool(lora.get("use_dora"))]
+    shape = [
+        lora.get("lora_rank"),
+        lora.get("target_modules"),
+        bool(lora.get("use_dora")),
+        bool(lora.get("load_in_4bit")),
+    ]
     servers = sorted(one["server_name"] for one in rollouts.get("servers", ()))
     return digest_of([parent.base_version().digest, settings.FLYWHEEL_DTYPE, shape, servers])
 

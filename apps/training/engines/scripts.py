@@ -24,6 +24,7 @@ def settings_of(plan: Plan, engine: str) -> dict[str, Any]:
             "r": given.lora_rank, "lora_alpha": plan.alpha, "lora_dropout": given.lora_dropout, "target_modules": targets,
             "use_rslora": given.use_rslora, **({} if unsloth else {"use_dora": given.use_dora}),
         },
+        **({"load_in_4bit": given.load_in_4bit} if unsloth else {}),
         "trl": sft(plan) if plan.method == "sft" else grpo(plan),
     }  # fmt: skip
 

@@ -11,6 +11,7 @@ from workers.lib.specs import Training
 USED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "use_rslora": ("rsLoRA scaling", bool),
     "use_dora": ("DoRA", bool),
+    "load_in_4bit": ("the base in 4 bits (QLoRA)", bool),
     "curriculum": ("the curriculum", bool),
     "replay_share": ("replay of fresh failures", bool),
     "dynamic_sampling": ("dynamic sampling", bool),
@@ -29,7 +30,7 @@ TRAVELS: dict[str, set[str]] = {
     "prime-rl": set(),
     "openrlhf": {"overlong_buffer", "dynamic_sampling", "correction"},
     "nemo-rl": {"overlong_buffer", "dynamic_sampling", "baseline"},
-    "unsloth": {"use_rslora", "mask_truncated", "final_lr_share"},
+    "unsloth": {"use_rslora", "load_in_4bit", "mask_truncated", "final_lr_share"},
     "nemo-automodel": {"use_dora", "final_lr_share"},
     "trl": {*PEFT, "mask_truncated", "final_lr_share"},
 }

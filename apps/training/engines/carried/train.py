@@ -32,7 +32,7 @@ def load():
         model, tokenizer = FastLanguageModel.from_pretrained(
             model_name="adapter" if before.is_dir() else "model",
             max_seq_length=SETTINGS["max_length"],
-            load_in_4bit=False,
+            load_in_4bit=SETTINGS["load_in_4bit"],
         )
         if not before.is_dir():
             model = FastLanguageModel.get_peft_model(model, random_state=SETTINGS["seed"], **lora)
