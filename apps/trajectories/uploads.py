@@ -18,10 +18,10 @@ from apps.core.kinds import Progress
 from apps.core.models import JobState, Project
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.decoding import RowError
-from apps.trajectories.importers import MAPPED, ImportError_, OpenFile, read
+from apps.trajectories.importers import MAPPED, ImportError_, OpenFile, chat, read
 from apps.trajectories.importers.batches import MAX_ERRORS, Stored, Summary, batches
 from apps.trajectories.importers.choices import columns_of, objects, values_of
-from apps.trajectories.importers.guess import guess_as
+from apps.trajectories.importers.guess import guess_as, guess_beside
 from apps.trajectories.importers.mapping import BY_LAYOUT, Mapping, as_json, load
 from apps.trajectories.models import TrajectoryKey, Upload, UploadedTrajectory
 from apps.trajectories.schema import parse_row, plain
@@ -57,14 +57,28 @@ def preview(path: Path, name: str, format: str, mapping: Mapping | None = None) 
 
     {format, unit, rows: the first good ones, good, bad, errors, warnings: of rows that are stored all the same, warned:
     how many in all, whole: was that all, total: rows, 0 where not whole}; of a mapped file also {mapping, guessed, problem:
-    why it gives no rows, columns, unread: {field: {count, example, position}}, unmapped: {column: in how many}, kept: whether they are kept}
+    why it gives no rows, columns, unread: {field: {count, example, position}}}; of it and of chat rows {unmapped: [{name, count, example}],
+    kept: whether these are kept, suggested: a mapping that would read them}
     """
     found = Preview()
     with path.open("rb") as file:
         reading = read(file, name, format, PREVIEW_BYTES, stop=True, mapping=mapping)
         for position, raw in reading.rows:
             found.add(position, raw)
-    return found.as_dict(reading) | (mapped(reading) if reading.mapping else {})
+    return (
+        found.as_dict(reading)
+        | (mapped(reading) if reading.mapping else {})
+        | (beside(reading) if reading.format == "chat" else {})
+    )
+
+
+def beside(reading: OpenFile) -> dict[str, Any]:
+    """Of chat rows: the fields that only the metadata keeps, and a mapping that would read them (`suggested`)."""
+    left = chat.beside(reading.head)
+    found = (
+        guess_beside([record for _, record in reading.head if isinstance(record, dict)], chat.KNOWN) if left else None
+    )
+    return {"unmapped": left[:MAX_COLUMNS], "kept": True} | ({"suggested": as_json(found)} if found else {})
 
 
 def guess_layout(path: Path, name: str, layout: str) -> Mapping | None:

@@ -103,6 +103,8 @@ def test_a_layout_is_chosen_and_a_mapping_that_lacks_something_stores_nothing(pr
     chosen = member.post(url("import_preview", project), {"token": token, "how": "fields", "as": "messages"})
     seen = chosen.context["preview"]
     assert seen["mapping"]["layout"] == "messages" and "Choose a column for: role" in seen["problem"]
+    by = form(seen, **{"field.role": "note", "field.content": "bot"})
+    assert "Choose who speaks: b." in member.post(url("import_preview", project), by).content.decode()
     refused = member.post(url("import_start", project), form(seen))
     assert b"Choose a column for: role" in refused.content and not Upload.objects.exists()
     assert member.post(url("import_preview", project), {"token": "x"}, headers={"HX-Request": "true"}).headers[
@@ -116,6 +118,17 @@ def test_any_known_format_can_be_mapped_by_hand_and_mappings_are_deleted(project
     assert seen["format"] == "chat" and "mapping" not in seen
     page = member.post(url("import_preview", project), {"token": seen["token"], "how": "fields"})
     assert page.context["preview"]["mapping"]["fields"] == {"messages": "messages", "outcome": "verdict"}
+    assert [item["name"] for item in seen["unmapped"]] == ["verdict"], "what only the metadata keeps is listed"
+    named = json.dumps(talk | {"conversation_id": "c1", "bot": "helpdesk"}).encode()
+    page = send(member, project, named)
+    seen = page.context["preview"]
+    assert (
+        seen["guessed"]
+        and seen["mapping"]["fields"]["id"] == "conversation_id"
+        and "choose the format “chat”" in page.content.decode()
+    )
+    seen = send(member, project, named, format="chat").context["preview"]
+    assert seen["format"] == "chat" and "mapping" not in seen
     saved = save_mapping(project=project, name="x", mapping=load(PAIRS), by=None)
     assert b"x</td>" in member.get(url("import", project)).content
     member.post(url("import_mapping_delete", project, saved.pk))

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from apps.trajectories.decoding import RowError
-from apps.trajectories.importers import ImportError_, OpenFile, read, records, tables
-from apps.trajectories.importers.guess import guess
+from apps.trajectories.importers import ImportError_, OpenFile, chat, read, records, tables
+from apps.trajectories.importers.guess import guess, guess_beside
 from apps.trajectories.importers.mapping import Mapping, MappingError, as_json, load, when
 from apps.trajectories.schema import parse
 
@@ -386,3 +386,88 @@ def test_a_conversation_table_is_held_on_the_disk_not_in_memory() -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert (count, peak < 8 * 2**20) == (10_000, True), peak
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("lookup(nr=5001)", [("lookup", {"nr": 5001})]),
+        ('lookup({"nr": 5001})', [("lookup", {"nr": 5001})]),
+        ('shop.lookup: {"nr": 1, "ok": true}', [("shop.lookup", {"nr": 1, "ok": True})]),
+        ("a(x='1'); b()", [("a", {"x": "1"}), ("b", {})]),
+        ("[a(x=1), b(y=[2])]", [("a", {"x": 1}), ("b", {"y": [2]})]),
+        ('["a(x=1)"]', [("a", {"x": 1})]),
+        ('{"name": "a", "arguments": "{}"}', [("a", {})]),
+    ],
+)
+def test_calls_in_a_column_are_read_as_people_write_them(said: str, wanted: list) -> None:
+    mapping = load({"layout": "messages", "fields": {"role": "r", "content": "c", "tool_calls": "t"}})
+    data = json.dumps([{"r": "user", "c": "Hi"}, {"r": "bot", "c": "", "t": said}])
+    [row] = good(opened(data, "x.json", mapping))
+    assert [(call.function.name, call.function.arguments) for call in row.messages[1].tool_calls] == wanted
+
+
+@pytest.mark.parametrize(
+    "said", ["looked it up", "lookup(nr)", "lookup(1, 2)", "lookup(**x)", "lookup(x=1", "import os"]
+)
+def test_what_is_no_call_is_reported_and_kept(said: str) -> None:
+    mapping = load({"layout": "messages", "fields": {"role": "r", "content": "c", "tool_calls": "t"}})
+    reading = opened(json.dumps([{"r": "user", "c": "Hi"}, {"r": "bot", "c": "Yes.", "t": said}]), "x.json", mapping)
+    [row] = good(reading)
+    assert not row.messages[1].tool_calls and row.metadata["extra"]["t"] == said
+    assert reading.report.unread["tool_calls"].example == said
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("0,5", 0.5),
+        ("1.234,5", 1234.5),
+        ("1,234.5", 1234.5),
+        ("1 234,50", 1234.5),
+        ("123,456", None),
+        ("12,345,678", None),
+        ("1,234,56", None),
+        ("1,234", None),
+        ("1,2,3", None),
+    ],
+)
+def test_numbers_as_spreadsheets_write_them(said: str, wanted: float | None) -> None:
+    """`1,234` may be either, so it is reported, not guessed; so is a number out of bounds."""
+    mapping = load({"layout": "pairs", "fields": {"question": "q", "answer": "a", "cost_usd": "cost"}})
+    reading = opened(json.dumps([{"q": "Hi", "a": "Yo", "cost": said}]), "x.json", mapping)
+    [row] = good(reading)
+    assert (row.usage.cost_usd if row.usage else None) == wanted and ("cost_usd" in reading.report.unread) == (
+        wanted is None
+    )
+
+
+def test_a_german_spreadsheet_is_read_and_its_outcome_understood() -> None:
+    data = "\ufeffFrage;Antwort;Datum;Dauer\r\nWo ist es?;Unterwegs.;31.01.2026 9:05;1,5\r\n".encode()
+    fields = {"question": "Frage", "answer": "Antwort", "started_at": "Datum", "latency_s": "Dauer"}
+    [row] = good(opened(data, "x.csv", load({"layout": "pairs", "fields": fields})))
+    assert (row.started_at.isoformat(), row.latency_ms) == ("2026-01-31T09:05:00+00:00", 1500)
+    assert guess([{"question": "q", "answer": "a", "solved": value} for value in ("ja", "nein")]).success == ["ja"]
+
+
+def test_chat_rows_with_names_of_their_own_are_offered_a_mapping() -> None:
+    row = {
+        "conversation_id": "c1",
+        "time": "2026-01-31T09:05:00Z",
+        "bot": "helpdesk",
+        "messages": [{"role": "user", "content": "Hi"}],
+    }
+    found = guess_beside([row], chat.KNOWN)
+    assert found and found.fields == {
+        "messages": "messages",
+        "id": "conversation_id",
+        "started_at": "time",
+        "agent_name": "bot",
+    }
+    assert [item["name"] for item in chat.beside([(1, row | {"success": True})])] == ["conversation_id", "time", "bot"]
+    for other in (
+        {"messages": row["messages"], "success": False, "note": "x"},
+        row | {"usage": {"input_tokens": 1}},
+        row | {"messages": [{"role": "assistant", "content": "Hi", "reasoning_content": "…"}]},
+    ):
+        assert guess_beside([other], chat.KNOWN) is None, "a mapping would read no more, or less"

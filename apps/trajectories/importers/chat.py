@@ -8,7 +8,17 @@ from typing import Any
 from apps.trajectories.decoding import RowError
 from apps.trajectories.importers.mapping import FAILED, WORKED, outcome_text
 from apps.trajectories.importers.records import Record
-from apps.trajectories.importers.shapes import Row, chat_messages, chat_tools, digest, each, number, obj, without_empty
+from apps.trajectories.importers.shapes import (
+    Row,
+    as_text,
+    chat_messages,
+    chat_tools,
+    digest,
+    each,
+    number,
+    obj,
+    without_empty,
+)
 from apps.trajectories.schema import Row as Form
 
 KNOWN = frozenset(Form.__struct_fields__)
@@ -45,6 +55,17 @@ def _chat(record: dict) -> dict:
     if extra:
         row["metadata"] = {**obj(row.get("metadata")), "extra": extra}
     return row
+
+
+def beside(head: Iterable[Record]) -> list[dict[str, Any]]:
+    """[{name, count, example}] of fields that only `metadata.extra` keeps, in the first records."""
+    found: dict[str, dict[str, Any]] = {}
+    for _, record in head:
+        for name, value in record.items() if isinstance(record, dict) else ():
+            if name not in KNOWN and name not in VERDICTS and name not in SCORES and value not in (None, ""):
+                one = found.setdefault(name, {"name": name, "count": 0, "example": as_text(value)[:120]})
+                one["count"] += 1
+    return list(found.values())
 
 
 def said_outcome(record: dict, more: tuple[str, ...] = ()) -> dict:

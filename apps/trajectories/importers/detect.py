@@ -67,8 +67,8 @@ LINES_LOOKED_AT = 50
 class OpenFile:
     """A file being read: `rows` are (position, raw row or RowError), positions count `unit`s ("line", "item" …) from 1.
 
-    Of the format “mapped” there is a `mapping` (`guessed`: nobody has confirmed it; `problem`: why it gives no rows), the
-    `head` that was looked at, and a `report` that fills as rows are read.
+    `head` are the first records, where the format was detected or is “mapped”. Of the format “mapped” there is also a `mapping`
+    (`guessed`: nobody has confirmed it; `problem`: why it gives no rows), and a `report` that fills as rows are read.
     """
 
     name: str
@@ -108,7 +108,7 @@ def read(
         found = chain(head, found)
         format = format if format == MAPPED else _format_of(source, name, unit, head)
     if format != MAPPED:
-        return OpenFile(name, format, unit, READERS[format](found, name), source)
+        return OpenFile(name, format, unit, READERS[format](found, name), source, head=head)
     guessed, report = mapping is None, Report()
     mapping = mapping or guess([record for _, record in head if isinstance(record, dict)])
     try:

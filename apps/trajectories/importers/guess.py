@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from apps.trajectories.importers.mapping import FAILED, WORKED, Mapping, outcome_text, when
+from apps.trajectories.importers.mapping import FAILED, RUN, WORKED, Mapping, outcome_text, when
 from apps.trajectories.importers.paths import NAME, Path, loose
-from apps.trajectories.importers.shapes import as_text, number, text
+from apps.trajectories.importers.shapes import amount, as_text, number, text
 from apps.trajectories.importers.turns import CONTENT_KEYS, ROLE_KEYS, ROLES, role_of, speakers
 
 LOOKED_AT = 500  # records
@@ -46,8 +46,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "started_at": ("startedat", "timestamp", "time", "createdat", "date", "datetime", "starttime", "ts", "sentat", "created", "at", "when",
                    "startedtime", "messagetime", "requesttime"),
     "ended_at": ("endedat", "endtime", "finishedat", "completedat", "closedat", "end"),
-    "agent_name": ("agent", "agentname", "botname", "assistantname", "app", "service"),
-    "agent_version": ("agentversion", "version", "release", "build", "appversion", "promptversion"),
+    "agent_name": ("agent", "agentname", "bot", "botname", "assistantname", "app", "service"),
+    "agent_version": ("agentversion", "botversion", "assistantversion", "version", "release", "build", "appversion", "promptversion"),
     "model": ("model", "modelname", "llm", "engine", "modelid"),
     "workload": ("workload", "workflow", "usecase", "category", "topic", "intent"),
     "session_id": ("sessionid", "session", "conversationid", "threadid"),
@@ -63,6 +63,22 @@ NAMES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 LISTS = ("data", "rows", "records", "runs", "items", "results", "samples", "examples", "trajectories", "conversations", "sessions",
          "logs", "traces")  # fmt: skip
+FLAT = {
+    "messages",
+    "tools",
+    "tags",
+    "metadata",
+    "id",
+    "started_at",
+    "ended_at",
+    "model",
+    "workload",
+    "session_id",
+    "user_id",
+    "latency_ms",
+}
+PLAIN_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", "function_call"}
+BY_CHAT = {"outcome", "score", "reason"}  # what the format chat reads by itself, or what alone asks for no mapping
 INVERTED = ("failed", "isfailed", "failure", "iserror", "error", "escalated")  # where true means failure
 VERDICTS = {*FAILED, *WORKED}
 NEITHER = {"", "unknown", "none", "null", "n/a", "pending", "open", "partial", "neutral", "escalated"}
@@ -126,6 +142,28 @@ def guess(records: list[dict]) -> Mapping:
     mapping = _conversation(columns) or _messages(columns) or _pairs(columns)
     _run_fields(columns, mapping)
     return mapping
+
+
+def guess_beside(records: list[dict], known: frozenset[str]) -> Mapping | None:
+    """A mapping for chat rows that have their id, time, agent … under names of their own; None where it would read no more.
+
+    `known`: the names that a chat row may have. Rows with our nested fields (`agent`, `usage` …) are ours: a mapping would lose these.
+    """
+    names = {name for record in records for name in record}
+    inside = {
+        key
+        for record in records
+        for message in (record.get("messages") or [])
+        if isinstance(message, dict)
+        for key in message
+    }
+    if (names & known) - FLAT or inside - PLAIN_MESSAGE:
+        return None
+    found = guess(records)
+    foreign = {field for field, path in found.fields.items() if path.split(".")[0] not in known} & {
+        field.name for field in RUN
+    }
+    return found if found.layout == "conversation" and foreign - BY_CHAT else None
 
 
 def guess_as(records: list[dict], layout: str) -> Mapping:
@@ -291,7 +329,8 @@ def _unique(values: list[Any]) -> bool:
 
 
 def _numbers(values: list[Any]) -> bool:
-    return all(number(value) is not None for value in values)
+    given = [value for value in values if value not in (None, "")]
+    return bool(given) and all(amount(value) is not None for value in given)
 
 
 def _times(values: list[Any]) -> bool:
@@ -323,8 +362,8 @@ def _outcome(columns: Columns, mapping: Mapping, taken: set[str]) -> None:
 
 def _threshold(values: list[Any]) -> float | None:
     """Where success begins, by the scale that the scores seem to have."""
-    most = max((number(value) or 0.0 for value in values), default=0.0)
-    least = min((number(value) or 0.0 for value in values), default=0.0)
+    most = max((amount(value) or 0.0 for value in values), default=0.0)
+    least = min((amount(value) or 0.0 for value in values), default=0.0)
     return next((from_ for scale, from_ in SCALES if most <= scale), None) if least >= -1 else None
 
 

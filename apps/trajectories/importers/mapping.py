@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import math
 import re
 import sqlite3
 from collections import Counter
@@ -24,6 +25,7 @@ from apps.trajectories.importers.paths import Path, PathError, loose
 from apps.trajectories.importers.records import MAX_RECORD, Record
 from apps.trajectories.importers.shapes import (
     Row,
+    amount,
     as_text,
     chat_tools,
     count,
@@ -31,23 +33,48 @@ from apps.trajectories.importers.shapes import (
     identity,
     items,
     moment,
-    number,
     obj,
     positive,
     require_object,
     text,
     without_empty,
 )
-from apps.trajectories.importers.turns import SKIP, as_arguments, linked, role_of, turn, turns
+from apps.trajectories.importers.turns import SKIP, as_arguments, called_in, linked, role_of, turn, turns
 from workers.lib import typed
 
 MAX_REMEMBERED = 1_000_000  # ids of a file that are compared with those before them
 MAX_MAPPING_ITEMS = 200
 FAILED = ("false", "0", "no", "n", "failure", "failed", "fail", "error", "errored", "incorrect", "wrong", "bad", "unresolved", "unsolved",
-          "negative", "thumbs_down", "thumbsdown", "👎", "f", "rejected", "not resolved", "down")  # fmt: skip
+          "negative", "thumbs_down", "thumbsdown", "👎", "f", "rejected", "not resolved", "down", "nein", "non", "não", "нет", "falsch", "falso", "faux")  # fmt: skip
 WORKED = ("true", "1", "yes", "y", "success", "succeeded", "successful", "pass", "passed", "ok", "okay", "correct", "right", "good",
-          "resolved", "solved", "positive", "thumbs_up", "thumbsup", "👍", "t", "completed", "complete", "done", "accepted", "up")  # fmt: skip
-PLAIN = {"true", "false", "yes", "no", "y", "n", "t", "f", "success", "failure"}  # which say no more than the status
+          "resolved", "solved", "positive", "thumbs_up", "thumbsup", "👍", "t", "completed", "complete", "done", "accepted", "up", "ja", "oui", "sí", "si",
+          "sim", "да", "wahr", "verdadero", "vrai")  # fmt: skip
+PLAIN = {
+    "true",
+    "false",
+    "yes",
+    "no",
+    "y",
+    "n",
+    "t",
+    "f",
+    "success",
+    "failure",
+    "ja",
+    "nein",
+    "oui",
+    "non",
+    "sí",
+    "si",
+    "sim",
+    "não",
+    "да",
+    "нет",
+}  # which say no more than the status
+
+DAY_FIRST = re.compile(
+    r"^(\d{1,2})\.(\d{1,2})\.(\d{4})(?:,?\s+(\d{1,2}:\d{2}))?"
+)  # slashes may be month first: not read
 
 
 @dataclass(frozen=True)
@@ -62,7 +89,11 @@ RUN = (
     Field("outcome", "Outcome", "Whether the run went well: true/false, yes/no, words, or a score with a threshold."),
     Field("score", "Score", "A number, kept as the reward."),
     Field("reason", "Reason", "Why it failed, or a comment."),
-    Field("started_at", "Time", "When it began (of single messages: when each was said). ISO 8601 or Unix time."),
+    Field(
+        "started_at",
+        "Time",
+        "When it began (of single messages: when each was said). ISO 8601, Unix time, or 31.01.2026 12:00.",
+    ),
     Field("ended_at", "End time"),
     Field("agent_name", "Agent", "A column, or “=name” for all."),
     Field("agent_version", "Agent version"),
@@ -82,7 +113,7 @@ RUN = (
 MESSAGE = (
     Field("role", "Role", "Who speaks."),
     Field("content", "Text"),
-    Field("tool_calls", "Tool calls", "A list of calls as JSON."),
+    Field("tool_calls", "Tool calls", "JSON, or text such as search(text='disk')."),
     Field("tool_name", "Tool name", "The tool that is called, or that answers."),
     Field("tool_arguments", "Tool arguments"),
     Field("tool_result", "Tool result", "What the tool answered, where it stands beside the call."),
@@ -112,6 +143,7 @@ BY_LAYOUT: dict[str, tuple[Field, ...]] = {
 }  # fmt: skip
 NEEDED = {"conversation": ("messages",), "messages": ("role", "content"), "pairs": ("question", "answer")}
 TEXTS = {"agent_name": ("agent", "name"), "agent_version": ("agent", "version")}
+BELOW = {"cost_usd": 1e6, "input_tokens": 2e9, "output_tokens": 2e9}
 NUMBERS = ("input_tokens", "output_tokens", "cost_usd", "latency_ms", "latency_s")
 
 
@@ -278,7 +310,7 @@ class Mapper:
         if path is None:
             return records
         keys = [path.get(record) for record in records]
-        for read in (number, when, lambda value: as_text(value) or None):
+        for read in (amount, when, lambda value: as_text(value) or None):
             found = [read(key) for key in keys]
             if all(one is not None for one in found):
                 return [records[at] for at in sorted(range(len(records)), key=lambda at: found[at])]
@@ -286,11 +318,11 @@ class Mapper:
 
     def _row(self, position: int, records: list[dict], talk: str) -> dict:
         """One trajectory of one record, or of those of one conversation. Raises RowError."""
-        messages = self._messages(records)
-        if not messages:
-            raise RowError(self.mapping.fields[NEEDED[self.mapping.layout][0]], "no messages")
         extra: dict[str, Any] = {}
         said = _Said(self, records, position, extra)
+        messages = self._messages(records, said)
+        if not messages:
+            raise RowError(self.mapping.fields[NEEDED[self.mapping.layout][0]], "no messages")
         row: dict[str, Any] = {"id": self._id(said, records, talk), "messages": messages}
         for name, (outer, inner) in TEXTS.items():
             if found := text(said.last(name)):
@@ -301,8 +333,11 @@ class Mapper:
         if talk and "session_id" not in row:
             row["session_id"] = identity(talk)
         row |= self._times(said) | self._numbers(said)
-        if tools := chat_tools(loose(said.last("tools"))):
+        given = loose(said.last("tools"))
+        if tools := chat_tools(given):
             row["tools"] = tools
+        elif given not in (None, [], {}):
+            said.unread("tools", said.last("tools"))
         if tags := _tags(loose(said.last("tags"))):
             row["tags"] = tags
         if outcome := self._outcome(said):
@@ -323,12 +358,13 @@ class Mapper:
             return identity(found)
         return identity(talk) if talk else f"row-{digest(records)}"
 
-    def _messages(self, records: list[dict]) -> list[dict]:
+    def _messages(self, records: list[dict], said: _Said) -> list[dict]:
         if self.mapping.layout == "conversation":
             return self._inside(records[0])
         found: list[dict] = []
         for record in records:
-            found += self._pair(record, first=not found) if self.mapping.layout == "pairs" else self._message(record)
+            pairs = self.mapping.layout == "pairs"
+            found += self._pair(record, first=not found) if pairs else self._message(record, said)
         return linked(found)
 
     def _inside(self, record: dict) -> list[dict]:
@@ -363,7 +399,7 @@ class Mapper:
             return turns(inside, role, self.roles)
         return [{"role": role, "content": as_text(value)}]
 
-    def _message(self, record: dict) -> list[dict]:
+    def _message(self, record: dict, all_said: _Said) -> list[dict]:
         value = {one.name: self.paths[one.name].get(record) for one in MESSAGE if one.name in self.paths}
         name, result = text(value.get("tool_name")), value.get("tool_result")
         role = role_of(value.get("role"), self.roles)
@@ -379,7 +415,11 @@ class Mapper:
         if role == "tool":
             content = value.get("content") if result in (None, "") else result
             return [_reply(content, value.get("tool_call_id"), name)]
-        message = {"role": role, "content": value.get("content"), "tool_calls": loose(value.get("tool_calls")) or []}
+        raw = value.get("tool_calls")
+        calls = called_in(raw) if raw not in (None, "", [], {}) and loose(raw) not in ([], {}) else []
+        if calls is None:
+            all_said.unread("tool_calls", raw)
+        message = {"role": role, "content": value.get("content"), "tool_calls": calls or []}
         if name and role == "assistant":
             call = {"id": text(value.get("tool_call_id")), "type": "function"}
             function = {"name": name, "arguments": as_arguments(value.get("tool_arguments"))}
@@ -397,7 +437,7 @@ class Mapper:
 
     def _outcome(self, said: _Said) -> dict:
         raw = said.last("outcome")
-        score = number(said.last("score"))
+        score = amount(said.last("score"))
         if score is None and said.last("score") is not None:
             said.unread("score", said.last("score"))
         status = self.status(raw if raw is not None else None)
@@ -411,7 +451,7 @@ class Mapper:
             "reward": score,
             "reason": as_text(reason) if reason is not None else None,
         }
-        if isinstance(raw, str) and number(raw) is None and len(raw) <= 120 and outcome_text(raw) not in PLAIN:
+        if isinstance(raw, str) and amount(raw) is None and len(raw) <= 120 and outcome_text(raw) not in PLAIN:
             found["label"] = raw
         return (
             {name: item for name, item in found.items() if item is not None}
@@ -428,7 +468,7 @@ class Mapper:
             return "failure"
         if not self.success and not self.failure and self.mapping.threshold is None:
             return meaning_of(said)
-        return self._by_threshold(number(raw))
+        return self._by_threshold(amount(raw))
 
     def _by_threshold(self, value: float | None) -> str | None:
         if value is None or self.mapping.threshold is None:
@@ -451,7 +491,7 @@ class Mapper:
         values: dict[str, float] = {}
         for name in NUMBERS:
             given = [value for value in said.all(name) if value not in (None, "")]
-            read = [positive(value) for value in given]
+            read = [positive(value, below=BELOW.get(name, math.inf), read=amount) for value in given]
             if bad := [value for value, one in zip(given, read, strict=True) if one is None]:
                 said.unread(name, bad[0])
             if good := [one for one in read if one is not None]:
@@ -526,13 +566,16 @@ def outcome_text(raw: Any) -> str:
 
 
 def when(value: Any) -> str | None:
-    """ISO 8601 in UTC, from ISO, a Unix time (also as text), `2026/01/31 12:00`, a trailing “UTC”, or an e-mail's date."""
+    """ISO 8601 in UTC, from ISO, a Unix time (also as text), `2026/01/31 12:00`, `31.01.2026 12:00`, a trailing “UTC”, or an e-mail's date."""
     if isinstance(value, str):
         value = value.strip()
         if re.fullmatch(r"\d{9,19}(\.\d+)?", value):
             value = float(value)
         elif value[:1].isdigit():
             value = re.sub(r"^(\d{4})/(\d{1,2})/(\d{1,2})", r"\1-\2-\3", value).removesuffix(" UTC")
+            value = DAY_FIRST.sub(
+                lambda found: f"{found[3]}-{found[2]:0>2}-{found[1]:0>2}T{found[4] or '00:00':0>5}", value
+            )
         elif value:
             try:
                 return moment(email.utils.parsedate_to_datetime(value).isoformat())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -72,13 +73,29 @@ def number(value: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
+GROUPED = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3})+)(\.\d+)?")
+DECIMAL_COMMA = re.compile(r"([+-]?)(\d+|\d{1,3}(?:[.\s']\d{3})+),(\d+)")
+AMBIGUOUS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+
+
+def amount(value: Any) -> float | None:
+    """A number as people write it in a table, with a decimal comma or groups of thousands; not `1,234`, which may be either."""
+    if (found := number(value)) is not None or not isinstance(value, str) or AMBIGUOUS.fullmatch(value.strip()):
+        return found
+    if grouped := GROUPED.fullmatch(value.strip()):
+        return float(grouped[1] + grouped[2].replace(",", "") + (grouped[3] or ""))
+    if comma := DECIMAL_COMMA.fullmatch(value.strip()):
+        return float(f"{comma[1]}{re.sub(r'[^0-9]', '', comma[2])}.{comma[3]}")
+    return None
+
+
 def count(value: Any) -> int | None:
     found = number(value)
     return int(found) if found is not None and 0 <= found <= MAX_COUNT else None
 
 
-def positive(value: Any, below: float = math.inf) -> float | None:
-    found = number(value)
+def positive(value: Any, below: float = math.inf, read: Callable[[Any], float | None] = number) -> float | None:
+    found = read(value)
     return found if found is not None and 0 <= found < below else None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +32,8 @@ ROLES = {
 }  # fmt: skip
 ROLE_KEYS = ("role", "from", "speaker", "sender", "author", "source", "type", "name")
 CONTENT_KEYS = ("content", "value", "text", "message", "body", "utterance", "parts")
+MAX_WRITTEN = 100_000
+NAME_AND_JSON = re.compile(r"([A-Za-z_][\w.-]{0,100})\s*[:(]?\s*(\{.*\})\s*\)?", re.S)
 SPEAKER = re.compile(r"^[ \t*#>-]*\**([A-Za-z][A-Za-z _-]{0,30}?)\**[ \t]*:\**[ \t]*", re.MULTILINE)
 
 
@@ -64,18 +68,54 @@ def turn(item: Any, path: str, roles: Mapping[str, str]) -> list[dict]:
     kept = {
         name: value for name, value in item.items() if name in ("tool_calls", "tool_call_id", "function_call", "name")
     }
-    if isinstance(kept.get("tool_calls"), str):
-        kept["tool_calls"] = loose(kept["tool_calls"])
+    if kept.get("tool_calls") and not isinstance(kept["tool_calls"], list):
+        kept["tool_calls"] = called_in(kept["tool_calls"])
+        if kept["tool_calls"] is None:
+            raise RowError(f"{path}.tool_calls", "tool calls that are neither JSON nor name(argument=value)")
     if role != "tool" and (not isinstance(kept.get("name"), str) or said == kept.get("name")):
         kept.pop("name", None)
     return chat_message({**kept, "role": role, "content": content}, path)
 
 
 def called_in(content: Any) -> list[dict] | None:
-    """The tool calls that a text says: `{name, arguments}` or a list of them."""
+    """The tool calls that a value says: `{name, arguments}`, `name(argument=value)`, or several; None where a part is neither."""
     found = loose(content)
-    calls = [call(obj(one)) for one in (found if isinstance(found, list) else [found])]
-    return [one for one in calls if one] or None
+    found = _written(found) if isinstance(found, str) else found if isinstance(found, list) else [found]
+    calls = [one for said in found for one in (_written(said) if isinstance(said, str) else [said])]
+    built = [call(obj(one)) for one in calls]
+    return built if built and all(built) else None  # type: ignore[return-value]
+
+
+def _written(text_: str) -> list[Any]:
+    """Calls as Python writes them, or `name {JSON}`; [None] where the text is neither."""
+    text_ = text_.strip()
+    if len(text_) > MAX_WRITTEN:
+        return [None]
+    if found := NAME_AND_JSON.fullmatch(text_):
+        inside = loose(found[2])
+        if isinstance(inside, dict):
+            return [{"name": found[1], "arguments": inside}]
+    try:
+        tree = ast.parse(text_)
+        nodes = [node.value for node in tree.body if isinstance(node, ast.Expr)]
+        nodes = [part for node in nodes for part in (node.elts if isinstance(node, ast.List | ast.Tuple) else [node])]
+        return [_python_call(node) for node in nodes] if len(tree.body) else []
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return [None]
+
+
+def _python_call(node: ast.expr) -> dict | None:
+    """Raises ValueError where an argument is no literal. Arguments without a name are refused, but for one object."""
+    if not isinstance(node, ast.Call) or any(word.arg is None for word in node.keywords):
+        return None
+    arguments = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
+    if node.args:
+        inside = ast.literal_eval(node.args[0])
+        if len(node.args) > 1 or arguments or not isinstance(inside, dict):
+            return None
+        arguments = inside
+    json.dumps(arguments, allow_nan=False)
+    return {"name": ast.unparse(node.func), "arguments": arguments}
 
 
 def call(said: dict) -> dict | None:

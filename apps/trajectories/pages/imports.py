@@ -47,6 +47,11 @@ def upload(request: HttpRequest, project: Project) -> HttpResponse:
     name = given.name[-200:]
     try:
         seen = _seen(request, project, path, name, format, mapping)
+        if format == "auto" and seen.get("suggested"):
+            seen = _seen(request, project, path, name, MAPPED, load(seen["suggested"])) | {
+                "guessed": True,
+                "as_chat": True,
+            }
     except ImportError_ as error:
         path.unlink(missing_ok=True)
         return _page(request, project, problem=str(error), status=400)
@@ -69,6 +74,7 @@ def _seen(
     seen["token"] = signing.dumps(token | {"project": project.pk, "by": request.user.pk}, salt=SALT, compress=True)
     if "mapping" in seen:
         seen["inputs"] = mapping_forms.inputs(seen)
+        seen["unmapped_roles"] = [item["value"] for item in seen["values"]["roles"] if not item["means"]]
     return seen
 
 
