@@ -119,7 +119,7 @@ def sample(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, s
 
         try:
             play(
-                EnginePolicy(engine, sampling), environment, tasks, limits_of(environment.harness), tell,
+                EnginePolicy(engine, sampling, goes_on=environment.multi_turn), environment, tasks, limits_of(environment.harness), tell,
                 n=n, concurrency=len(tasks) * n, seed=spec.seed * 100_003 + start, check=stop.check,
             )  # fmt: skip
         except PolicyError:

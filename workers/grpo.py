@@ -170,12 +170,13 @@ class Trainer:
             for sample, done in enumerate(group.episodes):
                 emit_sample(self.events, group.task, sample, done, phase="train", step=self.done + 1)
         if self.steps_ahead and self.done + 1 < self.config.steps:
-            self.ahead.start(partial(self.rollout, self.done + 1))
+            self.ahead.start(partial(self.rollout, self.done + 1, self.draw.draw(self.done + 1)))
         return groups, metrics
 
-    def rollout(self, step: int) -> list[Group]:
-        """The step's groups. With dynamic sampling, other tasks are drawn as long as some groups have no reward spread."""
-        used, seed = self.draw.draw(step), self.seed * 100_003 + step
+    def rollout(self, step: int, drawn: list[int] | None = None) -> list[Group]:
+        """The step's groups, of the tasks `drawn` for it. With dynamic sampling, other tasks are drawn as long as some groups have
+        no reward spread."""
+        used, seed = self.draw.draw(step) if drawn is None else drawn, self.seed * 100_003 + step
         groups = self.groups_of([self.tasks[place] for place in used], step, seed)
         for round in range(1, self.config.dynamic_sampling + 1):
             informative = sum(bool(group.advantages(self.config).any()) for group in groups)

@@ -23,6 +23,7 @@ from workers.lib.specs import Lora
 
 FIXED = Lora.__struct_fields__  # the adapter in the checkpoint has its shape
 LONGEST = 20_000  # characters of settings
+START = "0 (the start: nothing of what it learned)"
 
 
 class ForkForm(PlainForm):
@@ -37,19 +38,18 @@ class ForkForm(PlainForm):
     def __init__(self, run: TrainingRun, data: Any = None, step: int | None = None) -> None:
         found = available(run)
         before = checkpoints.before_alarm(run, found)
-        first = before.step if before else found[0].step if found else None
-        known = [one.step for one in found]
+        known = [one.step for one in found if one.step] + [0]
         super().__init__(
             data,
             initial={
-                "step": step if step in known else first,
+                "step": step if step in known else default_step(run),
                 "name": f"{run.name}, forked"[:200],
                 "seed": run.spec.get("seed", 0),
                 "config": as_yaml(run.spec["config"]),
             },
         )
         safe = {before.step: " (before the alarm)"} if before else {}
-        self.fields["step"].choices = [(one, f"{one:,}{safe.get(one, '')}") for one in known]
+        self.fields["step"].choices = [(one, f"{one:,}{safe.get(one, '')}" if one else START) for one in known]
 
     def clean_config(self) -> dict[str, Any]:
         try:
@@ -66,6 +66,16 @@ def as_yaml(config: dict[str, Any]) -> str:
     return write_yaml({name: config[name] for name in sorted(config) if config[name] not in (None, {}, [])})
 
 
+def default_step(run: TrainingRun) -> int:
+    """The checkpoint before what ended the run first showed, else the newest one; the start where an alarm stopped the run and all
+    checkpoints come after its first sign."""
+    found = available(run)
+    if before := checkpoints.before_alarm(run, found):
+        return before.step
+    stopped = run.alarms.filter(cleared_step=None, action="stop").exists()
+    return found[0].step if found and not stopped else 0
+
+
 def available(run: TrainingRun) -> list[Checkpoint]:
     """The checkpoints whose folders are there, the newest first."""
     return [one for one in run.checkpoints.all() if Path(one.path).is_dir()]
@@ -74,9 +84,10 @@ def available(run: TrainingRun) -> list[Checkpoint]:
 def fork(
     *, run: TrainingRun, step: int, config: dict[str, Any], by: Any, seed: int | None = None, name: str = ""
 ) -> TrainingRun:
-    """Queues it. Without a change it goes on as the original would have. Raises TrainingError and TrainingLocked."""
-    found = next((one for one in available(run) if one.step == step), None)
-    if found is None:
+    """Queues it. Without a change it goes on as the original would have. Step 0: from the start, with nothing of what was learned.
+    Raises TrainingError and TrainingLocked."""
+    found = next((one for one in available(run) if one.step == step), None) if step else None
+    if found is None and step:
         raise TrainingError(f"{run} has no checkpoint at step {step} any more. Choose another one.")
     made = prepared_run(
         project=run.project, method=Method(run.method), parent=run.parent, dataset=run.dataset, environment=run.environment,
@@ -85,11 +96,11 @@ def fork(
         teacher=teacher_of(run),
     )  # fmt: skip
     settings = made.spec["config"]
-    if changed := [one for one in FIXED if settings.get(one) != run.spec["config"].get(one)]:
+    if found and (changed := [one for one in FIXED if settings.get(one) != run.spec["config"].get(one)]):
         raise TrainingError(
             f"A fork keeps the adapter of its checkpoint: {', '.join(changed)} cannot change. Start a new run instead."
         )
-    if settings.get("validation_share") != run.spec["config"].get("validation_share"):
+    if found and settings.get("validation_share") != run.spec["config"].get("validation_share"):
         raise TrainingError(
             "A fork keeps the same examples aside: with another “validation_share” it would be measured on what the checkpoint has "
             "learned from. Start a new run instead."
@@ -102,6 +113,8 @@ def fork(
     made.spec |= carried | {"forked_from": {"run": str(run.pk), "name": run.name, "step": step}}
     made.forked_from, made.done = run, step
     freeze_estimate(made, start=step)
+    if found is None:
+        return jobs.submit(made, by=by)
     folder = copied(Path(found.path), job_folder(made) / "out" / f"checkpoint-{step}")
     try:
         with transaction.atomic():

@@ -14,7 +14,7 @@ from apps.environments.scorer import record_scorer
 from apps.evals.holdout import leaks
 from apps.evals.jobs import sample_fields
 from apps.evals.learnability.run import RunLearnability, tasks_of
-from apps.evals.models import EvalRun, Split
+from apps.evals.models import EvalRun, Split, Task
 from apps.registry.actions import register_adapter, register_reward_model
 from apps.registry.artifacts import store_folder
 from apps.registry.engines import engine_spec, model_spec
@@ -67,12 +67,13 @@ def child_spec(run: TrainingRun) -> dict:
             validation = []
         refuse_leaks(run, tasks + validation, ((task.key, leaks.row_of(task)) for task in validation))
         if validation:
-            spec["validation_tasks"] = [task.as_spec() for task in validation]
+            spec["validation_tasks"] = [named_task(task) for task in validation]
     if run.method in SHAPES:
         examples = list(run.dataset.examples.select_related("task"))
         rows = example_rows(run, examples)
         refuse_leaks(run, tasks, ((name, as_leak_row(row)) for name, row in rows))
-        aside = kept_aside(groups_of(examples), run.spec["config"].get("validation_share", 0))
+        kinds = [example.data.get("good") for example in examples]
+        aside = kept_aside(groups_of(examples), run.spec["config"].get("validation_share", 0), kinds)
         return spec | {
             "rows": [row for at, (_, row) in enumerate(rows) if at not in aside],
             "validation_rows": [row for at, (_, row) in enumerate(rows) if at in aside],
@@ -94,10 +95,15 @@ def child_spec(run: TrainingRun) -> dict:
     if run.spec.get("rollouts"):
         spec["rollouts"] = rollouts_spec(run.pk, run.spec["rollouts"])
     return spec | {
-        "tasks": [task.as_spec() for task in tasks],
-        "validation_tasks": [task.as_spec() for task in validation],
+        "tasks": [named_task(task) for task in tasks],
+        "validation_tasks": [named_task(task) for task in validation],
         **({"success_rates": success_rates(run)} if run.spec["config"].get("curriculum") else {}),
     }
+
+
+def named_task(task: Task) -> dict:
+    """With the key by which people know it, for what the run says of it."""
+    return task.as_spec() | {"key": task.key}
 
 
 def example_rows(run: TrainingRun, examples: Sequence[Example]) -> list[tuple[str, dict]]:

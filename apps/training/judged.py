@@ -72,9 +72,10 @@ def examples_of(
     return list(found.values()), left_out
 
 
-def kept_aside(groups: Sequence[str], share: float) -> set[int]:
+def kept_aside(groups: Sequence[str], share: float, kinds: Sequence[Any] = ()) -> set[int]:
     """Places of the examples that do not train, given the group of each: whole groups in the order of a digest of their names, the
-    same for every seed, until at least this share is aside. One group at least trains, and where there are two one is aside."""
+    same for every seed, until at least this share is aside. One group at least trains, and where there are two one is aside; but
+    examples of each kind always train (KTO learns nothing from good answers alone), so a group with all that is left of one does, too."""
     if not share:
         return set()
     names = sorted(set(groups), key=lambda name: hashlib.sha256(name.encode()).digest())
@@ -82,7 +83,10 @@ def kept_aside(groups: Sequence[str], share: float) -> set[int]:
     for name in names[:-1]:
         if len(aside) >= share * len(groups):
             break
-        aside |= {at for at, group in enumerate(groups) if group == name}
+        group = {at for at, one in enumerate(groups) if one == name}
+        left = [kind for at, kind in enumerate(kinds) if at not in aside | group]
+        if set(left) == set(kinds):
+            aside |= group
     return aside
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,13 @@ def samples_of(run: TrainingRun) -> QuerySet[Rollout]:
 def steps_of(run: TrainingRun) -> list[int]:
     """At which the policy was sampled."""
     return sorted(set(samples_of(run).order_by().values_list("step", flat=True).distinct()))
+
+
+def choice_for(run: TrainingRun, filters: Filters) -> Chosen | None:
+    """`choose` among the steps of a run. Without a choice it compares checkpoints: a step that was only validated has no answers to
+    the training tasks."""
+    sampled = samples_of(run).filter(phase=Rollout.Phase.CHECKPOINT).order_by().values_list("step", flat=True)
+    return choose(steps_of(run), filters, usual=set(sampled))
 
 
 @dataclass(frozen=True)
@@ -76,13 +83,19 @@ class Chosen:
         return min((step for step in self.steps if step > self.at), default=None)
 
 
-def choose(steps: list[int], filters: Filters) -> Chosen | None:
-    """By the URL, else the last step beside the one before it; a step that is not there is the nearest one below."""
+def choose(steps: list[int], filters: Filters, usual: Collection[int] = ()) -> Chosen | None:
+    """By the URL, else the last step beside the one before it, of the `usual` steps where there are some; a step that is not there
+    is the nearest one below."""
     if not steps:
         return None
-    at = _nearest(steps, whole(filters.at), steps[-1])
+    often = [step for step in steps if step in usual] or steps
+    at = _nearest(steps, whole(filters.at), often[-1])
     before = [step for step in steps if step < at]
-    than = _nearest(before, whole(filters.than), before[-1]) if before else at
+    than = (
+        _nearest(before, whole(filters.than), max((step for step in often if step < at), default=before[-1]))
+        if before
+        else at
+    )
     return Chosen(steps, steps[0], than, at)
 
 

@@ -54,7 +54,7 @@ OUTPUTS = {
     operation_id="v1_training_runs_outputs", responses=described({200: OUTPUTS}, 400, 404),
     parameters=[
         OpenApiParameter("at", int, description="A step; the last one where it is not given"),
-        OpenApiParameter("than", int, description="The step it is compared with; the one before where it is not given"),
+        OpenApiParameter("than", int, description="The step it is compared with; the checkpoint before where it is not given"),
         OpenApiParameter("change", enum=list(outputs.CHANGES)),
         OpenApiParameter("q", str, description="Words of the task's key, its request or an output"),
         OpenApiParameter("offset", int), LIMIT,
@@ -67,7 +67,7 @@ def compare(request: Request, pk: UUID) -> Response:
     run = find(request, pk)
     filters = outputs.Filters.of(request.query_params)
     limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 2**31 - 1)
-    chosen = outputs.choose(outputs.steps_of(run), filters)
+    chosen = outputs.choice_for(run, filters)
     if chosen is None:
         empty: dict[str, Any] = dict.fromkeys(("baseline", "than", "at", "next"))
         return Response(empty | {"steps": [], "changes": {}, "results": []})

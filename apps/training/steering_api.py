@@ -15,14 +15,15 @@ from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.openapi import JSON, described
 from apps.evals.lookups import form_of
-from apps.training import actions, checkpoints, forking
+from apps.training import actions, forking
 from apps.training.runs_api import RUN, as_json, find
 from workers.lib.typed import json_schema
 
 
 class ForkRun(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`step`: of a checkpoint; without it the last one before an alarm, else the newest. `changes`: settings that differ from the
-    run's; null takes a setting back to its default."""
+    """`step`: of a checkpoint, or 0 for the start; without it the last checkpoint before an alarm, else the newest, but the start where
+    an alarm stopped the run and none is from before it. `changes`: settings that differ from the run's; null takes a setting back to
+    its default."""
 
     step: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
     changes: dict[str, Any] = {}
@@ -69,16 +70,12 @@ def fork(request: Request, pk: UUID) -> Response:
     run, by = find(request, pk), member_of(request).user
     asked = form_of(request, ForkRun)
     config = {name: value for name, value in (run.spec["config"] | asked.changes).items() if value is not None}
+    if asked.step is UNSET and not forking.available(run):
+        raise actions.TrainingError(
+            f"{run} has no checkpoint to fork from. With “step” 0 the fork begins at the start."
+        )
     made = forking.fork(
-        run=run, step=default_step(run) if asked.step is UNSET else asked.step, config=config, by=by,
+        run=run, step=forking.default_step(run) if asked.step is UNSET else asked.step, config=config, by=by,
         seed=None if asked.seed is UNSET else asked.seed, name=asked.name,
     )  # fmt: skip
     return Response(as_json(request, made), status=201)
-
-
-def default_step(run: Any) -> int:
-    """Raises TrainingError."""
-    found = forking.available(run)
-    if not found:
-        raise actions.TrainingError(f"{run} has no checkpoint to fork from. Start a new run with the same settings.")
-    return (checkpoints.before_alarm(run, found) or found[0]).step

@@ -15,6 +15,7 @@ from apps.core.models import JobState, Role
 from apps.notifications.models import Notification
 from apps.training import actions, forking, run_alarms
 from apps.training.charts import curves
+from apps.training.jobs import child_spec
 from apps.training.models import TrainingRun
 from tests.core.conftest import ended
 from tests.factories import admin_of, key_headers, make_member
@@ -129,6 +130,21 @@ def test_a_fork_has_its_own_copy_of_the_checkpoint(warned: TrainingRun) -> None:
     html = page(made)
     assert "Forked from" in html and "learning_rate" in html
     assert "again" in page(warned)
+
+
+def test_a_run_that_an_alarm_stopped_before_any_good_checkpoint_is_forked_from_the_start(submit: Submit) -> None:
+    """Its only checkpoint has the exploded weights, and was what its primary button offered."""
+    run = submit(alarm(1, "stop"), ["checkpoint at", 1], "fail")
+    runner.run(run)
+    run = ended(run)
+    form = forking.ForkForm(run)
+    assert form.initial["step"] == 0 and [step for step, _ in form.fields["step"].choices] == [1, 0]
+    by, changes = admin_of(run.project), {"learning_rate": 1e-6, "lora_rank": 3, "steps": 9}
+    made = forking.fork(run=run, step=0, config=config_of(run, **changes), by=by)
+    assert (made.forked_from, made.done, made.checkpoints.count(), made.spec["config"]["lora_rank"]) == (run, 0, 0, 3)
+    assert child_spec(made)["resume_from"] is None and "step 0" in page(made)
+    with pytest.raises(actions.TrainingError, match="lora_rank cannot change"):
+        forking.fork(run=run, step=1, config=config_of(run, **changes), by=by)
 
 
 @pytest.mark.parametrize(

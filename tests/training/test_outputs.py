@@ -91,6 +91,15 @@ def test_the_steps_are_chosen_by_the_url(steps: list[int], query: dict, expected
     assert found and (found.baseline, found.than, found.at) == expected
 
 
+def test_a_step_that_was_only_validated_is_not_compared_unless_it_is_asked_for(run: TrainingRun, say: Say) -> None:
+    """It has no answers to training tasks, so every one of them stood there without what came before."""
+    say(0, ("a", 0.0), ("b", 0.0))
+    say(4, ("v", 0.0), phase="validation")
+    say(5, ("a", 1.0), ("b", 0.0))
+    assert page(run).context["chosen"].columns == [0, 5] and dict(shown(page(run))) == {"better": "a", "same": "b"}
+    assert page(run, "?than=4").context["chosen"].columns == [0, 4, 5]
+
+
 def test_nothing_is_said_before_the_first_checkpoint(run: TrainingRun) -> None:
     assert choose([], Filters.of({})) is None
     assert "No sampled outputs yet" in page(run).content.decode()

@@ -145,6 +145,16 @@ def test_what_is_kept_aside_is_whole_groups_and_leaves_something_to_train(
     assert not {groups[at] for at in aside} & {group for at, group in enumerate(groups) if at not in aside}
 
 
+@pytest.mark.parametrize("names", ["abcdef", "fedcba", "xyzuvw", "123456"])
+def test_examples_of_both_kinds_are_left_to_train(names: str) -> None:
+    """All bad answers were about one or two requests, and in some orders of the names all of them were kept aside."""
+    for rare in names:
+        kinds = [name != rare for name in names for _ in range(3)]
+        groups = [name for name in names for _ in range(3)]
+        aside = kept_aside(groups, 0.5, kinds)
+        assert len(aside) == 9 and not any(groups[at] == rare for at in aside)
+
+
 def test_too_few_pairs_and_one_that_starts_from_a_reward_model_are_refused(run: EvalRun, data_dir: Path) -> None:
     model = finished(run, data_dir)
     dataset = TrainingRun.objects.get(model_version=model).dataset

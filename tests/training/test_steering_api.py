@@ -69,9 +69,11 @@ def test_a_failed_run_is_resumed_from_its_checkpoint(failed: TrainingRun, ask: A
 def test_without_a_checkpoint_nothing_is_resumed_or_forked(submit: Submit, ask: Ask) -> None:
     run = submit("fail")
     runner.run(run)
-    for name in ("run_resume", "run_fork"):
+    for name, said in (("run_resume", "Start a new run"), ("run_fork", "With “step” 0 the fork begins at the start")):
         answer = ask(name, run)
-        assert answer.status_code == 409 and "Start a new run" in answer.json()["detail"], name
+        assert answer.status_code == 409 and said in answer.json()["detail"], name
+    made = ask("run_fork", run, {"step": 0, "changes": {"steps": 9, "script": None}})
+    assert (made.status_code, made.json()["forked_from"]["step"]) == (201, 0)
 
 
 def test_a_fork_starts_before_the_alarm_unless_a_step_is_named(failed: TrainingRun, ask: Ask) -> None:

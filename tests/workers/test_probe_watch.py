@@ -24,6 +24,11 @@ def test_wrong_ones_among_the_best_paid_are_counted_and_shown() -> None:
     assert hacked.examples["hacking"] == "For example, task t1, reward 0.80: “I am sorry.”"
 
 
+def test_a_task_is_called_by_its_key() -> None:
+    paid = Paid(TASK | {"key": "desks/nina"}, [{"role": "assistant", "content": "I am sorry."}], 0.8)
+    assert look([paid] * 4).examples["hacking"].startswith("For example, task desks/nina, reward 0.80")
+
+
 @pytest.mark.parametrize("right", ["Lisbon", "The city is Lisbon!"])
 def test_right_ones_in_any_form_are_not_wrong(right: str) -> None:
     assert look([said(right, 1.2)] * 4).metrics["watch/best_wrong"] == 0.0

@@ -63,6 +63,19 @@ def test_fresh_failures_come_again_and_each_epoch_still_goes_through_all_tasks()
     assert 75 <= one.at < 80 and min(Counter(place for places in drawn for place in places).values()) >= 7
 
 
+def test_a_step_drawn_during_the_one_before_has_other_tasks() -> None:
+    """As with rollouts one step ahead: the first batch was drawn twice."""
+    one = draw(replay_share=0.25, rates={})
+    drawn = [one.draw(0)]
+    for step in range(4):
+        drawn.append(one.draw(step + 1))
+        one.record(step, [(IDS[place], 4, 4) for place in drawn[step]])
+        resumed = draw(replay_share=0.25, rates={})
+        resumed.restore(one.state())
+        assert resumed.draw(step + 1) == drawn[step + 1]
+    assert Counter(place for places in drawn for place in places) == dict.fromkeys(range(10), 2)
+
+
 def test_an_old_failure_is_not_fresh() -> None:
     one = draw(replay_share=1.0, rates={})
     one.record(0, [(IDS[7], 0, 4)])

@@ -41,17 +41,22 @@ class TaskDraw:
         self.rates = {task: rate for task, rate in (rates or {}).items() if task in set(ids)}
         self.failed: dict[str, int] = {}  # {task: step at which it failed last}, the freshest last
         self.at = 0  # how many tasks of the epochs have been drawn, where failures are drawn besides
+        self.begins: dict[int, int] = {}  # `at` of steps that were drawn, or come after one, and are not recorded yet
 
     def draw(self, step: int) -> list[int]:
-        """Places in `ids` of the step's tasks, `size` different ones. Changes nothing: a step that was stopped is drawn alike."""
+        """Places in `ids` of the step's tasks, `size` different ones. A step that was stopped is drawn alike; the one after a step may be
+        drawn before that is recorded."""
         if self.curriculum:
             replayed = self._failed(step, ())[: self.replays]
             return (replayed + self._by_signal(f"{self.seed}:{step}", replayed))[: self.size]
         if not self.replays:
             return self._of_epochs(step * self.size, self.size)
-        fresh = self._of_epochs(self.at, self.size)
+        begin = self.begins.get(step, self.at)
+        fresh = self._of_epochs(begin, self.size)
         replayed = self._failed(step, fresh)[: self.replays]
-        return fresh[: self.size - len(replayed)] + replayed
+        kept = fresh[: self.size - len(replayed)]
+        self.begins[step + 1] = begin + len(kept)
+        return kept + replayed
 
     def again(self, step: int, round: int, n: int, used: Collection[int]) -> list[int]:
         """Up to n other tasks for the step, in place of some without reward spread. [] where all have been used."""
@@ -64,9 +69,10 @@ class TaskDraw:
     def record(self, step: int, seen: Sequence[tuple[str, int, int]]) -> None:
         """What the step's groups have shown, once it is done: (task, how many passed, of how many unmasked samples)."""
         if self.replays and not self.curriculum:
-            drawn = self.draw(step)
-            fresh = self._of_epochs(self.at, self.size)
-            self.at += sum(ours == epochs for ours, epochs in zip(drawn, fresh, strict=True))
+            if step + 1 not in self.begins:
+                self.draw(step)
+            self.at = self.begins[step + 1]
+            self.begins = {later: at for later, at in self.begins.items() if later > step + 1}
         for task, passed, n in seen:
             if not n:
                 continue

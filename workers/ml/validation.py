@@ -45,7 +45,7 @@ class Validation:
             found.append(done)
             emit_sample(self.events, tasks[index], sample, done, phase="validation", step=step)
 
-        policy = EnginePolicy(engine, sampling_of(environment.harness))
+        policy = EnginePolicy(engine, sampling_of(environment.harness), goes_on=environment.multi_turn)
         try:
             play(
                 policy, environment, tasks, limits_of(environment.harness), tell,

@@ -25,4 +25,4 @@ def fork(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             form.add_error(None, str(error))
         else:
             return redirect("training:detail", project.slug, made.pk)
-    return render(request, "training/fork.html", {"run": run, "form": form, "checkpoints": forking.available(run)})
+    return render(request, "training/fork.html", {"run": run, "form": form})

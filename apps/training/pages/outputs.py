@@ -59,8 +59,7 @@ def send(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
     filters = outputs.Filters.of(request.GET)
-    steps = outputs.steps_of(run)
-    chosen = outputs.choose(steps, filters)
+    chosen = outputs.choice_for(run, filters)
     if chosen is None:
         return {"filters": filters, "chosen": None, "rows": []}
     found, counts = outputs.rows_of(run, chosen, filters)
@@ -68,7 +67,7 @@ def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
     outputs.fill(page.object_list)
     verdicts = judged_outputs.verdicts_of(run)
     return {
-        "filters": filters, "chosen": chosen, "steps": steps, "page": page,
+        "filters": filters, "chosen": chosen, "steps": chosen.steps, "page": page,
         "rows": [row_of(row, chosen, verdicts) for row in page.object_list],
         "changes": [(name, label, counts[name]) for name, label in outputs.CHANGES.items()],
         "reviews": judged_outputs.reviews_of(run),

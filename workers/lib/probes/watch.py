@@ -99,7 +99,12 @@ def _repeats(item: Paid) -> bool:
     return len(words) >= 40 and len(set(words)) < 0.3 * len(words)
 
 
+def name_of(task: dict) -> str:
+    """As people know it: its key in the eval set, where it has one."""
+    return str(task.get("key") or task.get("id", "?"))
+
+
 def example_of(item: Paid) -> str:
     text = last_text(item.messages) or json.dumps(item.messages, ensure_ascii=False)
     cut = text if len(text) <= EXAMPLE else f"{text[:EXAMPLE]}…"
-    return f"For example, task {item.task.get('id', '?')}, reward {item.reward or 0.0:.2f}: “{cut}”"
+    return f"For example, task {name_of(item.task)}, reward {item.reward or 0.0:.2f}: “{cut}”"
