@@ -62,7 +62,7 @@ CHANNELS_EXAMPLE = OpenApiExample(
 )  # fmt: skip
 NEW_EXAMPLE = OpenApiExample("A second channel", value={"name": "staging"}, request_only=True)
 MADE_EXAMPLE = OpenApiExample(
-    "A channel without a model", response_only=True, status_codes=["201"],
+    "A channel without a model", response_only=True, status_codes=["200", "201"],
     value={"channel": "staging", "model": None, "digest": None, "previous": None, "policy_version": 0,
            "updated_at": "2026-11-22T08:00:00Z"},
 )  # fmt: skip
@@ -85,14 +85,16 @@ class NewChannel(Struct, forbid_unknown_fields=True, kw_only=True):
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_channels_create", request={JSON: json_schema(NewChannel)},
-    responses=described({201: CHANNEL}, 400, 403, 413), examples=[NEW_EXAMPLE, MADE_EXAMPLE],
-    description="Creates a channel; one that exists stays as it is. Whoever created the key must be an owner.",
+    responses=described({200: CHANNEL, 201: CHANNEL}, 400, 403, 413), examples=[NEW_EXAMPLE, MADE_EXAMPLE],
+    description="Creates a channel; one that exists stays as it is (200). Whoever created the key must be an owner.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     project = request.auth.project
     if request.method == "POST":
-        return Response(channel_json(channel_of(project, form_of(request, NewChannel).name)), status=201)
+        name = form_of(request, NewChannel).name
+        status = 200 if project.channels.filter(name=name).exists() else 201
+        return Response(channel_json(channel_of(project, name)), status=status)
     return Response({"results": [channel_json(row) for row in project.channels.select_related("current")]})
 
 

@@ -16,7 +16,7 @@ from apps.serving.asgi import Receive, Send, disconnected, headers_of, read_body
 from apps.serving.asked import CHAT, RESPONSES, Asked, BadRequest, read_request
 from apps.serving.callers import Callers
 from apps.serving.lanes import Sessions, is_shadow, may_be_shadowed, unit_of
-from apps.serving.pieces import Pieces, error_event
+from apps.serving.pieces import Pieces, error_event, is_complete
 from apps.serving.refresh import Tables
 from apps.serving.routes import CANARY, Key, Lane, Route
 from apps.serving.servers import Begun, Servers, is_stream
@@ -161,7 +161,7 @@ class Endpoint:
             if not lane.backends or self.servers.all_down(lane):
                 raise NoAnswer(lane.problem or "its servers did not answer a moment ago")
             begun = await self.servers.first_within(turn, self.bounds.canary_s)
-            if begun.answer.status == 200:
+            if begun.has_answer:
                 return begun
             turn.parts = [begun.first]
             self.servers.end(begun)
@@ -231,6 +231,8 @@ class Endpoint:
                         turn.note("whole", self.writer)
                     await send({"type": "http.response.body", "body": whole, "more_body": True})
                 part = await answer.part()
+            if not pieces.ended and not is_complete(turn.parts):
+                raise NoAnswer("the stream ended before the answer was complete")
             rest = pieces.rest
         except NoAnswer as error:
             server = begun.backend.server

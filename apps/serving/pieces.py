@@ -12,6 +12,12 @@ from apps.serving.asked import CHAT
 
 COUNTED = re.compile(rb'"(?:prompt_tokens|completion_tokens|input_tokens|output_tokens)":\s*(\d{1,9})')
 TAIL = 16 * 1024  # bytes at an answer's end in which its tokens are looked for
+# Quotes inside a text are escaped in JSON, so nothing that a model writes matches these.
+COMPLETE = re.compile(
+    rb'data:\s*\[DONE\]|"finish_reason":\s*"|"type":\s*"(?:response\.(?:completed|incomplete|failed)|error)"|"error":\s*[{"]'
+)
+FAILED = re.compile(rb'data:\s*\{\s*"error":\s*[{"]|"type":\s*"(?:error|response\.failed)"')
+_whole = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Pieces:
@@ -34,6 +40,23 @@ class Pieces:
             events = re.split(rb"(?<=\n\n)", whole)
             whole = b"".join(one for one in events if not (b'"choices":[]' in one and b'"usage":{' in one))
         return whole
+
+
+def is_complete(parts: Sequence[bytes]) -> bool:
+    """Whether a stream said that its answer is over, well or with an error."""
+    return bool(COMPLETE.search(b"".join(parts)))
+
+
+def has_answer(first: bytes, *, stream: bool) -> bool:
+    """Whether an HTTP 200 begins with an answer, not with an error. `first`: the first piece of a stream, else all of it."""
+    if stream:
+        return not FAILED.search(first)
+    try:
+        found = _whole.decode(first)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    chosen = bytes(found.get("choices", b"")).strip(b"[] \t\r\n") not in (b"", b"null")
+    return bytes(found.get("error", b"null")) == b"null" and (chosen or "output" in found)
 
 
 def error_event(path: str, error: dict[str, Any]) -> bytes:

@@ -166,7 +166,8 @@ def problem_of(record: Record, answer: dict[str, Any]) -> str:
     if record.ended in ("whole", "left"):
         error = answer.get("error")
         if record.status == 200 and not error:
-            return ""
+            answered = answer.get("choices") or isinstance(answer.get("output"), list)
+            return "" if answered or record.ended == "left" else "HTTP 200 without an answer"
         if record.ended == "left" and not record.status:
             return ""
         said = error_text(error) if error else content_text(answer.get("message") or answer.get("detail"), "")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from apps.registry.models import Dialect
 from apps.serving.answers import SENT_ON, Refusal
 from apps.serving.asked import CHAT, RESPONSES, BadRequest, body_for, counts_tokens
+from apps.serving.pieces import has_answer
 from apps.serving.routes import Backend, Lane
 from apps.serving.turns import Bounds, Turn
 from workers.lib.keys import bearer
@@ -35,6 +36,19 @@ class Begun:
     def lacks_it(self) -> bool:
         """The server does not have the version loaded: it has just started, or has lost it. A 404 that names it says so."""
         return self.answer.status == 404 and self.backend.served_as.encode() in self.first
+
+    @property
+    def is_redirect(self) -> bool:
+        """Followed by nobody: the address was checked, where it leads was not."""
+        return 300 <= self.answer.status < 400
+
+    @property
+    def is_empty(self) -> bool:
+        return is_stream(self.answer) and not self.first
+
+    @property
+    def has_answer(self) -> bool:
+        return self.answer.status == 200 and has_answer(self.first, stream=is_stream(self.answer))
 
 
 class Servers:
@@ -69,6 +83,9 @@ class Servers:
             _prepare(turn, backend)
             try:
                 begun = await self._begin(turn, backend)
+                if begun.is_redirect or begun.is_empty:
+                    self.end(begun)
+                    raise NoAnswer("it sent an empty stream" if begun.is_empty else f"it answered with a redirect (HTTP {begun.answer.status})")  # fmt: skip
                 if (begun.answer.status not in GONE and not begun.lacks_it) or number + 1 == len(order):
                     record.status = begun.answer.status
                     return begun

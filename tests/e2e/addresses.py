@@ -204,6 +204,7 @@ def deployed(world: World, by: Any) -> Deployment:
     return Deployment.objects.create(
         project=world.project, channel=world.project.channels.get(name="production"), kind="promote", version=world.grpo.model_version,
         state="failed", finished_at=timezone.now(), error="eu-2 has no LoRA slot left.", outcomes=outcomes, reason="12 points better", created_by=by,
+        name=f"Promote {world.grpo.model_version} in production", spec={"by": str(by)},
     )  # fmt: skip
 
 

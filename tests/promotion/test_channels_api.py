@@ -187,6 +187,7 @@ def test_an_owners_key_makes_a_channel(project: Project) -> None:
         (key_of(project), 403),
         (key_of(project, Role.OWNER, [Scope.READ]), 403),
         (key_of(project, Role.OWNER), 201),
+        (key_of(project, Role.OWNER), 200),
     ):
         assert call(secret, "", {"name": "staging"}).status_code == status
     assert [row["channel"] for row in call(key_of(project, Role.VIEWER, [Scope.READ])).json()["results"]] == ["staging"]

@@ -1,7 +1,7 @@
 """Servers that answer as vLLM's API does, by script: in a thread, on a free port. Each says its own name, so that mixing shows.
 
 What the last message says decides: `stream N` (words), `status N`, `die` (closes without an answer), `die after N`, `hang`, `hang after
-N`, `error in stream`, `tool` (calls the first tool), `large N` (KiB in one piece).
+N`, `half N` (ends well-formed without the answer's end), `error in stream`, `tool` (calls the first tool), `large N` (KiB in one piece).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Scripted:
         self.busy = False  # answers 503 to everything
         self.refuses = 0  # a status that it answers to everything
         self.hangs = False
+        self.raw = b""  # sent instead of every answer
         self.lacks = False  # has started, and not yet loaded what is asked for
         self.loop = asyncio.new_event_loop()
         self.readers: dict[asyncio.StreamWriter, asyncio.StreamReader] = {}
@@ -78,6 +79,10 @@ class Scripted:
         verb, number = (words or [""])[0], int(words[-1]) if words and words[-1].isdigit() else 5
         if self.busy or self.refuses:
             verb, number = "status", self.refuses or 503
+        if self.raw:
+            writer.write(self.raw)
+            await writer.drain()
+            return
         if self.hangs:
             await _until_left(self.readers[writer])
         if self.lacks:
@@ -157,6 +162,10 @@ class Scripted:
         if verb == "die":
             writer.transport.abort()
             raise ConnectionError
+        if verb == "half":
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+            return
         if verb == "hang":
             await _until_left(self.readers[writer])
         if verb == "error":

@@ -346,6 +346,57 @@ def test_nothing_is_asked_twice_once_the_client_has_heard_something(running: Run
     )
 
 
+def test_a_stream_that_ends_before_its_answer_does_is_broken(running: Running, server: Make) -> None:
+    running.serve(server("alpha"))
+    with pytest.raises(openai.APIError, match="ended before the answer was complete"):
+        list(running.client().chat.completions.create(**ask("half 3"), stream=True))
+    assert running.records(1)[0].ended == "broken"
+
+
+def raw(text: str, status: str = "200 OK", kind: str = "application/json", more: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\n{more}content-length: {len(text)}\r\n\r\n{text}".encode()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [raw("", "302 Found", more="location: http://127.0.0.1:1/\r\n"), raw("", kind="text/event-stream")],
+    ids=["a redirect", "an empty stream"],
+)
+def test_what_is_no_answer_is_followed_by_another_server(running: Running, server: Make, sent: bytes) -> None:
+    alpha, beta = server("alpha"), server("beta")
+    alpha.raw = sent
+    running.serve(alpha)
+    refused = running.post(ask("Hi"))
+    assert refused.status_code == 502 and "location" not in refused.headers
+    running.serve(alpha, beta)
+    assert all("beta" in running.post(ask("Hi")).text for _ in range(4))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        raw(""), raw("<html>", kind="text/html"), raw("{}"), raw('{"choices": []}'), raw('{"error": {"message": "no memory"}}'),
+        raw('{"error": {"message": "no memory"}, "choices": [{"message": {"role": "assistant", "content": "x"}}]}'),
+        raw('data: {"error": {"message": "no memory"}}\n\ndata: [DONE]\n\n', kind="text/event-stream"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_200_without_an_answer_is_a_failure_and_no_user_gets_a_candidates(
+    running: Running, server: Make, sent: bytes, stream: bool
+) -> None:
+    """It passes through unchanged, and the version's run has failed; where a candidate sends it, the current version answers."""
+    alpha, beta = server("alpha"), server("beta")
+    beta.raw = sent
+    running.serve(beta)
+    assert running.post(ask("Hi") | {"stream": stream}).content == sent.partition(b"\r\n\r\n")[2]
+    assert span_of(running.records(1)[0]).status_message.startswith("HTTP 200")
+    running.try_out(alpha, beta)
+    answer = running.post(ask("stream 1") | {"stream": stream})
+    assert answer.headers["x-flywheel-version"] == "v1" and "alpha" in answer.text
+    (tried,) = [one for one in running.records(3) if one.lane]
+    assert not tried.served and span_of(tried).status_message.startswith("HTTP 200")
+
+
 @pytest.mark.parametrize("bounds", [Bounds(first_s=0.3, whole_s=0.3, idle_s=0.3)])
 def test_a_server_that_hangs_is_given_up(running: Running, server: Make) -> None:
     running.serve(alpha := server("alpha"))
