@@ -210,5 +210,6 @@ def test_every_program_runs_by_hand_and_says_what_is_wrong(kind: str, lacks: str
     path.write_text("{}")
     done = subprocess.run([sys.executable, "-m", f"workers.{kind}", str(path)], capture_output=True, text=True)
     event = json.loads(done.stdout.splitlines()[-1])
-    assert done.returncode == 1
+    assert done.returncode == 2 and "Traceback" not in done.stdout + done.stderr
+    assert done.stderr.splitlines()[-1] == f"“{lacks}” is missing."
     assert (event["type"], event["seq"], event["message"]) == ("error", 1, f"“{lacks}” is missing.")

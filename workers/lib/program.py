@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from workers.lib import processes
 from workers.lib.errors import SpecError, sentence
@@ -18,6 +18,7 @@ from workers.lib.memory import is_out_of_memory
 from workers.lib.specs import checked
 
 STOPPED = 128 + signal.SIGTERM
+UNUSABLE = 2  # exit status of a program whose spec is wrong, as of a command with wrong arguments
 CONNECTIONS = ("gloo", "NCCL", "DistBackendError", "DistNetworkError")
 
 
@@ -69,8 +70,8 @@ def read_spec(path: Path, kind: str) -> Any:
 
 
 def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> None:
-    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (reported in an event), 143 asked to stop,
-    76 ended with another process of the job. Where the spec asks for several, this one starts them (workers.lib.processes)."""
+    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (reported in an event), 2 a spec that cannot be used
+    (the same, without a traceback: it is the writer's mistake, not the program's), 143 asked to stop, 76 ended with another process of the job. Where the spec asks for several, this one starts them (workers.lib.processes)."""
     if len(sys.argv) != 2:
         sys.exit(f"usage: python -m workers.{kind} spec.json")
     events, stop = Emitter(mute=processes.number() > 0), StopFlag()
@@ -86,13 +87,24 @@ def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> No
     except Stop as stopped:
         events.log("warning", str(stopped) or "Stopped on request.")
         sys.exit(STOPPED)
+    except SpecError as error:
+        if is_out_of_memory(error):  # which was taken for a bad spec
+            fail(events, error)
+        print(error, file=sys.stderr)
+        events.error(str(error))
+        sys.exit(UNUSABLE)
     except Exception as error:  # the program's boundary: every end is reported in one event
-        traceback.print_exc()
-        if processes.count() > 1 and lost_connection(error):
-            sys.exit(processes.LOST)
-        cause = "memory" if is_out_of_memory(error) else ""
-        events.error(sentence(error), traceback.format_exc(), cause)
-        sys.exit(1)
+        fail(events, error)
+
+
+def fail(events: Emitter, error: Exception) -> NoReturn:
+    """While it is handled."""
+    traceback.print_exc()
+    if processes.count() > 1 and lost_connection(error):
+        sys.exit(processes.LOST)
+    cause = "memory" if is_out_of_memory(error) else ""
+    events.error(sentence(error), traceback.format_exc(), cause)
+    sys.exit(1)
 
 
 def lost_connection(error: BaseException) -> bool:

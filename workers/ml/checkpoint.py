@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from workers.lib.errors import JobError
@@ -77,13 +78,25 @@ def optimizer_of(model: Any, config: Training, resume: str | None) -> tuple[Any,
 
 
 def step_of(folder: str | None) -> int:
-    """The step a checkpoint was made at; 0 for none."""
-    return json.loads((Path(folder) / STATE).read_text())["step"] if folder else 0
+    """The step a checkpoint was made at; 0 for none. Raises JobError."""
+    return _state(folder)["step"] if folder else 0
 
 
 def seen_by(name: str, folder: str | None) -> dict[str, Any]:
-    """What `save` was given of this name; {} for none."""
-    return json.loads((Path(folder) / STATE).read_text()).get(name, {}) if folder else {}
+    """What `save` was given of this name; {} for none. Raises JobError."""
+    return _state(folder).get(name, {}) if folder else {}
+
+
+def _state(folder: str) -> dict[str, Any]:
+    try:
+        found = json.loads((Path(folder) / STATE).read_text())
+        return found | {"step": int(found["step"])}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise JobError(damaged(folder, error)) from error
+
+
+def damaged(folder: str, error: Exception) -> str:
+    return f"The checkpoint {folder} is missing or damaged ({error}). Fork the run from another checkpoint, or from its start."
 
 
 def trained(model: Any) -> list[torch.Tensor]:
@@ -108,8 +121,11 @@ def load_optimizer(folder: str | None, optimizer: torch.optim.Optimizer) -> None
     if not folder:
         return
     state: dict[int, dict[str, Any]] = {}
-    numbers = json.loads((Path(folder) / STATE).read_text())["optimizer"]
-    for key, value in [*load_file(Path(folder) / OPTIMIZER).items(), *numbers.items()]:
+    try:
+        tensors = load_file(Path(folder) / OPTIMIZER)
+    except (OSError, SafetensorError) as error:
+        raise JobError(damaged(folder, error)) from error
+    for key, value in [*tensors.items(), *_state(folder).get("optimizer", {}).items()]:
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

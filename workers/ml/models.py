@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from workers.lib.errors import JobError, SpecError
@@ -105,9 +106,33 @@ def load_side_by_side(models: Sequence[Model], dtype: str, *, merged: bool) -> l
 
 
 def add_adapter(model: Any, adapter: str | Path, *, trainable: bool) -> Any:
-    if not (Path(adapter) / "adapter_model.safetensors").is_file():
+    """Raises JobError for an adapter of another base, which PEFT would load as far as its layers are there, and for one with NaN."""
+    file = Path(adapter) / "adapter_model.safetensors"
+    if not file.is_file():
         raise JobError(f"The adapter folder {adapter} is missing or holds no adapter_model.safetensors.")
-    return PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable, local_files_only=True)
+    other = f"The adapter {adapter} was trained on another base model"
+    try:
+        adapted = PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable, local_files_only=True)
+        with safe_open(file, framework="pt") as weights:
+            given = {name for name in weights.keys() if _of_lora(name)}  # noqa: SIM118 - it is no dict
+    except SafetensorError as error:
+        raise JobError(f"The file {file} is damaged: {error}") from error
+    except RuntimeError as error:
+        if "size mismatch" not in str(error):
+            raise
+        raise JobError(f"{other}: its layers have other sizes.") from error
+    except ValueError as error:  # of PEFT: no layer has one of these names
+        raise JobError(f"{other}: {error}") from error
+    taken = {name.replace(".default.", "."): weight for name, weight in adapted.named_parameters() if _of_lora(name)}
+    if strange := sorted(given ^ taken.keys()):
+        raise JobError(f"{other}: {len(strange)} of its weights do not match a layer here, such as {strange[0]}.")
+    if broken := [name for name, weight in taken.items() if not bool(weight.isfinite().all())]:
+        raise JobError(f"The adapter {adapter} has weights that are NaN or infinite, such as {broken[0]}.")
+    return adapted
+
+
+def _of_lora(name: str) -> bool:
+    return ".lora_A." in name or ".lora_B." in name
 
 
 def lora(model: Any, config: Lora, adapter: str | Path | None) -> Any:
