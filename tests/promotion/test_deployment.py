@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from django.test import Client, TestCase
+from django.urls import reverse
 from msgspec import structs
 
 from apps.core import jobs, runner
@@ -444,10 +445,15 @@ def test_a_rollback_wins_over_a_deployment_that_hangs(scene: Scene) -> None:
 # Two at once, a dead worker, a freeze
 
 
-def test_a_second_promotion_waits_its_turn(scene: Scene) -> None:
+def test_a_second_promotion_waits_its_turn(scene: Scene, client: Client) -> None:
     scene.target()
     report = scene.report(scene.new)
-    scene.promote(scene.old)
+    job = scene.promote(scene.old)
+    client.force_login(scene.by)
+    status = reverse("promotion:channel_status", args=[scene.project.slug, scene.channel.name])
+    for outcomes in ([], [{"name": "gpu-1", "state": "proving", "sentence": "", "seconds": 1}]):
+        Deployment.objects.filter(pk=job.pk).update(outcomes=outcomes)
+        assert "0 of 1 target<" in client.get(status).content.decode()
     with pytest.raises(actions.PromotionError, match=r"is running since .+ Wait for it, or stop it"):
         actions.promote(channel=scene.channel, gate_report=report, by=scene.by, reason="me too")
     with pytest.raises(actions.PromotionError, match="before the targets change"):

@@ -17,6 +17,7 @@ from apps.core.charts import lines
 from apps.core.errors import Rejected
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
+from apps.failures.models import Failure
 from apps.promotion.conditions import PromotionError
 from apps.promotion.freezing import freeze_of
 from apps.promotion.models import Channel, GateReport, Trial, TrialAnswer, TrialSession
@@ -24,7 +25,7 @@ from apps.promotion.trials import actions, looks
 from apps.promotion.trials.deciding import Reading
 from apps.promotion.trials.plans import Plan, Step
 from apps.promotion.trials.running import reading_of
-from apps.trajectories.models import Trace, TrajectoryKey
+from apps.trajectories.models import Trace, Trajectory, TrajectoryKey
 from workers.lib.messages import content_text
 
 FAILED_SHOWN = 20
@@ -113,8 +114,15 @@ def _failed(row: Trial) -> list[dict[str, Any]]:
         shadow = answers.get(one.trace_id)
         trace = served.get(shadow.shadow_of, "") if shadow and shadow.shadow_of else one.trace_id
         shown.append({"session": one, "trace": trace, "said": _said(shadow)})
-    runs = _runs(row.project_id, [one["trace"] for one in shown])
-    return [one | {"run": runs.get(one["trace"])} for one in shown]
+    runs = _runs(row, [one["trace"] for one in shown])
+    modes = dict(
+        Failure.objects.filter(trajectory__in=[run.pk for run in runs.values()]).standing().values_list("trajectory_id", "mode__name")
+    )  # fmt: skip
+    for one in shown:
+        run = one["run"] = runs.get(one["trace"])
+        one["mode"] = modes.get(run.pk) if run else None
+        one["said"] = one["said"] or (run.outcome_reason[:SAID_SHOWN] if run else "")
+    return shown
 
 
 def _said(answer: TrialAnswer | None) -> str:
@@ -127,13 +135,16 @@ def _said(answer: TrialAnswer | None) -> str:
     return " ".join(filter(None, [*parts, *(f"({mode})" for mode in said.get("modes", []))]))[:SAID_SHOWN]
 
 
-def _runs(project: int, traces: list[str]) -> dict[str, Any]:
-    """{trace: the trajectory's id}"""
-    rows = Trace.objects.filter(project=project, trace_id__in=traces)
-    names = {trace.trace_id: trace.runs[0] for trace in rows if trace.runs}
-    keys = TrajectoryKey.objects.filter(project=project, external_id__in=names.values())
-    known = dict(keys.values_list("external_id", "trajectory_id"))
-    return {trace: known[name] for trace, name in names.items() if name in known}
+def _runs(row: Trial, traces: list[str]) -> dict[str, Trajectory]:
+    """The run of each trace: the candidate's own where the trace has one (of a request that both answered it has two)."""
+    found = Trace.objects.filter(project=row.project_id, trace_id__in=traces)
+    names = {trace.trace_id: trace.runs for trace in found}
+    keys = TrajectoryKey.objects.filter(project=row.project_id, external_id__in=[name for runs in names.values() for name in runs])
+    rows = Trajectory.objects.filter(pk__in=keys.values("trajectory_id"))
+    by_name = {one.external_id: one for one in rows.only("external_id", "agent_version", "preview", "outcome_reason")}
+    candidate = str(row.version)
+    of = {trace: [by_name[name] for name in runs if name in by_name] for trace, runs in names.items()}
+    return {trace: max(runs, key=lambda run: run.agent_version == candidate) for trace, runs in of.items() if runs}
 
 
 @require_POST

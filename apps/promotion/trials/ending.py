@@ -11,6 +11,7 @@ from apps.promotion.deployment.models import Deployment, Placement
 from apps.promotion.deployment.unloading import leave
 from apps.promotion.listeners import notify_listeners
 from apps.promotion.models import Promotion
+from apps.promotion.trials import looks
 from apps.promotion.trials.announcing import announce_ended
 from apps.promotion.trials.models import ACTIVE_TRIAL, Trial, TrialState
 
@@ -21,6 +22,9 @@ def end(trial: Trial, state: TrialState, because: str, *, by: Any = None, actor_
     if not ended.update(state=state, ended_at=timezone.now(), ended_because=because):
         return False
     trial.refresh_from_db()
+    if trial.report:  # its page and the API keep both sides as they were at the end
+        trial.report["sides"] = looks.sides_of(trial)
+        trial.save(update_fields=["report"])
     if state != TrialState.PROMOTED:
         loaded = Placement.objects.filter(
             target__channel=trial.channel_id, version=trial.version_id, deployment__kind=Deployment.Kind.TRIAL

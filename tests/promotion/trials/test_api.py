@@ -108,6 +108,7 @@ def test_its_page_is_live_while_it_runs_and_still_afterwards(
     page = shown(client, trial, **{"HX-Request": "true"})
     assert "angry customer" in page and "/trajectories/" in page and "90 of 100" in page and "<html" not in page
     assert failed.unit in page
+    assert "Close ticket 1234." in page and "bad_planning" in page, "what was asked, and why it failed"
     Trial.objects.filter(pk=trial.pk).update(
         state="rolled_back", ended_at=trial.created_at, ended_because="The candidate is worse."
     )

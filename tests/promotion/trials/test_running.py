@@ -153,6 +153,16 @@ def test_a_good_candidate_goes_up_step_by_step_and_waits_for_a_person(trial: Tri
     assert AuditEvent.objects.filter(action__in=["trial.advanced", "trial.passed"]).count() == 2
 
 
+def test_the_report_of_a_trial_that_ended_has_all_of_its_answers(trial: Trial) -> None:
+    """While it runs, latency and cost are read twice a minute only."""
+    answer(trial, "one", "canary").save()
+    looked(trial)
+    answer(trial, "two", "canary").save()
+    add_sessions(trial, "current", 196, 4)
+    add_sessions(trial, "canary", 20, 30)
+    assert looked(trial) == "worse" and trial.report["sides"]["canary"]["requests"] == 2
+
+
 @pytest.mark.parametrize("what", ["success", "safety", "answered"])
 def test_a_candidate_that_is_worse_in_one_of_them_is_rolled_back(trial: Trial, channel: Channel, what: str) -> None:
     add_sessions(trial, "current", 196, 4, what=[what])
