@@ -43,7 +43,8 @@ class _Bucket:
 
     def refill(self, most: int, now: float) -> None:
         if most != self.most:
-            self.level += most - self.most
+            # What was used under another limit counts for a minute at most; without a limit nothing was counted.
+            self.level = max(self.level + most - self.most, -most) if self.most else most
             self.most = most
         self.level = min(self.most, self.level + (now - self.at) * self.most / MINUTE_S)
         self.at = now

@@ -55,6 +55,16 @@ def test_a_changed_limit_holds_at_once() -> None:
     assert allowed(meter, Limits(requests=1), 0) > 60 and allowed(meter, Limits(), 0) == 0
 
 
+@pytest.mark.parametrize("before", [Limits(), Limits(requests=5_000, tokens=10**7)])
+def test_a_new_limit_does_not_lock_out_a_key_for_what_it_did_before(before: Limits) -> None:
+    meter = Meter(0)
+    for _ in range(4_000):
+        assert allowed(meter, before, 0) == 0
+        meter.end(2_000)
+    assert allowed(meter, Limits(requests=3, tokens=1_000), 0) <= 80
+    assert allowed(meter, Limits(requests=3, tokens=1_000), 80) == 0
+
+
 def test_headers_say_what_is_left() -> None:
     meter, limits = Meter(0), Limits(requests=10, tokens=1000)
     meter.begin(limits, 0)

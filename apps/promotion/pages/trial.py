@@ -139,7 +139,9 @@ def _runs(row: Trial, traces: list[str]) -> dict[str, Trajectory]:
     """The run of each trace: the candidate's own where the trace has one (of a request that both answered it has two)."""
     found = Trace.objects.filter(project=row.project_id, trace_id__in=traces)
     names = {trace.trace_id: trace.runs for trace in found}
-    keys = TrajectoryKey.objects.filter(project=row.project_id, external_id__in=[name for runs in names.values() for name in runs])
+    keys = TrajectoryKey.objects.filter(
+        project=row.project_id, external_id__in=[name for runs in names.values() for name in runs]
+    )
     rows = Trajectory.objects.filter(pk__in=keys.values("trajectory_id"))
     by_name = {one.external_id: one for one in rows.only("external_id", "agent_version", "preview", "outcome_reason")}
     candidate = str(row.version)
