@@ -24,6 +24,7 @@ from apps.promotion.effects.marks import Share, shift
 from apps.promotion.effects.report import as_json, costs_of, effect_of
 from apps.promotion.effects.windows import windows
 from apps.promotion.models import Promotion
+from apps.promotion.templatetags.promotion import more_or_fewer
 from apps.registry.models import ModelVersion
 from apps.trajectories import digest
 from tests.factories import (
@@ -121,6 +122,8 @@ def test_runs_that_name_the_versions_are_compared(moved: Promotion) -> None:
     assert "Failure modes" in [other.title for other in found.others]
     saving = found.saving
     assert saving and saving.low < saving.failures < saving.high and saving.low > 0
+    said = [more_or_fewer(number) for number in (saving.failures, -saving.failures, 0.0)]
+    assert said == [f"{saving.failures:,.0f} fewer", f"{saving.failures:,.0f} more", "0 more"]
     assert as_json(found)["windows"]["after"]["runs"] == 16
 
 

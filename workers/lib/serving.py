@@ -387,7 +387,7 @@ class Adapters:
         answer, said = self._post("load", {"lora_name": name, "lora_path": path})
         if (answer.status != 200 or _is_error(answer)) and "already" not in said:
             why = answer.problem or f"HTTP {answer.status}: {said}"
-            raise JobError(f"The server at {self.address.base_url} did not load the adapter {path}. {why}")
+            raise JobError(f"The server at {self.address.base_url} did not load the adapter {path}. {why.rstrip('.')}.")
 
     def unload(self, name: str) -> bool:
         """False where the server did not."""

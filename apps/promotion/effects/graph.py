@@ -68,7 +68,7 @@ class Graph:
     @property
     def size(self) -> tuple[int, int]:
         rows = max((node.row for node in self.nodes.values()), default=0) + 1
-        return len(COLUMNS) * (WIDTH + GAP) - GAP, TOP + rows * ROW
+        return len(COLUMNS) * (WIDTH + GAP) - GAP + 1, TOP + rows * ROW  # 1: half of a frame's line lies beyond its box
 
     @property
     def headings(self) -> list[tuple[int, str]]:
