@@ -2,7 +2,7 @@
 (docs/jobs.md).
 
 The loss is Bradley and Terry's, −log σ(r(chosen) − r(rejected)) (2203.02155, equation 1), where r reads the whole conversation
-(workers.ml.reward_head). What it is worth is measured at the end on pairs that were kept aside: how many it ranks right, the
+(workers.ml.reward_head). What it is worth is measured at the end on pairs that were held back: how many it ranks right, the
 probability that a score stands for, and the score at which an answer counts as good. A resumed run is the unbroken one
 (workers.ml.trl_runs).
 """
@@ -61,7 +61,7 @@ def main(spec: RewardModel, events: Emitter, stop: StopFlag) -> None:
         ),
     )
     adapter = train(trainer, model, spec)
-    events.progress(steps, steps, "scoring what was kept aside")
+    events.progress(steps, steps, "scoring what was held back")
     measured, calibration = measure(aside_scores(model, tokenizer, aside))
     write_facts(adapter, Facts(max_length=config.max_length, show_tools=config.show_tools, calibration=calibration))
     events.result(adapter=str(adapter), metrics={"steps": steps, "pairs": len(rows)} | measured)
@@ -93,7 +93,7 @@ def ranking(pairs: list[tuple[float, float]]) -> dict[str, float]:
 
 
 def measure(pairs: list[tuple[float, float]]) -> tuple[dict[str, Any], Calibration]:
-    """What the scores of the pairs kept aside are worth: how many are ranked right, how many of each side pass at the threshold,
+    """What the scores of the pairs held back are worth: how many are ranked right, how many of each side pass at the threshold,
     and how good the probabilities are (`brier`)."""
     chosen, rejected = [good for good, _ in pairs], [bad for _, bad in pairs]
     found = fit(chosen, rejected)

@@ -117,7 +117,7 @@ def add_gradients(
 
 
 def held_loss(model: Any, trainer: Any) -> float:
-    """The mean negative log-likelihood over the labelled tokens of all rows that were kept aside."""
+    """The mean negative log-likelihood over the labelled tokens of all rows that were held back."""
     rows = [TokenRow(row["input_ids"], [label != -100 for label in row["labels"]]) for row in trainer.eval_dataset]
     with torch.inference_mode():
         total = sum(float(some.tokens.logprobs.sum()) for some in scored_parts(model, rows))

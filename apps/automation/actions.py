@@ -30,7 +30,7 @@ def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flo
     """A new flow, or a new version of one; what says the same as before adds none. Raises FlowError."""
     name = " ".join(name.replace("\0", "").split())
     if not 0 < len(name) <= 80:
-        raise FlowError("A flow has a name of at most 80 characters.", "name")
+        raise FlowError("Flow names can have at most 80 characters.", "name")
     try:
         with transaction.atomic():
             if flow is None:
@@ -42,7 +42,9 @@ def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flo
                 flow.name = name
                 flow.save(update_fields=["name"])
     except IntegrityError as error:
-        raise FlowError(f"There is a flow “{name}” in this project already. Choose another name.", "name") from error
+        raise FlowError(
+            f"A flow named “{name}” already exists in this project. Choose another name.", "name"
+        ) from error
     newest, value = flow.versions.order_by("-number").first(), plain(spec)
     same = newest is not None and newest.spec == value
     _note_known(flow, spec, newest.readable if newest else None)
@@ -88,7 +90,7 @@ def delete(*, flow: Flow, by: Any) -> None:
     """With its runs; the jobs and what they made stay. Raises FlowError while a run is under way."""
     flow = engine.locked(flow)
     if FlowRun.objects.open().filter(version__flow=flow).exists():
-        raise FlowError(f"A run of “{flow}” is under way. Cancel it first.")
+        raise FlowError(f"“{flow}” is running. Cancel the run first.")
     audit(
         "flow.deleted",
         project=flow.project,
@@ -117,10 +119,10 @@ def run_now(*, flow: Flow, by: Any) -> FlowRun:
 def called(*, flow: Flow) -> FlowRun:
     """By its webhook, whose secret fitted. Raises FlowError."""
     if not any(isinstance(start, specs.Call) for start in flow.version.form.starts):
-        raise FlowError("This flow is not started by a webhook. Add `by: webhook` to its starts.")
+        raise FlowError("This flow has no webhook trigger. Add `by: webhook` to its starts.")
     if not flow.enabled:
         raise FlowError(f"“{flow}” is disabled.")
-    return engine.begin(flow=flow, cause={"by": "webhook", "sentence": "Its webhook was called"})
+    return engine.begin(flow=flow, cause={"by": "webhook", "sentence": "Webhook called"})
 
 
 # The tick

@@ -71,7 +71,7 @@ RUN: dict[str, Any] = {
     "required": ["id", "flow", "version", "state", "cause", "note", "error", "created_at", "finished_at"],
     "properties": {
         "id": ID, "flow": ID, "version": {"type": "integer"}, "state": {"type": "string"}, "cause": {"type": "object"},
-        "note": {"type": "string", "description": "What it waits for"}, "error": {"type": "string"}, "created_at": TIME,
+        "note": {"type": "string", "description": "What it is waiting for"}, "error": {"type": "string"}, "created_at": TIME,
         "started_at": TIME, "finished_at": TIME,
     },
 }  # fmt: skip
@@ -159,11 +159,11 @@ def dry_json(found: DryRun) -> dict[str, Any]:
 
 @extend_schema(
     methods=["GET"], operation_id="v1_flows_list", responses=described({200: page(FLOW)}, 400, 403), parameters=[LIMIT, CURSOR],
-    description="The project's flows, the newest first.",
+    description="The project's flows, newest first.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_flows_add", request={JSON: SHAPE}, responses=described({201: FLOW}, 400, 403, 409),
-    examples=[NEW_EXAMPLE], description="Saves a new flow. It acts in the name of the key's maker, as long as they may.",
+    examples=[NEW_EXAMPLE], description="Creates a flow. It runs with the permissions of the key's creator.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
@@ -187,11 +187,11 @@ def _saved(request: Request, flow: Flow | None) -> Flow:
 @extend_schema(
     methods=["PUT"], operation_id="v1_flows_save", request={JSON: SHAPE}, responses=described({200: FLOW}, 400, 403, 404, 409),
     examples=[NEW_EXAMPLE],
-    description="Adds a version; runs under way keep theirs. What says the same as before adds none.",
+    description="Adds a version; current runs keep theirs. An unchanged spec adds no version.",
 )  # fmt: skip
 @extend_schema(
     methods=["DELETE"], operation_id="v1_flows_delete", responses=described({}, 403, 404, 409) | {204: None},
-    description="Deletes a flow with its runs. What they made stays. 409 while one is under way.",
+    description="Deletes a flow and its runs. What the runs created is kept. 409 while a run is active.",
 )  # fmt: skip
 @api_view(["GET", "PUT", "DELETE"])
 def item(request: Request, pk: UUID) -> Response:
@@ -204,7 +204,8 @@ def item(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_flows_dry_run", request=None, responses=described({200: DRY_RUN}, 403, 404),
-    description="What its next run would do, and when it would have run in the last 30 days, from stored data. Starts nothing.",
+    description="What the next run would do, and when the flow would have run in the last 30 days, based on stored "
+                "data. Nothing is started.",
 )  # fmt: skip
 @api_view(["GET"])
 def try_it(request: Request, pk: UUID) -> Response:
@@ -214,11 +215,12 @@ def try_it(request: Request, pk: UUID) -> Response:
 @extend_schema(
     methods=["GET"], operation_id="v1_flows_runs", responses=described({200: page(RUN)}, 400, 403, 404),
     parameters=[LIMIT, CURSOR],
-    examples=[told("One that asks", {"results": [RUN_JSON], "next": None})], description="Its runs, the newest first.",
+    examples=[told("One that asks", {"results": [RUN_JSON], "next": None})], description="The flow's runs, newest "
+                                                                                         "first.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_flows_start", request=None, responses=described({201: RUN}, 403, 404, 409),
-    description="Starts a run now. 409 while one is under way.",
+    description="Starts a run now. 409 while another run is active.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def runs(request: Request, pk: UUID) -> Response:
@@ -231,7 +233,7 @@ def runs(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_flow_runs_read", request=None, responses=described({200: WHOLE_RUN}, 403, 404),
-    description="A run with its steps: what each does, has made, and used.",
+    description="A run with its steps: what each one does, has created and has used.",
 )  # fmt: skip
 @api_view(["GET"])
 def run(request: Request, pk: UUID) -> Response:
@@ -241,7 +243,7 @@ def run(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_flow_runs_cancel", request=None, responses=described({200: RUN}, 403, 404),
-    description="Asks what is under way to stop, and ends the run. Nothing where it has ended.",
+    description="Stops the current step and cancels the run. No effect if the run has finished.",
 )  # fmt: skip
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
@@ -252,7 +254,7 @@ def cancel(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_flow_runs_retry", request=None, responses=described({200: RUN}, 403, 404, 409),
-    description="A run that failed or was cancelled goes on at the step where it stopped.",
+    description="Resumes a failed or cancelled run at the step where it stopped.",
 )  # fmt: skip
 @api_view(["POST"])
 def retry(request: Request, pk: UUID) -> Response:
@@ -263,7 +265,7 @@ def retry(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_flow_runs_answer", request={JSON: json_schema(Answer)}, responses=described({200: RUN}, 400, 403, 404, 409),
-    examples=[sent("Go on", {"yes": True})], description="Answers the question at which a run waits.",
+    examples=[sent("Go on", {"yes": True})], description="Answers the question that a run is waiting for.",
 )  # fmt: skip
 @api_view(["POST"])
 def answer(request: Request, pk: UUID) -> Response:
@@ -276,7 +278,7 @@ def answer(request: Request, pk: UUID) -> Response:
 def call(request: HttpRequest, pk: UUID) -> HttpResponse:
     """A webhook: its secret is all that it needs, and all that it opens. Wrong ones are counted as wrong API keys are."""
     if request.method != "POST":
-        return JsonResponse({"detail": "POST starts the flow."}, status=405, headers={"Allow": "POST"})
+        return JsonResponse({"detail": "Starts the flow."}, status=405, headers={"Allow": "POST"})
     flow = actions.with_newest(Flow.objects.select_related("project")).filter(pk=pk).first()
     secret = request.headers.get(SECRET_HEADER, "")
     if flow is None or not starts.fits(flow, secret):
@@ -284,7 +286,7 @@ def call(request: HttpRequest, pk: UUID) -> HttpResponse:
             refuse_key(key_digest(secret), address_of(request))
         except Locked as locked:
             return JsonResponse({"detail": str(locked)}, status=429, headers={"Retry-After": str(locked.seconds)})
-        return JsonResponse({"detail": f"No flow has this address and this {SECRET_HEADER}."}, status=401)
+        return JsonResponse({"detail": f"No flow matches this URL and this {SECRET_HEADER}."}, status=401)
     try:
         begun = actions.called(flow=flow)
     except FlowError as error:

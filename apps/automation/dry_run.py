@@ -230,7 +230,7 @@ def _freeze(now: _Now, step: specs.FreezeSet) -> Forecast:
     new = now.tasks.get(f"collect:{step.set}", {}).get("new", 0)
     now.tasks[step.key] = _sizes(rows.filter(state=EvalSetState.FROZEN).first())
     if newest is None and f"collect:{step.set}" not in now.tasks:
-        return _of(step, f"There is no eval set “{step.set}” yet, and no earlier step makes one", problem=True)
+        return _of(step, f"There is no eval set “{step.set}” yet, and no earlier step creates one", problem=True)
     count = newest.tasks.count() if newest else 0
     return _of(
         step,
@@ -277,7 +277,7 @@ def _train(now: _Now, step: specs.Train) -> Forecast:
             said += (
                 ""
                 if known.fits
-                else f"; it may not fit into the memory: {gigabytes(known.memory.high)} of {gigabytes(known.available)}"
+                else f"; it may not fit in memory: {gigabytes(known.memory.high)} of {gigabytes(known.available)}"
             )
             return replace(_of(step, said, known.seconds.likely), usd=known.usd.likely if known.usd else 0.0)
     each = _seconds(TrainingRun, now.project, per_unit=True, method=step.method)
@@ -285,7 +285,7 @@ def _train(now: _Now, step: specs.Train) -> Forecast:
     known = isinstance(wanted, int) and each is not None
     return _of(
         step,
-        f"{Method(step.method).label} from {step.model}{_taught(step)}, {wanted or 'the usual number of'} steps{f', on up to {count:,} tasks' if count else ''}",
+        f"{Method(step.method).label} from {step.model}{_taught(step)}, {wanted or 'the default number of'} steps{f', on up to {count:,} tasks' if count else ''}",
         each * wanted if known and each is not None and isinstance(wanted, int) else None,
     )
 

@@ -34,21 +34,21 @@ LABELS = {
 }  # fmt: skip
 HELP = {
     "when": "0 2 * * * is every night at 2:00",
-    "rise": "0.05: only a rise of clearly more than five points counts",
+    "rise": "0.05: only a rise of significantly more than five points counts",
     "config": "Settings of the training run, as YAML",
-    "if": "An output of an earlier step, compared: gate.verdict == promote",
-    "seed": "The same seed divides or samples the same way",
+    "if": "A condition on an earlier step's output: gate.verdict == promote",
+    "seed": "The same seed gives the same split or samples",
     "learnable": "Trains only on tasks that this step found informative",
-    "samples_of": "An evaluation of the training tasks, whose samples are learned from",
-    "teacher": "Of on-policy distillation: a model with the same tokenizer",
-    "timezone": "For all times of this flow, such as Europe/Berlin",
-    "retries": "For a step that fails",
+    "samples_of": "An evaluation of the training tasks whose samples are trained on",
+    "teacher": "For on-policy distillation: a model with the same tokenizer",
+    "timezone": "Applies to all times in this flow, for example Europe/Berlin",
+    "retries": "For failed steps",
 }
 RARE = {"name", "if", "seed", "most_usd", "learnable", "samples_of", "teacher", "at_most", "validation"}
 BLANKS: dict[str, dict[str, Any]] = {
     "cron": {"when": "0 2 * * *"}, "new_failures": {"at_least": 100}, "": {"from": "08:00", "until": "18:00"},
     "train": {"method": "sft", "config": {"steps": 60, "learning_rate": 0.0003, "batch_size": 8}},
-    "ask": {"question": "Have you looked at it, and promoted it?"},
+    "ask": {"question": "Have you reviewed and promoted it?"},
 }  # fmt: skip
 
 

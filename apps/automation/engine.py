@@ -38,7 +38,7 @@ def locked(flow: Flow) -> Flow:
     """The flow, for who begins, continues, changes or deletes: one at a time. Raises FlowError where it is deleted."""
     found = Flow.objects.select_for_update().filter(pk=flow.pk).first()
     if found is None:
-        raise FlowError(f"“{flow}” was deleted meanwhile.")
+        raise FlowError(f"“{flow}” has been deleted.")
     return found
 
 
@@ -52,7 +52,7 @@ def begin(*, flow: Flow, cause: dict[str, Any], by: Any = None) -> FlowRun:
     with transaction.atomic():
         flow = locked(flow)
         if flow.project.stage != Stage.ACTIVE:
-            raise FlowError(f"{flow.project} is archived or being deleted: no flow runs there.")
+            raise FlowError(f"{flow.project} is archived or being deleted, so its flows do not run.")
         if open_run := FlowRun.objects.open().filter(version__flow=flow).first():
             raise FlowError(
                 f"“{flow}” is {open_run.get_state_display().lower()} already, since {open_run.created_at:%F %H:%M} UTC."
@@ -136,7 +136,7 @@ def _take_turn(run: FlowRun) -> bool:
 def _not_now(spec: FlowSpec, step: FlowStep, now: datetime) -> tuple[str, datetime] | None:
     """Why a step cannot begin yet, and when it can."""
     if step.not_before and step.not_before > now:
-        return f"{step.key} is tried again at {step.not_before:%H:%M} UTC. {step.said}", step.not_before
+        return f"{step.key} will be retried at {step.not_before:%H:%M} UTC. {step.said}", step.not_before
     if quiet := spec.quiet_at(now):
         return f"Quiet hours until {quiet.end} ({spec.timezone}).", spec.after_quiet(now)
     return None
@@ -197,7 +197,9 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
         or not Membership.objects.filter(project=run.project, user=by, user__is_active=True, role__in=MAY).exists()
     ):
         why = (
-            f"{by or 'Who saved this flow'} may no longer run flows here. Save the flow again in somebody else's name."
+            f"{by or 'Who saved this flow'} no longer has permission to run flows here. Someone with permission must "
+            f"save the flow "
+            f"again."
         )
         return _stop(run, spec, step, why)
     if step.started_at is None:
@@ -218,9 +220,7 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
     except Exception as error:
         transaction.savepoint_rollback(before)
         log.exception("Flow run %s, step %s", run.pk, step.key)
-        why = (
-            f"An error in Flywheel ({type(error).__name__}); the worker's log says more."  # its text might quote a task
-        )
+        why = f"Internal error ({type(error).__name__}); see the worker's log."  # its text might quote a task
         return _fail(run, spec, step, why)
     transaction.savepoint_commit(before)
     step.outputs = outputs
@@ -231,8 +231,8 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
 def _sentence(error: Exception) -> str:
     """Everybody in the project reads it, so it says nothing of a held-out task: who does the step by hand is told, and counted."""
     if getattr(error, "held", ()):
-        return "A task is held out elsewhere, or nearly the same as one that is. Do this step on the set's page to see which."
-    return str(error) or "It was refused."
+        return "A task, or a near-duplicate of it, is held out elsewhere. Run this step on the eval set's page to see which one."
+    return str(error) or "Rejected."
 
 
 def _skipped(asked: Step, steps: dict[str, FlowStep]) -> str:
@@ -247,7 +247,7 @@ def _skipped(asked: Step, steps: dict[str, FlowStep]) -> str:
         return f"{condition[0]}.{condition[1]} is {value}, not {condition[2]} {condition[3]}."
     refused = next((one for one in steps.values() if one.kind == "ask" and one.outputs.get("answer") == "no"), None)
     if refused and not condition:
-        return f"{refused.outputs['by']} said no to {refused.key}."
+        return f"{refused.outputs['by']} declined {refused.key}."
     return ""
 
 
@@ -272,7 +272,8 @@ def _notify(run: FlowRun, step: FlowStep, said: str) -> None:
     """The people who can go on with it: engineers answer, reviewers review. Those it is assigned to, where it is."""
     assigned = list(assignees(run))
     notify(
-        topic=Topic.FLOW_WAITING, project=run.project, to=assigned or None, subject=f"{run.version.flow} waits: {said}",
+        topic=Topic.FLOW_WAITING, project=run.project, to=assigned or None, subject=f"{run.version.flow} is waiting: "
+                                                                                    f"{said}",
         page=run.get_absolute_url(), key=f"flow_step:{step.pk}:{step.attempt}:{timezone.now():%F %T}",
         role=Role.REVIEWER if step.kind == "review" else Role.ENGINEER,
     )  # fmt: skip
@@ -324,7 +325,7 @@ def _cancel(run: FlowRun, step: FlowStep | None) -> bool:
     if going:
         return _note(run, f"Stopping: {going[0].name}.")
     if step and step.state in (StepState.RUNNING, StepState.WAITING):
-        _close(step, StepState.FAILED, "It was cancelled.")
+        _close(step, StepState.FAILED, "Cancelled.")
     return _end(run, RunState.CANCELLED)
 
 
@@ -362,7 +363,7 @@ def answer(*, run: FlowRun, yes: bool, by: Any) -> None:
         run = _locked_run(run)
         step = run.steps.select_for_update().filter(kind="ask", state=StepState.WAITING).first()
         if step is None or not run.is_open:
-            raise FlowError("This run asks nothing now. Somebody may have answered already.")
+            raise FlowError("This run is not waiting for an answer. Someone may have already answered.")
         step.outputs = {"answer": "yes" if yes else "no", "by": by.get_username()}
         _close(step, StepState.DONE, "")
         FlowRun.objects.filter(pk=run.pk).update(state=RunState.QUEUED, note="")
@@ -394,7 +395,7 @@ def retry(*, run: FlowRun, by: Any) -> None:
         locked(run.version.flow)
         run = _locked_run(run)
         if run.state not in (RunState.FAILED, RunState.CANCELLED):
-            raise FlowError("Only a run that failed or was cancelled can go on from there.")
+            raise FlowError("Only a failed or cancelled run can be resumed.")
         if other := FlowRun.objects.open().filter(version__flow=run.version.flow).first():
             raise FlowError(f"A later run of this flow is {other.get_state_display().lower()}. Cancel it first.")
         run.steps.filter(state=StepState.FAILED).update(

@@ -101,7 +101,7 @@ class Example:
 
 
 EXAMPLES = (
-    Example("nightly", "Nightly evaluation", "What production runs is evaluated on the hold-out every night.", NIGHTLY),
+    Example("nightly", "Nightly evaluation", "Evaluates the production model on the hold-out every night.", NIGHTLY),
     Example(
         "weekly",
         "Weekly improvement",

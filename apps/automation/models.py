@@ -111,7 +111,7 @@ class FlowRun(models.Model):
     cause = models.JSONField(help_text="{by: cron, …, person; sentence; what was seen}")
     state = models.CharField(max_length=10, choices=RunState, default=RunState.QUEUED)
     error = models.TextField(blank=True)
-    note = models.CharField(max_length=300, blank=True, help_text="What it waits for, as a sentence")
+    note = models.CharField(max_length=300, blank=True, help_text="What it is waiting for, as a sentence")
     not_before = models.DateTimeField(null=True, help_text="Of a queued one that waits for a time: others go first")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)

@@ -363,7 +363,7 @@ def load_yaml(text: str) -> dict[str, Any]:
     except YamlError as error:
         raise FlowError(str(error), "") from error
     if not isinstance(value, dict):
-        raise FlowError("A flow is an object with `steps`, and `starts` where something but a person starts it.", "")
+        raise FlowError("A flow is an object with `steps`, and `starts` if it should start automatically.", "")
     return value
 
 
@@ -394,7 +394,7 @@ def _check_storable(value: Any, path: str = "", depth: int = 0) -> None:
             if isinstance(value, dict):
                 _check_storable(name, f"{path}[…]")
                 if not isinstance(name, str):
-                    raise FlowError(f"“{path}”: the name {name} must be a text. Write it in quotes.", path)
+                    raise FlowError(f"“{path}”: the name {name} must be a string. Write it in quotes.", path)
             inner = f"[{name}]" if isinstance(value, list) else f".{name}" if path else name
             _check_storable(part, f"{path}{inner}", depth + 1)
     elif isinstance(value, str):
@@ -404,7 +404,7 @@ def _check_storable(value: Any, path: str = "", depth: int = 0) -> None:
         if not math.isfinite(value) if isinstance(value, float) else abs(value) >= 2**63:
             raise FlowError(f"“{path}” must be a finite number of at most 18 digits.", path)
     elif value is not None:
-        raise FlowError(f"“{path}” must be a text, a number, true or false, a list, or an object.", path)
+        raise FlowError(f"“{path}” must be a string, a number, true or false, a list, or an object.", path)
 
 
 @cache
@@ -434,9 +434,9 @@ def _check_times(spec: FlowSpec) -> None:
                     f"“{value}” is not a time of day. Write it as “22:00”, in quotes.", f"quiet[{at}].{name}"
                 )
         if quiet.start == quiet.end:
-            raise FlowError("Quiet hours that end when they begin are none, or all.", f"quiet[{at}]")
+            raise FlowError("Quiet hours cannot start and end at the same time.", f"quiet[{at}]")
     if spec.quiet and all(spec.quiet_by(one.end) for one in spec.quiet):
-        raise FlowError("The quiet hours cover the whole day: no step could ever begin.", "quiet")
+        raise FlowError("The quiet hours cover the whole day, so no step could ever start.", "quiet")
 
 
 def _check_steps(spec: FlowSpec) -> None:
@@ -446,15 +446,17 @@ def _check_steps(spec: FlowSpec) -> None:
         path = f"steps[{at}]"
         if step.name and not NAME.fullmatch(step.name):
             raise FlowError(
-                f"“{step.name}” is not a step's name: small letters, digits and _, a letter first.", f"{path}.name"
+                f"“{step.name}” is not a valid step name: use lowercase letters, digits and _, starting with a letter.",
+                f"{path}.name",
             )
         if step.key in earlier:
-            raise FlowError(f"There are two steps “{step.key}”. Give one of them another `name`.", f"{path}.name")
+            raise FlowError(f"Two steps are called “{step.key}”. Give one of them a different `name`.", f"{path}.name")
         for name, other, needed in step.named():
             _require(earlier, other, needed, f"{path}.{name}")
             if needed == "model" and getattr(earlier[other], "method", "") == "reward_model":
                 raise FlowError(
-                    f"The step “{other}” makes a reward model, which scores answers and gives none.", f"{path}.{name}"
+                    f"The step “{other}” produces a reward model, which scores answers but does not generate them.",
+                    f"{path}.{name}",
                 )
         if isinstance(step, Train):
             _check_train(step, earlier, path)
@@ -462,7 +464,7 @@ def _check_steps(spec: FlowSpec) -> None:
             found = condition_of(step, path)
             _require(earlier, found[0], found[1], f"{path}.if")
         if isinstance(step, Gate) and step.channel == PRODUCTION:
-            sentence = "A flow promotes to a channel below production; people promote to production, with its report."
+            sentence = "Flows can only promote to channels below production. People promote to production, using the gate report."
             raise FlowError(sentence, f"{path}.channel")
         earlier[step.key] = step
 
@@ -470,20 +472,20 @@ def _check_steps(spec: FlowSpec) -> None:
 def _check_train(step: Train, earlier: dict[str, Step], path: str) -> None:
     """That a method is given what it learns from, and nothing that it does not."""
     if step.samples_of and step.method not in OF_EXAMPLES:
-        raise FlowError(f"{step.method} learns from no samples of an evaluation; leave it out.", f"{path}.samples_of")
+        raise FlowError(f"{step.method} does not use evaluation samples; leave it out.", f"{path}.samples_of")
     if step.method in OF_SAMPLES and not step.samples_of:
-        sentence = f"{step.method} learns from the samples of an evaluation of the training tasks. Name the step that makes it."
+        sentence = f"{step.method} uses samples from an evaluation of the training tasks. Name the step that runs it."
         raise FlowError(sentence, f"{path}.samples_of")
     if step.samples_of and getattr(earlier[step.samples_of], "split", "") != "train":
         sentence = f"The step “{step.samples_of}” must evaluate the training tasks (`split: train`) to be learned from."
         raise FlowError(sentence, f"{path}.samples_of")
     if step.learnable and step.method in OF_EXAMPLES:
-        raise FlowError(f"{step.method} learns from examples, which are not picked by tasks.", f"{path}.learnable")
+        raise FlowError(f"{step.method} uses examples, which are not picked by task.", f"{path}.learnable")
     if bool(step.teacher) != (step.method == "on_policy"):
         sentence = (
             "on_policy needs a teacher, with the same tokenizer."
             if not step.teacher
-            else f"{step.method} has no teacher."
+            else f"{step.method} does not use a teacher."
         )
         raise FlowError(sentence, f"{path}.teacher")
 
@@ -493,13 +495,14 @@ def condition_of(step: Step, path: str = "") -> tuple[str, str, str, str]:
     found = CONDITION.match(step.condition)
     if not found:
         sentence = (
-            f"“{step.condition}” is not a condition. Write a step, its output and a value: “gate.verdict == promote”."
+            f"“{step.condition}” is not a valid condition. Write a step, its output and a value: “gate.verdict == "
+            f"promote”."
         )
         raise FlowError(sentence, f"{path}.if")
     output, operator, value = found[2], found[3], found[4].strip("'\"")
     if TWO.search(value):
         raise FlowError(
-            f"“{step.condition}”: One comparison a step. Put the second one on a step before it.", f"{path}.if"
+            f"“{step.condition}”: Only one comparison per step. Put the second one on an earlier step.", f"{path}.if"
         )
     if operator not in ("==", "!=") and _number(value) is None:
         raise FlowError(f"“{step.condition}”: “{value}” is not a number, as {operator} needs.", f"{path}.if")

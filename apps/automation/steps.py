@@ -85,7 +85,7 @@ class Turn:
             raise NotYet(f"{job.name}: {job.state}{progress}")
         if job.state != JobState.SUCCEEDED:
             raise StepFailed(
-                f"{job.name} {job.state}; its page says why."
+                f"{job.name} {job.state}; see its page for the reason."
             )  # here its error might quote a held-out task
         return job
 
@@ -97,7 +97,7 @@ class Turn:
             return job
         found: J | None = kind.objects.filter(project=self.project, pk=self.step.jobs[name][1]).first()  # type: ignore[assignment]
         if found is None:
-            raise StepFailed("Its job was deleted meanwhile.")
+            raise StepFailed("Its job has been deleted.")
         return found
 
     def environment(self, slug: str) -> Environment:
@@ -124,7 +124,7 @@ def frozen_set(project: Project, named: str, made: dict[str, Outputs]) -> EvalSe
     rows = EvalSet.objects.current().filter(project=project, state=EvalSetState.FROZEN)
     if named.startswith("step:"):
         pk = made[named.removeprefix("step:")]["eval_set"]
-        return _there(rows.filter(pk=pk).first(), "The eval set was deleted or archived meanwhile.")
+        return _there(rows.filter(pk=pk).first(), "The eval set has been deleted or archived.")
     slug = named.removeprefix("set:")
     newest_version = rows.filter(slug=slug).order_by("-version").first()
     return _there(newest_version, f"There is no frozen eval set “{slug}”, or it is archived.")
@@ -136,7 +136,7 @@ def model_version(project: Project, named: str, made: dict[str, Outputs]) -> Mod
     kind, _, name = named.partition(":")
     versions = ModelVersion.objects.current().filter(project=project)
     if kind == "step":
-        return _there(versions.filter(pk=made[name]["model"]).first(), "The model was deleted or archived meanwhile.")
+        return _there(versions.filter(pk=made[name]["model"]).first(), "The model has been deleted or archived.")
     if kind == "channel":
         channels = [find_channel(project, one) for one in (name, specs.PRODUCTION)]
         live = next((channel.current for channel in channels if channel and channel.current), None)
@@ -144,7 +144,8 @@ def model_version(project: Project, named: str, made: dict[str, Outputs]) -> Mod
     base, _, number = name.rpartition("-v")
     found = versions.filter(name=base, version=int(number)).first() if number.isdecimal() else None
     return _there(
-        found, f"There is no model version “{name}”, or it is archived. Write its name and number, as “support-v3”."
+        found,
+        f"There is no model version “{name}”, or it is archived. Use its name and number, for example “support-v3”.",
     )
 
 
@@ -178,7 +179,7 @@ def collect_tasks(turn: Turn, asked: specs.CollectTasks) -> Outputs:
     sets = EvalSet.objects.filter(project=turn.project, slug=asked.into).order_by("-version")
     newest_set = sets.first()
     if newest_set and newest_set.archived_at:
-        raise StepFailed(f"{newest_set} is archived. Bring it back, or collect into another eval set.")
+        raise StepFailed(f"{newest_set} is archived. Unarchive it, or collect into another eval set.")
     if newest_set is None:
         newest_set = evals.create_eval_set(
             project=turn.project,
@@ -209,7 +210,7 @@ def freeze_set(turn: Turn, asked: specs.FreezeSet) -> Outputs:
         )
         frozen = evals.freeze(eval_set=draft, by=turn.by)
     eval_set: EvalSet = _there(
-        frozen, f"There is no eval set “{asked.set}” that is not archived: a step collect_tasks makes one."
+        frozen, f"There is no eval set “{asked.set}” that is not archived. A collect_tasks step creates one."
     )
     count = eval_set.tasks.filter
     return {
@@ -251,7 +252,7 @@ def review(turn: Turn, asked: specs.Review) -> Outputs:
     lock = lock_of(environment=environment, tasks=list(eval_set.tasks.trainable()), by=turn.by)
     if lock.locked:
         raise AsksPeople(
-            f"The reward of {environment} needs a review before anything trains on it. {lock.why} {' '.join(lock.todo)}"
+            f"The reward of {environment} must be reviewed before it can be used for training. {lock.why} {' '.join(lock.todo)}"
         )
     return {"verifier": str(environment.verifier)}
 
@@ -302,7 +303,7 @@ def gate(turn: Turn, asked: specs.Gate) -> Outputs:
         turn.step.save(update_fields=["jobs"])
     going = [job for job in jobs_of(turn.step) if job.is_active]
     if going:
-        raise NotYet(f"Measures what the comparison needs: {going[0].name}, {going[0].percent}%")
+        raise NotYet(f"Running the measurements for the comparison: {going[0].name}, {going[0].percent}%")
     report = promotion.make_gate_report(baseline=baseline, candidate=candidate, by=turn.by, channel=channel)
     return {"report": str(report.pk), "verdict": report.verdict, "model": candidate.model_version_id}
 
@@ -313,7 +314,7 @@ def promote(turn: Turn, asked: specs.Promote) -> Outputs:
         "The gate report was deleted.",
     )
     if report.verdict != Verdict.PROMOTE:
-        raise StepFailed(f"The gate says “{report.verdict}”: {report.report['summary']}")
+        raise StepFailed(f"Gate verdict “{report.verdict}”: {report.report['summary']}")
     flow = turn.run.version
     moved: Promotion | Deployment | Approval | None = None
     if "deploy" not in turn.step.jobs:
@@ -324,7 +325,7 @@ def promote(turn: Turn, asked: specs.Promote) -> Outputs:
             reason=f"The flow “{flow.flow}”, version {flow.number}",
         )
     if isinstance(moved, Approval):
-        raise StepFailed(f"The policy of {report.channel} asks for two people. Promote it on the report's page.")
+        raise StepFailed(f"The policy of {report.channel} requires two people. Promote it on the report's page.")
     if moved is None or isinstance(moved, Deployment):
         turn.job("deploy", Deployment, lambda: moved)  # type: ignore[arg-type, return-value]
     return {"model": report.candidate.model_version_id, "channel": report.channel.name}

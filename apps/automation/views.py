@@ -127,7 +127,7 @@ def _edit(request: HttpRequest, project: Project, row: Flow | None, name: str, s
             else:
                 shown = shown.with_error(error)
         else:
-            messages.success(request, f"Version {saved.versions.count()} of “{saved}” is saved.")
+            messages.success(request, f"Version {saved.versions.count()} of “{saved}” saved.")
             return redirect("automation:flow", project.slug, saved.pk)
     context = {
         "flow": row, "name": name, "wrong_name": wrong_name, "editor": shown, "examples": EXAMPLES, "kinds": words.KINDS,
@@ -200,7 +200,7 @@ def delete(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     except FlowError as error:
         messages.error(request, str(error))
         return redirect("automation:flow", project.slug, pk)
-    messages.success(request, f"“{row.name}” is deleted. What its runs made stays.")
+    messages.success(request, f"“{row.name}” deleted. What its runs created is kept.")
     return redirect("automation:list", project.slug)
 
 
@@ -241,7 +241,7 @@ def _shown(step: FlowStep, spec: FlowSpec | None) -> dict[str, Any]:
 @project_view(Role.ENGINEER)
 def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if not engine.cancel(run=_run(project, pk), by=request.user):
-        messages.info(request, "It has ended, or is stopping already.")
+        messages.info(request, "This run has finished or is already stopping.")
     return redirect("automation:run", project.slug, pk)
 
 

@@ -25,7 +25,9 @@ KINDS = [
 ]  # fmt: skip
 
 
-UNREADABLE = "An older Flywheel saved this version, and this one can no longer read it. Edit it."
+UNREADABLE = (
+    "This version was saved by an older release of Flywheel and can no longer be read. Edit the flow to fix it."
+)
 
 
 def starts_of(spec: FlowSpec | None) -> list[str]:
@@ -46,7 +48,7 @@ def _start(one: Any, spec: FlowSpec) -> str:
         return f"The failure rate{of_mode} over {one.days} days rises{by} (99.7% confidence)"
     if isinstance(one, specs.NewVersion):
         return f"A new {'agent version' if one.of == 'version' else 'model'} reaches {one.runs:,} runs in production"
-    return "A call to its webhook"
+    return "A webhook call"
 
 
 def is_called(spec: FlowSpec | None) -> bool:

@@ -14,7 +14,7 @@ from django.shortcuts import redirect
 
 from apps.core.models import Membership, Role, Stage
 
-ARCHIVED = "{} is archived and read-only. An owner can bring it back under Settings → Project."
+ARCHIVED = "{} is archived and read-only. An owner can unarchive it under Settings → Project."
 
 
 def get_membership(user: Any, slug: str, role: Role = Role.VIEWER) -> Membership:

@@ -36,7 +36,7 @@ class JsonParser(JSONParser):
         try:
             return super().parse(stream, media_type, parser_context)
         except RecursionError as error:
-            raise ParseError("This JSON has too many levels.") from error
+            raise ParseError("This JSON is nested too deeply.") from error
 
 
 class ApiKeyAuthentication(BaseAuthentication):
@@ -56,7 +56,7 @@ class TooManyRefused(AuthenticationFailed):
     status_code = 429
 
     def __init__(self, locked: Locked) -> None:
-        super().__init__(f"{locked} Keys that are right work all the while.")
+        super().__init__(f"{locked} Valid keys keep working.")
         self.wait = locked.seconds
 
 
@@ -95,9 +95,10 @@ def _refuse(expired: ApiKey | None, digest: str, request: HttpRequest | Request)
     except Locked as locked:
         raise TooManyRefused(locked) from None
     if expired is None:
-        raise AuthenticationFailed("This API key is unknown or revoked. Make one under Settings → API keys.")
+        raise AuthenticationFailed("This API key is unknown or revoked. Create one under Settings → API keys.")
     raise AuthenticationFailed(
-        f"The API key {expired} expired on {expired.expires_at:%Y-%m-%d %H:%M} UTC. Make a new one under Settings → API keys."
+        f"The API key {expired} expired on {expired.expires_at:%Y-%m-%d %H:%M} UTC. Create a new one under Settings → "
+        f"API keys."
     )
 
 
@@ -129,7 +130,7 @@ def member_of(request: Request, role: Role = Role.ENGINEER) -> Membership:
 
 
 class HasProjectKey(BasePermission):
-    message = "Send an API key of the project as “Authorization: Bearer <key>”. Make one under Settings → API keys."
+    message = "Send an API key of the project as “Authorization: Bearer <key>”. Create one under Settings → API keys."
 
     def has_permission(self, request: Request, view: Any) -> bool:
         """Raises NotAuthenticated (the framework's own words would not say what to send), and as `scopes.require` does."""

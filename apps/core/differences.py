@@ -21,10 +21,11 @@ def left_out(given: Sequence[str], shown: int, most: int, what: str) -> str:
     asked = len(set(filter(None, given)))
     parts = []
     if asked > most:
-        parts.append(f"The link has {asked} {what}; the first {most} are compared.")
+        parts.append(f"The link contains {asked} {what}; only the first {most} are compared.")
     if missing := min(asked, most) - shown:
         parts.append(
-            f"{missing} of the {what} in the link {'is' if missing == 1 else 'are'} missing: deleted, or of another project."
+            f"{missing} of the {what} in the link {'is' if missing == 1 else 'are'} missing: deleted, or in another "
+            f"project."
         )
     return " ".join(parts)
 

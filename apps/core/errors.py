@@ -13,7 +13,7 @@ TEXTS = {
     404: ("Not found", "This page does not exist, or belongs to a project you are not a member of."),
     500: (
         "Something went wrong",
-        "The error was logged. Try again; if it persists, contact the operator of this Flywheel.",
+        "The error was logged. Try again; if it persists, contact the operator of this server.",
     ),
 }
 

@@ -68,7 +68,7 @@ def add_chart(*, dashboard: Dashboard, spec: Spec, by: Any) -> Chart:
     """At the end. Raises DashboardError."""
     Dashboard.objects.select_for_update().get(pk=dashboard.pk)
     if dashboard.charts.count() >= MAX_CHARTS:
-        raise DashboardError(f"A dashboard holds {MAX_CHARTS} charts. Delete one, or make another dashboard.")
+        raise DashboardError(f"A dashboard holds {MAX_CHARTS} charts. Delete one, or create another dashboard.")
     last = dashboard.charts.aggregate(last=Max("position"))["last"] or 0
     chart = Chart.objects.create(dashboard=dashboard, position=last + 1, **_columns(spec))
     audit("chart.added", project=dashboard.project, by=by, target=dashboard, chart=str(chart), dashboard=str(dashboard))
@@ -94,7 +94,7 @@ def duplicate_chart(*, chart: Chart, by: Any) -> Chart:
     """Beside the first. Raises DashboardError."""
     Dashboard.objects.select_for_update().get(pk=chart.dashboard_id)
     if chart.dashboard.charts.count() >= MAX_CHARTS:
-        raise DashboardError(f"A dashboard holds {MAX_CHARTS} charts. Delete one, or make another dashboard.")
+        raise DashboardError(f"A dashboard holds {MAX_CHARTS} charts. Delete one, or create another dashboard.")
     chart.refresh_from_db(fields=["position"])
     Chart.objects.filter(dashboard=chart.dashboard_id, position__gt=chart.position).update(position=F("position") + 1)
     audit(
@@ -141,14 +141,14 @@ def delete_chart(*, chart: Chart, by: Any) -> None:
 def _columns(spec: Spec) -> dict[str, str]:
     columns = spec.as_columns()
     if len(columns["query"]) > MAX_QUERY:
-        raise DashboardError("These filters are too long to be saved.")
+        raise DashboardError("These filters are too long to save.")
     return columns
 
 
 def _free_name(project: Project, name: str, but: int | None = None) -> str:
     name = " ".join(name.split())
     if not 0 < len(name) <= MAX_NAME:
-        raise DashboardError(f"Give the dashboard a name of at most {MAX_NAME} characters.")
+        raise DashboardError(f"Enter a name of at most {MAX_NAME} characters.")
     if project.dashboards.filter(name=name).exclude(pk=but).exists():
-        raise DashboardError(f"There is a dashboard “{name}” already. Choose another name.")
+        raise DashboardError(f"A dashboard named “{name}” already exists. Choose another name.")
     return name

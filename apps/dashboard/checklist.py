@@ -32,23 +32,24 @@ def checklist(project: Project) -> list[Item]:
     sets = project.eval_sets
     return [
         Item(
-            "Create an API key", "Agents send their runs with one; “ingest” is all it needs.", "core:keys",
+            "Create an API key", "Agents use it to send their runs; the scope “ingest” is enough.", "core:keys",
             project.api_keys.live().exists(), Role.OPERATOR,
         ),
         Item(
-            "Send the first trajectory", "By REST, by OpenTelemetry or from a file; the page shows what arrived.",
+            "Send the first trajectory", "Over REST or OpenTelemetry, or from a file; the page shows what arrived.",
             "trajectories:first", project.trajectories.exists(), Role.VIEWER,
         ),
         Item(
-            "Report outcomes", "With the run, or later as feedback. Without one, only rules, the judge or people find a failure.",
+            "Report outcomes", "With the run, or later as feedback. Without an outcome, failures are found only by "
+            "rules, the judge or people.",
             "trajectories:first", counts.exclude(outcome_status=Outcome.UNKNOWN).exists(), Role.VIEWER,
         ),
         Item(
-            "Triage failures", "Rules sort them into modes within a minute; you confirm or correct.", "failures:triage",
+            "Triage failures", "Rules sort them into failure modes within a minute; you confirm or correct.", "failures:triage",
             failures.exclude(state=FailureState.OPEN).exists(), Role.REVIEWER,
         ),
         Item(
-            "Freeze an eval set", "Make tasks from failures (e in triage), hold some out, freeze the set.", "evals:list",
+            "Freeze an eval set", "Create tasks from failures (e in triage), hold some out, freeze the set.", "evals:list",
             sets.filter(state=EvalSetState.FROZEN).exists(),
         ),
         Item(

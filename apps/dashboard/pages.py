@@ -155,7 +155,7 @@ def duplicate(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     row = _dashboard(project, pk)
     actions.delete_dashboard(dashboard=row, by=request.user)
-    messages.success(request, f"The dashboard “{row}” is deleted.")
+    messages.success(request, f"Dashboard “{row}” deleted.")
     return redirect("dashboard:dashboards", project.slug)
 
 
@@ -171,7 +171,7 @@ def change_chart(request: HttpRequest, project: Project, pk: int) -> HttpRespons
             actions.duplicate_chart(chart=row, by=by)
         elif what == "delete":
             actions.delete_chart(chart=row, by=by)
-            messages.success(request, f"The chart “{row}” is deleted.")
+            messages.success(request, f"Chart “{row}” deleted.")
     except actions.DashboardError as error:
         messages.error(request, str(error))
     query = QueryDict(request.POST.get("query", "")).urlencode()

@@ -153,9 +153,9 @@ def _others(project: Project, before: Side, after: Side) -> list[str]:
     if before.cell.runs and after.cell.runs and all(hours) and apart:
         ratio = (after.cell.runs / hours[1]) / (before.cell.runs / hours[0])
         if not 0.67 < ratio < 1.5:
-            found.append(f"Traffic is {ratio:.1f} times what it was, by the hour.")
+            found.append(f"Hourly traffic is {ratio:.1f} times what it was.")
     if before.unknown is not None and after.unknown is not None and abs(after.unknown - before.unknown) > 0.05:
-        found.append("The share of unknown outcomes changed, which may hide or uncover failures.")
+        found.append("The share of unknown outcomes changed, which can hide or reveal failures.")
     return found
 
 

@@ -67,7 +67,7 @@ PAGES = (
     *(Place(title, page) for _, title, page, _ in NAVIGATION),
     Place("Triage", "failures:triage", words="inbox failures review"),
     Place("Clusters", "failures:clusters"), Place("Failure modes", "failures:modes"),
-    Place("Rules' accuracy", "failures:measures", words="precision measures"), Place("Judge", "failures:rubric", words="rubric llm"),
+    Place("Accuracy of the rules", "failures:measures", words="precision measures"), Place("Judge", "failures:rubric", words="rubric llm"),
     Place("Sessions", "trajectories:sessions"), Place("Data handling", "trajectories:redaction", words="redaction retention pii privacy"),
     Place("Not indexed", "trajectories:arrivals"), Place("Send trajectories", "trajectories:first", words="first curl otel key"),
     Place("Compare evaluations", "evals:compare"), Place("Compare models (gate)", "promotion:compare", words="promotion report"),
@@ -77,7 +77,7 @@ PAGES = (
 )  # fmt: skip
 ACTIONS = (
     Place("Start a training run", "training:new", Role.ENGINEER, "new sft grpo lora"),
-    Place("Search a better prompt", "training:search_new", Role.ENGINEER, "new gepa"),
+    Place("Search for a better prompt", "training:search_new", Role.ENGINEER, "new gepa"),
     Place("Try prompts in the playground", "prompts:playground_new", Role.ENGINEER),
     Place("Register a model", "registry:register", Role.ENGINEER, "new endpoint agent"),
     Place("Register a base model", "registry:register", Role.ENGINEER, "new folder", "?kind=base"),

@@ -139,7 +139,7 @@ class _Project:
         last = Promotion.objects.filter(channel__project=self.project).select_related("to_version", "channel").first()
         url, n = self.url("promotion:models"), self.wheel.waiting_reports
         passed = next((item for item in self.waiting if item.title == "Promotion to decide"), None)
-        todo = f"Decide on {n} promotion{'s' * (n != 1)}" if n else "" if last else "Register what runs in production"
+        todo = f"Decide on {n} promotion{'s' * (n != 1)}" if n else "" if last else "Register the model in production"
         said = (
             f"{last.to_version} in {last.channel}" + (" (rollback)" if last.kind == "rollback" else "") if last else ""
         )

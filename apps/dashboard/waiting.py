@@ -60,7 +60,7 @@ def _triage(project: Project, member: Membership) -> Iterator[Waiting]:
         elif name:
             yield Waiting("Failures to triage", n, name, reverse("failures:list", args=[project.slug]))
         else:
-            yield Waiting("Failures to triage", n, "reviewer", url, "assigned to nobody")
+            yield Waiting("Failures to triage", n, "reviewer", url, "unassigned")
 
 
 def _reviews(project: Project, member: Membership) -> Iterator[Waiting]:
@@ -129,7 +129,7 @@ def _failed_jobs(project: Project, member: Membership) -> Iterator[Waiting]:
             who = "you" if job.created_by_id == member.user_id else str(job.created_by or "engineer")
             # What an evaluation on the hold-out says may quote a held-out task: it is shown where its samples are opened.
             hidden = getattr(job, "split", "") == "holdout"
-            detail = "its page says why to whoever has opened its samples" if hidden else job.error
+            detail = "open its samples to see why" if hidden else job.error
             url = reverse(page, args=[project.slug, job.pk])
             yield Waiting(f"{job.name} failed", n, who, url, detail[:300], failed=True)
 
@@ -140,7 +140,7 @@ JOB_PAGES: dict[Any, str] = {TrainingRun: "training:detail", EvalRun: "evals:run
 def _broken(project: Project, member: Membership) -> Iterator[Waiting]:
     for hook in project.webhooks.exclude(disabled_reason="") if member.may(Role.OPERATOR) else ():
         url = reverse("webhooks:detail", args=[project.slug, hook.pk])
-        yield Waiting(f"The {hook} webhook was disabled", 1, "operator", url, hook.disabled_reason, failed=True)
+        yield Waiting(f"Webhook {hook} was disabled", 1, "operator", url, hook.disabled_reason, failed=True)
     lost = sum(kind.objects.set_aside().filter(project=project).count() for kind in (Arrival, Trace))
     if lost:
         url = reverse("trajectories:arrivals", args=[project.slug])
@@ -148,4 +148,4 @@ def _broken(project: Project, member: Membership) -> Iterator[Waiting]:
     job = Classification.objects.filter(project=project).first()
     if job and job.state == "failed":
         url = reverse("failures:list", args=[project.slug])
-        yield Waiting("Classifying failures failed", 1, "engineer", url, job.error[:300], failed=True)
+        yield Waiting("Failure classification failed", 1, "engineer", url, job.error[:300], failed=True)

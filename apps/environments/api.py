@@ -89,7 +89,7 @@ WHOLE = {
     "properties": ENVIRONMENT["properties"]
     | {
         "builtin": {"type": "string"},
-        "harness": {"type": "object", "description": "What the agent brings: prompt, tools, sampling, limits"},
+        "harness": {"type": "object", "description": "The agent's part: prompt, tools, sampling, limits"},
         "config": {"type": "object"},
         "changes": {
             "type": "array",
@@ -152,12 +152,12 @@ def tool_names(environment: Environment) -> list[str]:
 
 @extend_schema(
     methods=["GET"], operation_id="v1_verifiers_list", responses=described({200: page(VERIFIER, "integer")}, 400),
-    parameters=PAGING, description="Every version of every verifier, the newest of each first.",
+    parameters=PAGING, description="All versions of all verifiers, newest first.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_verifiers_save", request={JSON: NEW_VERIFIER},
     responses=described({200: VERIFIER, 201: VERIFIER}, 400, 403, 413),
-    description="A version with this spec, or with this OpenAI grader: 201 for a new one, 200 for one there is.",
+    description="Creates a verifier version with this spec or OpenAI grader: 201 for a new version, 200 if it exists.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def verifiers(request: Request) -> Response:

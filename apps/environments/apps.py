@@ -12,5 +12,5 @@ class EnvironmentsConfig(AppConfig):
         register(Managed(
             kind="environment", noun="the environment", plural="Environments", model=Environment, name="slug", versioned=True,
             listing="environments:list", shields=("reviews.proberun",),
-            warning="Flows, trainers and API clients that use the old name must be changed.",
+            warning="Flows, trainers and API clients that use the old name must be updated.",
         ))  # fmt: skip

@@ -87,12 +87,12 @@ MADE = described({200: WHOLE, 201: WHOLE}, 400, 403, 413)
 
 @extend_schema(
     methods=["GET"], operation_id="v1_environments_list", responses=described({200: page(ENVIRONMENT, "integer")}, 400),
-    parameters=PAGING, description="Every version of every environment, the newest of each first.",
+    parameters=PAGING, description="All versions of all environments, newest first.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_environments_create", request={JSON: NEW}, responses=MADE, examples=EXAMPLES,
-    description="An environment, or the next version of one: 201; 200 for the version there is with this content. A server "
-    "of kind “remote” or “mcp” is asked before anything is stored, as by “Test connection” on the page.",
+    description="Creates an environment, or the next version of one: 201, or 200 if a version with this content exists. For "
+    "kinds “remote” and “mcp”, the server is contacted first, like “Test connection” on the page.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:

@@ -218,7 +218,7 @@ class RemoteForm(ConnectionForm):
 
 class McpForm(ConnectionForm):
     verifier = forms.ModelChoiceField(
-        None, empty_label="Choose one", help_text="What scores the whole run: “calls”, a judge, or any other"
+        None, empty_label="Choose one", help_text="Scores the whole run: “calls”, a judge, or any other verifier"
     )
     ADDRESS = "Of an MCP server's streamable HTTP: https://host/mcp"
     field_order = ("slug", "url", "api_key_env", "verifier")
@@ -234,7 +234,7 @@ class McpForm(ConnectionForm):
 
 class OpenEnvForm(ConnectionForm):
     verifier = forms.ModelChoiceField(
-        None, required=False, empty_label="The sum of its rewards", help_text="In place of the server's rewards"
+        None, required=False, empty_label="The sum of its rewards", help_text="Replaces the server's rewards"
     )
     success_at = forms.FloatField(initial=1.0, label="Min reward for success")
     ADDRESS = "Of an OpenEnv server: https://host"

@@ -27,15 +27,13 @@ class NewPackageForm(PlainForm):
     name = forms.CharField(
         max_length=60,
         label="Name",
-        help_text="Small letters, digits and _: bug_tracker",
+        help_text="Lowercase letters, digits and _, for example bug_tracker",
         widget=forms.TextInput(attrs={"class": "mono"}),
     )
 
 
 class UploadForm(PlainForm):
-    file = forms.FileField(
-        label="Zip file", help_text="Of the package's folder, or of the project around it; at most 4 MB"
-    )
+    file = forms.FileField(label="Zip file", help_text="Zip of the package folder or its project; at most 4 MB")
 
     def clean_file(self) -> Any:
         if self.cleaned_data["file"].size > MAX_ZIP:

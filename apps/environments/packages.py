@@ -105,7 +105,7 @@ def tasks_in(environment: Environment) -> list[dict]:
     package, config = environment.package, environment.config
     if package is None:
         raise PackageProblem(
-            f"{environment} is no package, so it has no tasks of its own.", "Import tasks from a file."
+            f"{environment} is not a package, so it has no tasks of its own.", "Import tasks from a file."
         )
     return tasks_of(runner_of(package.name, package.digest, package.files, trusted=bool(config.get("trusted"))))
 
@@ -117,7 +117,8 @@ def uploaded(name: str, files: Files) -> Found:
     """A package that somebody sent: never trusted. Raises PackageProblem."""
     if not NAME.fullmatch(name):
         raise PackageProblem(
-            f"“{name[:80]}” is no name for a package.", "Use small letters, digits and _, a letter first."
+            f"“{name[:80]}” is not a valid package name.",
+            "Use lowercase letters, digits and _, starting with a letter.",
         )
     if "__init__.py" not in files:
         raise PackageProblem(f"There is no {name}/__init__.py.", "Send the package's folder, or the project around it.")
@@ -152,7 +153,7 @@ def from_zip(file: IO[bytes]) -> Found:
         with zipfile.ZipFile(file) as archive:
             return _unpacked(archive)
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
-        raise PackageProblem(f"This is no zip file that can be read: {error}.", "Zip the project's folder.") from error
+        raise PackageProblem(f"The zip file cannot be read: {error}.", "Zip the project's folder.") from error
 
 
 def _unpacked(archive: zipfile.ZipFile) -> Found:

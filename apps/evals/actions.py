@@ -60,7 +60,7 @@ def create_eval_set(*, project: Project, slug: str, by: Any, description: str = 
             eval_set = EvalSet.objects.create(project=project, slug=slug, description=description, created_by=by)
     except IntegrityError as error:
         raise EvalSetError(
-            f"There is an eval set “{slug}” already. Open it and make a new version, or choose a name."
+            f"An eval set named “{slug}” already exists. Create a new version of it, or choose another name."
         ) from error
     audit("eval_set.created", project=project, by=by, target=eval_set, name=str(eval_set))
     return eval_set
@@ -73,7 +73,7 @@ def new_version(*, eval_set: EvalSet, by: Any) -> EvalSet:
     list(versions.select_for_update().order_by("pk"))  # who presses twice, or two people, make one draft
     draft = versions.filter(state=EvalSetState.DRAFT).first()
     if draft:
-        raise EvalSetError(f"{draft} is a draft already. Change or freeze that one first.")
+        raise EvalSetError(f"{draft} is already a draft. Edit or freeze it first.")
     latest = versions.order_by("-version").first()
     copy = EvalSet.objects.create(
         project=eval_set.project,
@@ -117,7 +117,7 @@ def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
     if expected is None:
         raise EvalSetError(
             f"No expected answer for trajectory {trajectory}. "
-            "Send a correction (feedback of kind “edit”), or write the task by hand."
+            "Send a correction (feedback of kind “edit”), or create the task manually."
         )
     return Task(
         project=eval_set.project,
@@ -216,7 +216,7 @@ def _held_of(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
 def _require_new(eval_set: EvalSet, task: Task) -> None:
     """Raises EvalSetError where the set has its key or request."""
     if eval_set.tasks.filter(Q(canonical_hash=task.canonical_hash) | Q(key=task.key)).exists():
-        error = EvalSetError(f"{eval_set} has a task with this key or request already.")
+        error = EvalSetError(f"{eval_set} already has a task with this key or request.")
         error.held = _held_of(eval_set, [task])
         raise error
 
@@ -343,8 +343,8 @@ def _never_drawn(tasks: list[Task], used: set[str]) -> str:
     if not count:
         return ""
     return (
-        f" {count:,} more cannot be held out: their groups, or tasks nearly the same, stand outside a hold-out in another "
-        "set, or are synthetic."
+        f" {count:,} more cannot be held out: their groups or near-duplicates are outside the hold-out of another set, or "
+        "they are synthetic."
     )
 
 
@@ -370,7 +370,7 @@ def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) 
     used |= _with_alike({group_of[leak.key] for leak in near} | used, alike) & alike.keys()
     for leak in held:
         if group_of[leak.key] in used:
-            raise HoldoutLeak(f"{leak} It is also like a task outside the hold-out: remove one of them.", leak)
+            raise HoldoutLeak(f"{leak} It is also similar to a task outside the hold-out: remove one of them.", leak)
     return alike
 
 
@@ -448,7 +448,7 @@ def _insert(tasks: list[Task]) -> None:
 def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
     """The sentence for a refusal of the database, with the two tasks side by side where it is a leak."""
     if "never_trains" not in str(error):
-        return EvalSetError("Two tasks of the set have the same key or the same request.")
+        return EvalSetError("Two tasks in the set have the same key or request.")
     for task, other in groups.conflicts(tasks[0].project, tasks):
         return _leak_of(task, other)
     return HoldoutLeak(

@@ -81,7 +81,7 @@ def open_run(
     """An evaluation that takes an agent's answers, and whether it is new: who asks for the same again, while it is under
     way, goes on with it. Raises EvalSetError."""
     if agent.kind != ModelKind.AGENT:
-        raise EvalSetError(f"{agent} is not an agent that answers elsewhere. Start its evaluation without `agent`.")
+        raise EvalSetError(f"{agent} does not send its own answers. Start its evaluation without `agent`.")
     EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # two clients that start at once share one evaluation
     given = {"samples_per_task": samples_per_task, "seed": seed}
     if found := same_active(eval_set, split, environment, agent, **given).first():
@@ -168,11 +168,11 @@ def receive(*, run: EvalRun, agent_version: str, rows: Iterable[memoryview]) -> 
     Raises AnswerError where the evaluation takes no answers (any more), or where they are another version's.
     """
     if not run.is_answered_elsewhere:
-        raise AnswerError("This evaluation's answers are generated here; it takes none.")
+        raise AnswerError("This evaluation generates its own answers and does not accept any.")
     if agent_version != run.model_version.agent_version:
         raise AnswerError(
             f"This evaluation is of {run.model_version.name} {run.model_version.agent_version}; these answers are of "
-            f"“{agent_version[:80]}”. An agent's version must not change during a run: start another one."
+            f"“{agent_version[:80]}”. The agent version must not change during an evaluation: start a new one."
         )
     done = Received()
     sent = list(_read(rows, done))
@@ -200,8 +200,8 @@ def is_open(run: EvalRun) -> bool:
 
 def why_closed(run: EvalRun) -> str:
     if run.state == JobState.CANCELLED:
-        return "This evaluation was cancelled; it takes no more answers. Start another one."
-    return "This evaluation takes no more answers: it is finished, or nobody sent any for too long. Start another one."
+        return "This evaluation was cancelled and accepts no more answers. Start a new one."
+    return "This evaluation accepts no more answers: it has finished or timed out waiting for answers. Start a new one."
 
 
 def _read(rows: Iterable[memoryview], done: Received) -> Iterable[tuple[int, SentRow, int]]:
@@ -209,7 +209,7 @@ def _read(rows: Iterable[memoryview], done: Received) -> Iterable[tuple[int, Sen
     for at, part in enumerate(rows):
         try:
             if len(part) > MOST_BYTES:
-                raise RowError("", f"is larger than {MOST_BYTES // MiB} MiB; send the agent's own messages only")
+                raise RowError("", f"is larger than {MOST_BYTES // MiB} MiB; send only the agent's own messages")
             value = decoding.decode(part)
             row = convert(decoding.clean(getattr(value, "value", value)), SentRow)
             row.task = str(UUID(row.task))
@@ -256,7 +256,7 @@ def turns_of(row: SentRow, prompt: list[dict]) -> list[dict]:
                 raise RowError(f"messages[{at}].role", "is missing: send OpenAI chat messages")
         turns = agent_turns(row.messages, prompt)
         if not turns and not row.error:
-            raise RowError("messages", "has no message of the assistant after the task's own")
+            raise RowError("messages", "has no assistant message after the task's own messages")
         return turns
     if direct:
         calls = {"tool_calls": row.tool_calls} if row.tool_calls else {}
@@ -278,11 +278,11 @@ def _new(run: EvalRun, made: list[tuple[int, Answer]], done: Received) -> list[A
             if known[place] == answer.digest:
                 done.duplicates += 1
             else:
-                _reject(done, at, "index", "was answered already, otherwise: an answer is not replaced")
+                _reject(done, at, "index", "already has a different answer; answers cannot be replaced")
             continue
         size += answer.size
         if size > MOST_RUN_BYTES:
-            _reject(done, at, "", f"is too much: an evaluation takes {MOST_RUN_BYTES // MiB} MiB of answers")
+            _reject(done, at, "", f"exceeds the limit of {MOST_RUN_BYTES // MiB} MiB of answers per evaluation")
             continue
         known[place] = answer.digest
         new.append(answer)
@@ -292,7 +292,7 @@ def _new(run: EvalRun, made: list[tuple[int, Answer]], done: Received) -> list[A
 def check_room(run: EvalRun, size: int) -> None:
     """Raises RowError where an evaluation has no room for another answer of that size."""
     if (run.answers.aggregate(sum=Sum("size"))["sum"] or 0) + size > MOST_RUN_BYTES:
-        raise RowError("", f"is too much: an evaluation takes {MOST_RUN_BYTES // MiB} MiB of answers")
+        raise RowError("", f"exceeds the limit of {MOST_RUN_BYTES // MiB} MiB of answers per evaluation")
 
 
 def note_answers(run: EvalRun, settle_s: float = 0) -> None:
@@ -320,7 +320,7 @@ def _close(run: EvalRun, count: int) -> None:
 def finish(*, run: EvalRun, by: Any) -> bool:
     """Takes no more answers and has those there are scored. False where it took none any more. Raises AnswerError."""
     if not run.is_answered_elsewhere:
-        raise AnswerError("This evaluation's answers are generated here; it ends by itself.")
+        raise AnswerError("This evaluation generates its own answers and finishes on its own.")
     locked = EvalRun.objects.select_for_update().get(pk=run.pk)
     open_ = is_open(locked)
     if open_:
@@ -337,7 +337,7 @@ def child_spec(run: EvalRun) -> dict[str, Any]:
     """For `workers.score_answers`. Raises AnswerError where there is nothing to score, ScorerChanged (`record_scorer`)."""
     answers = list(run.answers.order_by("pk"))
     if not answers:
-        raise AnswerError("Incomplete: no answer was sent before the evaluation was finished or had waited too long.")
+        raise AnswerError("Incomplete: no answer was sent before the evaluation was finished or timed out.")
     record_scorer(run, run.environment, scored=run.samples.exists())
     ids = fixed_order({str(answer.task_id) for answer in answers})
     place = {pk: at for at, pk in enumerate(ids)}

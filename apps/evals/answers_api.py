@@ -34,7 +34,7 @@ RECEIVED = {
     "required": ["accepted", "duplicates", "rejected", "answers"],
     "properties": {
         "accepted": {"type": "integer"},
-        "duplicates": {"type": "integer", "description": "The same answer was there already"},
+        "duplicates": {"type": "integer", "description": "The same answer was already stored"},
         "rejected": {
             "type": "array",
             "items": {
@@ -54,7 +54,7 @@ CLOSED = {
     "required": ["id", "closed_now", "state", "answers"],
     "properties": {
         "id": {"type": "string", "format": "uuid"},
-        "closed_now": {"type": "boolean", "description": "False where it took no more answers already"},
+        "closed_now": {"type": "boolean", "description": "False if it was already closed to answers"},
         "state": {"type": "string"},
         "answers": {"type": "object"},
     },
@@ -80,30 +80,33 @@ SEND = extend_schema(
     examples=[ANSWERS_EXAMPLE],
     parameters=[
         OpenApiParameter(
-            "agent_version", str, required=True, description="Must stay what the evaluation was started with"
+            "agent_version", str, required=True, description="Must match the version the evaluation was started with"
         )
     ],
-    description=f"Answers of an agent that runs elsewhere: up to {MAX_ROWS} as a JSON array or JSON Lines, each at most 1 MiB. "
-    "Good rows are kept though others are rejected. The same answer sent twice is one; another answer to the same sample is "
-    "rejected. Once all are there a worker scores them.",
+    description=f"Answers from an agent that runs elsewhere: up to {MAX_ROWS} as a JSON array or JSON Lines, each at most 1 MiB. "
+    "Valid rows are stored even if others are rejected. Sending the same answer twice has no effect; a different "
+    "answer to the same sample is rejected. Once all answers have arrived, a worker scores them.",
 )
 
 
 @extend_schema(
     operation_id="v1_eval_runs_tasks", responses=described({200: page(TASK)}, 400, 403, 404, 409),
     parameters=[
-        OpenApiParameter("missing", enum=["1"], description="Only tasks that lack an answer: to go on after a break"),
-        OpenApiParameter("cursor", int, description="`next` of the page before"), LIMIT,
+        OpenApiParameter("missing", enum=["1"], description="Only tasks without an answer yet, to continue after an "
+                                                            "interruption"),
+        OpenApiParameter("cursor", int, description="`next` of the previous page"), LIMIT,
     ],
-    description="The tasks of an agent that answers elsewhere, without what is right. Held-out ones need a key that may see "
-    "hold-outs, and each counts as seen.",
+    description="The tasks for an agent that runs elsewhere, without the expected answers. Held-out tasks require a key with "
+    "access to hold-outs, and each counts as a view.",
 )  # fmt: skip
 @api_view(["GET"])
 def tasks(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
     needs_right(request, run.split)
     if not run.is_answered_elsewhere:
-        return Response({"detail": "This evaluation's answers are generated here; it gives no tasks out."}, status=409)
+        return Response(
+            {"detail": "This evaluation generates its own answers, so its tasks are not served."}, status=409
+        )
     missing = request.query_params.get("missing") == "1"
     start, limit = number_of(request, "cursor", 0, 0, 10**9), number_of(request, "limit", PAGE, 1, MAX_PAGE)
     found, following = answers.tasks_page(run, start=start, limit=limit, missing=missing, viewer=request.auth)
@@ -114,7 +117,7 @@ def send(request: Request, run: EvalRun) -> Response:
     version = request.query_params.get("agent_version")
     if not version:
         raise ValidationError(
-            {"path": "agent_version", "error": "is missing in the query: the version that gave these answers"}
+            {"path": "agent_version", "error": "is missing in the query: the agent version that produced these answers"}
         )
     try:
         with room_for(request):
@@ -126,8 +129,9 @@ def send(request: Request, run: EvalRun) -> Response:
 
 @extend_schema(
     operation_id="v1_eval_runs_finish", request=None, responses=described({202: CLOSED}, 403, 404, 409),
-    description="Takes no more answers and scores those there are. Where some are missing the evaluation ends as incomplete: it "
-    "keeps its samples and metrics, and cannot pass the gate. On a hold-out this needs a key that may see hold-outs.",
+    description="Closes the evaluation to answers and scores those received. If some are missing, the evaluation is incomplete: "
+    "it keeps its samples and metrics, but cannot pass the gate. On a hold-out this requires a key with access to "
+    "hold-outs.",
 )  # fmt: skip
 @api_view(["POST"])
 def finish(request: Request, pk: UUID) -> Response:

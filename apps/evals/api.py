@@ -94,12 +94,12 @@ NEW_EXAMPLE = OpenApiExample(
         OpenApiParameter("state", enum=EvalSetState.values),
         CURSOR, LIMIT,
     ],
-    description="Eval sets, every version of each, the newest first, with the number of tasks in each split.",
+    description="All versions of all eval sets, newest first, with the number of tasks in each split.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_eval_sets_create", request={JSON: json_schema(NewSet)},
     responses=described({201: SET}, 400, 403, 409, 413), examples=[NEW_EXAMPLE],
-    description="Creates a set: version 1, a draft without tasks. 409 where the name is taken.",
+    description="Creates an eval set: version 1, a draft without tasks. 409 if the name is taken.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
@@ -116,11 +116,11 @@ def collection(request: Request) -> Response:
 @extend_schema(
     operation_id="v1_eval_sets_read",
     responses=described({200: WITH_TASKS}, 400, 403, 404),
-    description="A set with its tasks, in Flywheel's own form. Of a held-out task only its place and split are returned, unless "
-    "`holdout=1` asks for more: that needs a key that may see hold-outs, and each such response counts as a view.",
+    description="An eval set with its tasks, in Flywheel's own format. For held-out tasks, only position and split are returned "
+    "unless `holdout=1` is given, which requires a key with access to hold-outs and counts as a view.",
     parameters=[
         OpenApiParameter("split", enum=Split.values),
-        OpenApiParameter("holdout", enum=["1"], description="Show the hold-out's tasks. Counted."),
+        OpenApiParameter("holdout", enum=["1"], description="Include the held-out tasks. Counts as a view."),
         OpenApiParameter("offset", int),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
     ],
@@ -152,15 +152,15 @@ def item(request: Request, pk: UUID) -> Response:
     operation_id="v1_eval_sets_remove_task",
     responses=described({}, 400, 403, 404, 409) | {204: None},
     parameters=[OpenApiParameter("key", str, required=True, description="The task's key")],
-    description="Removes a task from a draft. A held-out one needs a key that may see hold-outs.",
+    description="Removes a task from a draft. A held-out task requires a key with access to hold-outs.",
 )
 @extend_schema(
     methods=["POST"],
     operation_id="v1_eval_sets_add_tasks",
     request={JSON: {"type": "array", "items": ROW, "maxItems": MAX_ROWS}, LINES: {"type": "string"}},
     responses=described({200: STORED, 201: STORED}, 400, 403, 404, 409, 413),
-    description=f"Adds up to {MAX_ROWS} tasks to a draft: a JSON array, or JSON Lines in Flywheel's own form. Good rows are "
-    "stored though others are bad; rows too similar to the other side of a hold-out are skipped.",
+    description=f"Adds up to {MAX_ROWS} tasks to a draft: a JSON array, or JSON Lines in Flywheel's own format. Valid rows "
+    "are stored even if others are invalid; rows too similar to the other side of a hold-out are skipped.",
 )
 @api_view(["POST", "DELETE"])
 def tasks(request: Request, pk: UUID) -> Response:
@@ -186,7 +186,7 @@ def _remove(request: Request, eval_set: EvalSet) -> Response:
         raise ValidationError({"path": "key", "error": "name the task"})
     task = Task.objects.select_related("eval_set").filter(eval_set=eval_set, key=key).first()
     if task is None:
-        raise NotFound("This set has no task with this key.")
+        raise NotFound("This eval set has no task with this key.")
     if task.split == Split.HOLDOUT:  # who is refused has learnt that the task is held out
         detail = f"a task of {eval_set}, by its key"
         record_membership(eval_set.project, [task.canonical_hash], by=request.auth, detail=detail)

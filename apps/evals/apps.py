@@ -19,7 +19,8 @@ class EvalsConfig(AppConfig):
             """A hold-out that is frozen stays one: deletion is no way to train on it."""
             held = eval_set.tasks.holdout().count() if eval_set.is_frozen else 0
             return (
-                f"It is frozen and holds {held:,} tasks out of training: deleted, they could train. Archive it."
+                f"It is frozen and keeps {held:,} tasks out of training; deleting it would let them be trained on. "
+                f"Archive it instead."
                 if held
                 else ""
             )
@@ -27,7 +28,7 @@ class EvalsConfig(AppConfig):
         register(Managed(
             kind="set", noun="the eval set", plural="Eval sets", model=EvalSet, name="slug", versioned=True, listing="evals:list",
             keeps=guards_something,
-            warning="Flows, CI jobs and API clients that use the old name must be changed.",
+            warning="Flows, CI jobs and API clients that use the old name must be updated.",
         ))  # fmt: skip
         BEFORE.setdefault(TaskImport, []).append(importing.remove_files)
         GUARDS.append(scoring.guard)

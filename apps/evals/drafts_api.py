@@ -35,8 +35,8 @@ class Divide(Struct, forbid_unknown_fields=True, kw_only=True):
     operation_id="v1_eval_sets_split", request={JSON: json_schema(Divide)},
     responses=described({200: SET}, 400, 403, 404, 409, 413),
     examples=[OpenApiExample("60 held out", {"holdout_size": 60, "validation_size": 20, "seed": 1}, request_only=True)],
-    description="Divides a draft into hold-out, validation and train, whole groups at a time. `counts` says how many tasks "
-    "each got. Groups that are held out elsewhere stay held out.",
+    description="Splits a draft into hold-out, validation and train, keeping groups together. `counts` has the number of "
+    "tasks in each split. Groups that are held out elsewhere stay held out.",
 )  # fmt: skip
 @api_view(["POST"])
 def split(request: Request, pk: UUID) -> Response:
@@ -49,7 +49,8 @@ def split(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_eval_sets_freeze", request=None, responses=described({200: SET}, 403, 404, 409),
-    description="Freezes a draft: its tasks never change again, and `digest` identifies them. 409 says what is in the way.",
+    description="Freezes a draft: its tasks become immutable, identified by `digest`. A 409 response explains what "
+                "prevents freezing.",
 )  # fmt: skip
 @api_view(["POST"])
 def freeze(request: Request, pk: UUID) -> Response:
@@ -60,7 +61,7 @@ def freeze(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_eval_sets_new_version", request=None, responses=described({201: SET}, 403, 404, 409),
-    description="A draft with the same tasks and the next version number. 409 where a draft of this set is open.",
+    description="Creates a draft with the same tasks and the next version number. 409 if the set already has a draft.",
 )  # fmt: skip
 @api_view(["POST"])
 def new_version(request: Request, pk: UUID) -> Response:
@@ -72,11 +73,12 @@ def new_version(request: Request, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_eval_sets_environment", request={JSON: create_api.NEW},
     responses=create_api.MADE | described({}, 404, 409), examples=create_api.EXAMPLES,
-    description="An environment for a frozen set, which it names with its digest: else as `/api/v1/environments/` makes one.",
+    description="Creates an environment for a frozen set, pinned by its digest; otherwise like "
+                "`/api/v1/environments/`.",
 )  # fmt: skip
 @api_view(["POST"])
 def environment(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     if not eval_set.is_frozen:
-        return Response({"detail": "Freeze the set first: an environment needs tasks that cannot change."}, status=409)
+        return Response({"detail": "Freeze the set first: an environment needs immutable tasks."}, status=409)
     return create_api.create(request, eval_set.as_dataset)

@@ -61,7 +61,7 @@ def export(*, eval_set: EvalSet, format: str, split: Split, by: Any) -> Export:
     """A file of one split. The hold-out's is a look, and counted as one. Raises EvalSetError for an empty split."""
     tasks = tasks_of(eval_set, split)
     if format not in FORMATS:
-        raise actions.EvalSetError(f"Tasks are not written as “{format}”. Choose one of {', '.join(FORMATS)}.")
+        raise actions.EvalSetError(f"Unknown export format “{format}”. Choose one of {', '.join(FORMATS)}.")
     if not tasks.exists():
         raise actions.EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
     if split == Split.TRAIN and (refused := groups.refusal(eval_set.project, tasks)):

@@ -39,7 +39,7 @@ CHANGES = {
                 "properties": {
                     "kind": {"enum": [ADDED, REMOVED, CHANGED]},
                     "key": {"type": "string"},
-                    "fields": {"type": "array", "items": {"type": "string"}, "description": "Those that differ"},
+                    "fields": {"type": "array", "items": {"type": "string"}, "description": "Fields that differ"},
                     "before": {"type": ["object", "null"]},
                     "after": {"type": ["object", "null"]},
                 },
@@ -55,17 +55,17 @@ CHANGES = {
     responses=described({}, 400, 403, 404, 409) | {(200, LINES): OpenApiTypes.STR, (200, ZIP): OpenApiTypes.BINARY},
     parameters=[
         OpenApiParameter("split", enum=Split.values, required=True),
-        OpenApiParameter("as", enum=list(exporting.FORMATS), description="Else Flywheel JSONL; verifiers: a zip"),
+        OpenApiParameter("as", enum=list(exporting.FORMATS), description="Default: Flywheel JSONL; verifiers: a zip"),
     ],
-    description="One split as a file: Flywheel JSONL, NeMo Gym rows, or a package for verifiers. The hold-out's needs a key "
-    "that may see hold-outs, and each is a look. 409 where the split has no tasks.",
+    description="One split as a file: Flywheel JSONL, NeMo Gym rows, or a verifiers package. The hold-out requires a key with "
+    "access to hold-outs, and each export counts as a view. 409 if the split has no tasks.",
 )  # fmt: skip
 @api_view(["GET"])
 def export(request: Request, pk: UUID) -> HttpResponseBase:
     eval_set = find_set(request, pk)
     split, format = one_of(request, "split", Split.values), one_of(request, "as", exporting.FORMATS)
     if not split:
-        raise ValidationError({"path": "split", "error": "is missing: a file has one split"})
+        raise ValidationError({"path": "split", "error": "is missing: a file contains exactly one split"})
     needs_right(request, split)
     made = exporting.export(eval_set=eval_set, format=format or exporting.FLYWHEEL, split=Split(split), by=request.auth)
     if made.kind == ZIP:
@@ -77,13 +77,13 @@ def export(request: Request, pk: UUID) -> HttpResponseBase:
 @extend_schema(
     operation_id="v1_eval_sets_changes", responses=described({200: CHANGES}, 400, 403, 404),
     parameters=[
-        OpenApiParameter("against", int, description="Another version of the set; else the one before"),
-        OpenApiParameter("holdout", enum=["1"], description="Show the held-out tasks too. Counted."),
+        OpenApiParameter("against", int, description="Another version of the set; default: the previous one"),
+        OpenApiParameter("holdout", enum=["1"], description="Include the held-out tasks. Counts as a view."),
         OpenApiParameter("offset", int),
         LIMIT,
     ],
-    description="What differs between two versions of a set, by task. Held-out tasks are only counted, unless `holdout=1` asks "
-    "for more: that needs a key that may see hold-outs, and each such response counts as a view.",
+    description="The differences between two versions of a set, by task. Held-out tasks are only counted unless `holdout=1` is "
+    "given, which requires a key with access to hold-outs and counts as a view.",
 )  # fmt: skip
 @api_view(["GET"])
 def changes(request: Request, pk: UUID) -> Response:
@@ -117,7 +117,7 @@ def _other(request: Request, eval_set: EvalSet) -> EvalSet:
     else:
         found = others.filter(version__lt=eval_set.version).order_by("-version").first()
     if found is None:
-        raise NotFound("This set has no other version to compare with (`against`).")
+        raise NotFound("This eval set has no other version to compare with (`against`).")
     return found
 
 

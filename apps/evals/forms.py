@@ -50,7 +50,7 @@ class TaskForm(PlainForm):
             or not isinstance(value.get("tool"), str)
             or not isinstance(value.get("args"), dict)
         ):
-            raise forms.ValidationError('An object with "tool" (text) and "args" (object) is needed.')
+            raise forms.ValidationError('Must be an object with "tool" (text) and "args" (object).')
         return {"tool": value["tool"], "args": value["args"]}
 
 
@@ -74,38 +74,40 @@ class EvalRunForm(PlainForm):
     samples_per_task = forms.IntegerField(min_value=1, max_value=64, initial=8)
     seed = forms.IntegerField(initial=0)
     engine = forms.ChoiceField(
-        help_text="Automatic: a served model on its server, an adapter on a server that can load it, everything else in a worker"
+        help_text="Automatic: served models on their server, adapters on a server that can load them, everything else "
+        "in a worker"
     )
     most_tokens = forms.IntegerField(
         min_value=1, max_value=MOST_TOKENS, required=False, label="Max tokens",
-        help_text="Optional, for servers and agents called over HTTP: the evaluation stops before it uses more",
+        help_text="Optional, for servers and agents called over HTTP: the evaluation stops before exceeding it",
     )  # fmt: skip
     most_usd = forms.FloatField(
         min_value=0.0001,
         max_value=1e6,
         required=False,
         label="Max cost (USD)",
-        help_text="Optional, for agents called over HTTP and servers whose prices are known",
+        help_text="Optional, for agents called over HTTP and servers with known prices",
     )
     tokens_per_call = forms.IntegerField(
         min_value=1, max_value=MOST_TOKENS, required=False, label="Tokens per call",
-        help_text="For agents, with Max tokens: assumed for a call that does not report its tokens",
+        help_text="For agents, with Max tokens: assumed for calls that do not report their tokens",
     )  # fmt: skip
     usd_per_call = forms.FloatField(
         min_value=0.000001, max_value=1e6, required=False, label="Cost per call (USD)",
-        help_text="For agents, with Max cost: assumed for a call that does not report its cost",
+        help_text="For agents, with Max cost: assumed for calls that do not report their cost",
     )  # fmt: skip
     timeout_s = forms.IntegerField(
         min_value=1, max_value=engines.LONGEST_AGENT_S, required=False, label="Seconds per sample",
-        help_text=f"For agents called over HTTP; {engines.AGENT_TIMEOUT_S} if empty. A sample that takes longer fails",
+        help_text=f"For agents called over HTTP; {engines.AGENT_TIMEOUT_S} if empty. Samples that take longer fail",
     )  # fmt: skip
     at_once = forms.IntegerField(
-        min_value=1, max_value=engines.MOST_AT_ONCE, required=False, label="Tasks at a time",
+        min_value=1, max_value=engines.MOST_AT_ONCE, required=False, label="Concurrent tasks",
         help_text=f"For agents called over HTTP; {engines.AGENTS_AT_ONCE} if empty",
     )  # fmt: skip
     stop_against = forms.ModelChoiceField(
         None, required=False, label="Stop early against", empty_label="Evaluate all tasks",
-        help_text="Stops as soon as the gate can decide by the policy of the channel below. Needs a sequential policy",
+        help_text="Stops as soon as the gate can decide under the policy of the channel below. Requires a sequential "
+                  "policy",
     )  # fmt: skip
     stop_channel = forms.ChoiceField(required=False, label="Policy of channel")
 
@@ -178,13 +180,11 @@ class FailureTaskForm(PlainForm):
     )  # fmt: skip
     demonstration = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 3}), required=False, max_length=60_000,
-        help_text="A good answer in the agent's own form. If empty, the call above is used",
+        help_text="A good answer in the agent's own format. If empty, the call above is used",
     )  # fmt: skip
     eval_set = forms.ModelChoiceField(None, label="Eval set", empty_label=None)
     split = forms.ChoiceField(choices=FROM_FAILURE)
-    group = forms.ChoiceField(
-        label="Keep together by", help_text="Tasks in the same group stay on the same side of a split"
-    )
+    group = forms.ChoiceField(label="Group by", help_text="Tasks in the same group stay on the same side of a split")
     replayable = forms.BooleanField(required=False, label="Replayable: serve the recorded tool results")
     state = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 2, "class": "mono"}), required=False, label="State afterwards",
@@ -207,7 +207,7 @@ class FailureTaskForm(PlainForm):
     def clean_state(self) -> list[dict]:
         value = _json(self.cleaned_data["state"] or "[]")
         if assertions_in({"state": value}) != value:
-            raise forms.ValidationError('A list of {"path": "…", "equals": …} is needed, the paths as text.')
+            raise forms.ValidationError('Must be a list of {"path": "…", "equals": …} with paths as text.')
         return value
 
     def clean_split(self) -> Split:
@@ -258,13 +258,13 @@ class ImportChoiceForm(PlainForm):
 
     split = forms.ChoiceField(choices=Split.choices, initial=Split.TRAIN, label="Split for rows without one")
     always = forms.BooleanField(required=False, label="Override the split of all rows")
-    group = forms.ChoiceField(label="Keep together by")
+    group = forms.ChoiceField(label="Group by")
 
     def __init__(self, columns: list[str], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         named = [(f"metadata.{name}", name) for name in columns]
         self.fields["group"].choices = [
-            (importing.BY_FILE, "the file's groups, else the request"), (importing.BY_REQUEST, "the request"), *named,
+            (importing.BY_FILE, "groups in the file, otherwise the request"), (importing.BY_REQUEST, "the request"), *named,
         ]  # fmt: skip
 
 
@@ -321,7 +321,8 @@ class MeaningForm(PlainForm):
 
     version = forms.ModelChoiceField(
         None, required=False, label="Model version", empty_label="An embeddings server (below)",
-        help_text="Its own hidden states are compared, on a worker. Of a served model, its server’s /v1/embeddings",
+        help_text="Compares the model's hidden states, on a worker; for a served model, uses its server’s "
+                  "/v1/embeddings",
     )  # fmt: skip
     base_url = forms.CharField(max_length=200, required=False, label="Address of the server, ending in /v1")
     model = forms.CharField(max_length=200, required=False, label="Embedding model")
@@ -329,7 +330,7 @@ class MeaningForm(PlainForm):
         max_length=80, required=False, label="Environment variable with its key",
         help_text="Must be allowed by FLYWHEEL_OUTGOING_KEYS; leave empty if no key is needed",
     )  # fmt: skip
-    most = forms.IntegerField(min_value=1, max_value=MOST_PAIRS, initial=PAIRS, label="Pairs to show, at most")
+    most = forms.IntegerField(min_value=1, max_value=MOST_PAIRS, initial=PAIRS, label="Max pairs to show")
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -340,7 +341,7 @@ class MeaningForm(PlainForm):
         given = super().clean() or self.cleaned_data
         named = [name for name in ("base_url", "model") if given.get(name, "").strip()]
         if not given.get("version") and "version" not in self.errors and len(named) < 2:
-            raise forms.ValidationError("Choose a model version, or give a server’s address and its embedding model.")
+            raise forms.ValidationError("Choose a model version, or enter a server URL and its embedding model.")
         return given
 
     def source(self) -> Source:

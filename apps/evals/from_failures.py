@@ -264,7 +264,7 @@ def make_task(
 def task_of(trajectory: Trajectory, eval_set: EvalSet, cut: int, expected: dict) -> Task:
     """Unsaved. Raises EvalSetError."""
     if cut not in steps_of(trajectory.messages):
-        raise actions.EvalSetError(f"Message {cut} is not a step of the agent. Choose one of its turns.")
+        raise actions.EvalSetError(f"Message {cut} is not an agent step. Choose one of the agent's turns.")
     prompt = prompt_at(trajectory.messages, cut)
     return Task(
         project=eval_set.project,

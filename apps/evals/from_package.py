@@ -49,7 +49,7 @@ def add_package_tasks(
     for task in tasks:
         task.metadata = {**task.metadata, "imported": {"environment": name}}
         if task.split == Split.HOLDOUT and task.origin == Origin.SYNTHETIC:
-            raise EvalSetError(f"Task {task.key} is synthetic and can never be held out. Give another split.")
+            raise EvalSetError(f"Task {task.key} is synthetic and can never be held out. Choose another split.")
     return store_tasks(eval_set=eval_set, tasks=tasks, by=by, what=f"environment {name}", viewer=viewer)
 
 

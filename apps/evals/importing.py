@@ -79,12 +79,12 @@ def format_of(path: Path, name: str, format: str) -> str:
     with path.open("rb") as file:
         head = file.read(HEAD)
     if not head.strip():
-        raise ImportProblem(f"{name} is empty. Choose a file with one task a line.")
+        raise ImportProblem(f"{name} is empty. Choose a file with one task per line.")
     if found := sniff(name, head):
         return found
     raise ImportProblem(
-        f"{name} looks like none of the formats ({', '.join(FORMATS)}). JSON Lines need “messages” and “expected” in each "
-        "line, CSV a header with “prompt”. Choose the format yourself to see what is wrong with which line."
+        f"The format of {name} was not recognised ({', '.join(FORMATS)}). JSON Lines need “messages” and “expected” in each "
+        "line, CSV a header with “prompt”. Choose the format yourself to see which lines are invalid."
     )
 
 
@@ -171,7 +171,9 @@ def store_rows(
     for row in rows:
         task = task_of(row, eval_set, name, choice)
         if task.origin == Origin.SYNTHETIC and task.split == Split.HOLDOUT:
-            _tell(done, f"Line {row.line}, split: the task is synthetic and can never be held out. Give another split.")
+            _tell(
+                done, f"Line {row.line}, split: the task is synthetic and can never be held out. Choose another split."
+            )
             continue
         if task.canonical_hash not in hashes:
             numbered |= {task.key} & taken
@@ -179,7 +181,7 @@ def store_rows(
             taken.add(task.key)
         tasks.append(task)
     held = set(eval_set.tasks.holdout().filter(key__in=numbered).values_list("canonical_hash", flat=True))
-    record_membership(eval_set.project, held, by=viewer or by, detail=f"keys that {eval_set} has already")
+    record_membership(eval_set.project, held, by=viewer or by, detail=f"keys that {eval_set} already has")
     made = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what=f"file {name}"[:200], viewer=viewer)
     done.made, done.duplicates, done.guarded = made.made, made.duplicates, made.guarded
     done.leaking, done.leaks = len(made.leaks), [asdict(leak) for leak in made.leaks[:SHOWN]]

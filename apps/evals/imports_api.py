@@ -31,23 +31,23 @@ GIVEN = {
     "required": ["file"],
     "properties": {
         "file": FILE,
-        "answers": FILE | {"description": "BFCL: its file of possible answers"},
+        "answers": FILE | {"description": "BFCL: the file of possible answers"},
         "format": {"enum": ["auto", *FORMATS], "default": "auto"},
-        "split": {"enum": Split.values, "default": "train", "description": "Of rows without one"},
+        "split": {"enum": Split.values, "default": "train", "description": "For rows without a split"},
         "always": {"type": "boolean", "description": "Override the split of all rows"},
         "group": {
             "type": "string",
             "default": "file",
-            "description": "What stays together: file, request, or metadata.NAME",
+            "description": "Grouping: file, request, or metadata.NAME",
         },
-        "preview": {"type": "boolean", "description": "Only say what the file holds; nothing is stored"},
+        "preview": {"type": "boolean", "description": "Preview only; nothing is stored"},
     },
 }
 JOB = {
     "type": "object",
     "required": ["id", "name", "state", "done", "total", "error", "result"],
     "properties": {
-        "id": {"type": ["string", "null"], "format": "uuid", "description": "Null where it was stored at once"},
+        "id": {"type": ["string", "null"], "format": "uuid", "description": "Null if stored immediately"},
         "name": {"type": "string"},
         "state": {"enum": JobState.values},
         "done": {"type": "integer"},
@@ -60,7 +60,7 @@ JOB = {
                 "problems": {
                     "type": "array",
                     "items": {"type": "string"},
-                    "description": "The first bad rows, with their lines",
+                    "description": "The first invalid rows, with line numbers",
                 },
             },
         },
@@ -74,7 +74,7 @@ SEEN = {
         "good": {"type": "integer"},
         "bad": {"type": "integer"},
         "splits": {"type": "object", "additionalProperties": {"type": "integer"}},
-        "groups": {"type": "array", "items": {"type": "string"}, "description": "What `group` may be"},
+        "groups": {"type": "array", "items": {"type": "string"}, "description": "Possible values for `group`"},
         "problems": {"type": "array", "items": {"type": "string"}},
     },
 }
@@ -93,7 +93,7 @@ WAITING = DONE | {
 @extend_schema(
     methods=["GET"], operation_id="v1_eval_sets_imports", parameters=[LIMIT, CURSOR],
     responses=described({200: page(JOB)}, 400, 404),
-    examples=[told("A large file", WAITING)], description="The imports into a set that a worker made, the newest first.",
+    examples=[told("A large file", WAITING)], description="Imports into this set that a worker ran, newest first.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_eval_sets_import", request={"multipart/form-data": GIVEN},
@@ -101,11 +101,11 @@ WAITING = DONE | {
     examples=[sent("A CSV file", {"file": "refunds.csv", "format": "csv", "split": "train"}),
               told("A preview", {"format": "csv", "good": 119, "bad": 1, "splits": {"": 119}, "groups": ["file", "request"],
                                   "problems": ["Line 7, expected: …"]}, "200"),
-              told("Stored", DONE, "201"), told("Left to a worker", WAITING, "202")],
+              told("Stored", DONE, "201"), told("Queued for a worker", WAITING, "202")],
     description=f"Adds the tasks of a file to a draft: {', '.join(FORMATS)}, at most {importing.MAX_BYTES // 2**20} MiB and "
-    f"{importing.MAX_ROWS:,} rows. Up to {importing.AT_ONCE:,} rows are stored at once (201); more by a worker (202): read the "
-    "import until it has ended. Good rows are stored though others are bad; rows too similar to the other side of a hold-out are "
-    "skipped.",
+    f"{importing.MAX_ROWS:,} rows. Up to {importing.AT_ONCE:,} rows are stored immediately (201), larger files by a worker "
+    "(202): poll the import until it has finished. Valid rows are stored even if others are invalid; rows too similar "
+    "to the other side of a hold-out are skipped.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 @parser_classes([MultiPartParser])
@@ -137,7 +137,7 @@ def _asked(request: Request) -> dict[str, Any]:
         if name not in GIVEN["properties"]:
             raise ValidationError({"path": name, "error": f"is not known. Known: {', '.join(GIVEN['properties'])}"})
         if len(given) > 1:
-            raise ValidationError({"path": name, "error": "is given more than once. Send one file a request."})
+            raise ValidationError({"path": name, "error": "is given more than once. Send one file per request."})
     found = request.data.dict()
     for name in ("always", "preview"):
         if (value := str(found.get(name, "")).casefold()) not in YES_OR_NO:
@@ -216,7 +216,7 @@ def _find(request: Request, pk: UUID, identity: UUID) -> TaskImport:
 
 @extend_schema(
     operation_id="v1_eval_sets_import_read", responses=described({200: JOB}, 404), examples=[told("Waiting", WAITING)],
-    description="An import by a worker: state, and in the end what was stored and what was not.",
+    description="An import run by a worker: its state and, once finished, what was stored and what was not.",
 )  # fmt: skip
 @api_view(["GET"])
 def item(request: Request, pk: UUID, identity: UUID) -> Response:
@@ -226,10 +226,10 @@ def item(request: Request, pk: UUID, identity: UUID) -> Response:
 @extend_schema(
     operation_id="v1_eval_sets_import_cancel", request=None, responses=described({200: JOB}, 403, 404, 409),
     examples=[told("Stopped", WAITING | {"state": "cancelled"})],
-    description="Cancels an import. Nothing of the file is stored unless its tasks were just being stored.",
+    description="Cancels an import. Nothing is stored unless the tasks were already being written.",
 )  # fmt: skip
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID, identity: UUID) -> Response:
     if not jobs.cancel(_find(request, pk, identity), by=member_of(request).user):
-        return Response({"detail": "This import has already ended."}, status=409)
+        return Response({"detail": "This import has already finished."}, status=409)
     return Response(as_json(_find(request, pk, identity)))

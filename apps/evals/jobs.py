@@ -167,7 +167,7 @@ def complete(run: EvalRun, result: dict) -> dict:
             {"metrics": summarise(rows)},
         )
     if len(rows) != expected:
-        raise ValueError(f"The evaluation reported {len(rows)} samples; {expected} were asked for.")
+        raise ValueError(f"The evaluation reported {len(rows)} samples instead of {expected}.")
     return run.result | {"metrics": summarise(rows)}
 
 

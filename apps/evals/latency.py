@@ -38,12 +38,11 @@ def submit_measurement(
         )
     if len(places := {_place(run.model_version) for run in runs}) > 1:
         raise LatencyError(
-            f"The models run in different places ({', '.join(sorted(places))}). Latency is only compared on one server."
+            f"The models run in different places ({', '.join(sorted(places))}). Latency can only be compared on the "
+            f"same server."
         )
     if elsewhere := next((run for run in runs if run.model_version.engine == Engine.AGENT), None):
-        raise LatencyError(
-            f"{elsewhere.model_version} answers elsewhere: its latency cannot be measured in turns here."
-        )
+        raise LatencyError(f"{elsewhere.model_version} runs elsewhere, so its latency cannot be measured here.")
     EvalSet.objects.select_for_update().get(pk=first.eval_set_id)  # who presses twice asks once
     if same := measurements_of(runs).filter(state__in=(JobState.QUEUED, JobState.RUNNING)).first():
         return same
@@ -132,7 +131,7 @@ def complete(measurement: LatencyMeasurement, result: dict) -> dict:
         rows = measurement.answers.filter(run=pk, attempt=measurement.attempt)
         ms = list(rows.exclude(latency_ms=None).values_list("latency_ms", flat=True))
         if not ms:
-            raise ValueError("No answer of one of the models could be timed.")
+            raise ValueError("None of the answers of one of the models could be timed.")
         p50, p95 = np.percentile(ms, [50, 95])
         found[pk] = {"p50": float(p50), "p95": float(p95), "n": len(ms), "failed": rows.count() - len(ms)}
     return {"runs": found, "rounds": result["metrics"]["rounds"]}

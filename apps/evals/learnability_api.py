@@ -29,7 +29,7 @@ TASK = {
         "reward": NUMBER,
         "spread": NUMBER | {"description": "Standard deviation of its rewards"},
         "kind": {"enum": ["mixed", "all_pass", "all_fail"]},
-        "signal": NUMBER | {"description": "The chance that a group of it has both outcomes"},
+        "signal": NUMBER | {"description": "Probability that a group has both outcomes"},
         "picked": {"type": "boolean"},
         "why": {"type": "string", "description": "Why it is not picked"},
     },
@@ -56,12 +56,12 @@ FOUND |= {
     operation_id="v1_eval_runs_learnability", responses=described({200: FOUND}, 400, 403, 404),
     parameters=[
         OpenApiParameter("group_size", int, description="Samples of a task in one GRPO step: 2 to 64, else 8"),
-        OpenApiParameter("per_group", int, description="Tasks of one group to pick, at most"),
+        OpenApiParameter("per_group", int, description="Max tasks to pick per group"),
         OpenApiParameter("kind", enum=list(KINDS)),
         CURSOR, LIMIT,
     ],
-    description="Which tasks of an evaluation teach, and which would be picked for training, by key. Of a hold-out this needs a "
-    "key that may see hold-outs, and counts as a look.",
+    description="The learnability of each task in an evaluation, and the keys of the tasks that would be picked for training. On "
+    "a hold-out this requires a key with access to hold-outs and counts as a view.",
 )  # fmt: skip
 @api_view(["GET"])
 def learnability(request: Request, pk: UUID) -> Response:

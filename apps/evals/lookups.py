@@ -25,11 +25,11 @@ from workers.lib.typed import convert
 
 Row = TypeVar("Row", bound=Model)
 Filter = Collection[str] | Callable[[Request, str], Any]
-NO_RIGHT = "This key may not see hold-outs. An operator makes one that may under Settings → API keys."
+NO_RIGHT = "This key has no access to hold-outs. An operator can create one that does under Settings → API keys."
 PAGE, MAX_PAGE = 50, 500
 NAMED = re.compile(r"([-a-zA-Z0-9_]{1,80})@(\d{1,9})")
 VERSION = re.compile(r"([-a-zA-Z0-9_]{1,80})-v(\d{1,9})")
-CURSOR = OpenApiParameter("cursor", str, description="`next` of the page before")
+CURSOR = OpenApiParameter("cursor", str, description="`next` of the previous page")
 LIMIT = OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}")
 
 
@@ -99,7 +99,7 @@ def needs_right(request: Request, split: str) -> None:
 
 def error_of(request: Request, job: Job, split: str) -> str:
     """Of a job on tasks of this split: its words may quote a task."""
-    hidden = "It failed; a key that may see hold-outs is told why, since the reason may quote a held-out task."
+    hidden = "Failed. The reason may quote a held-out task, so it is only returned for keys with access to hold-outs."
     return job.error if not job.error or may_see(request, split) else hidden
 
 

@@ -53,7 +53,7 @@ FILTERS = {
 
 @extend_schema(
     methods=["GET"], operation_id="v1_eval_runs_list", responses=described({200: page(schema.RUN)}, 400, 404),
-    description="Evaluations, the newest first.",
+    description="Evaluations, newest first.",
     parameters=[
         OpenApiParameter("state", enum=JobState.values),
         OpenApiParameter("split", enum=Split.values),
@@ -67,10 +67,9 @@ FILTERS = {
     methods=["POST"], operation_id="v1_eval_runs_start", request={JSON: schema.START},
     responses=described({200: schema.RUN, 201: schema.RUN}, 400, 403, 404, 409, 413), 
     examples=[schema.START_EXAMPLE, schema.AGENT_EXAMPLE, schema.RUN_EXAMPLE],
-    description="Queues an evaluation of a model version; read it until its state is final. With `agent` instead, an agent "
-    "that runs where you are is evaluated: get its tasks, send its answers (`/tasks/`, `/samples/`), and they are scored "
-    "here; 200 where the same evaluation is under way already. On a hold-out this needs a key "
-    "that may see hold-outs, and counts as a look.",
+    description="Queues an evaluation of a model version; poll it until its state is final. With `agent` instead, you run "
+    "the agent yourself: get the tasks, send the answers (`/tasks/`, `/samples/`), and they are scored here; 200 if "
+    "the same evaluation is already running. On a hold-out this requires a key with access to hold-outs and counts as a view.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
@@ -112,14 +111,16 @@ def _submitted(request: Request, asked: schema.StartRun, given: dict[str, Any]) 
         chosen = {name: getattr(asked, name) for name in BOUNDS}
         return submit_eval(model_version=version, engine=asked.engine, **stop, **chosen, **given), True
     if asked.stop_against is not None:
-        raise actions.EvalSetError("The evaluation of an agent that answers elsewhere does not stop early.")
+        raise actions.EvalSetError("Evaluations of agents that run elsewhere cannot stop early.")
     for name in BOUNDS:
         if getattr(asked, name) is not None:
             raise ValidationError(
-                {"path": name, "error": "cannot hold for an agent that answers elsewhere; leave it out"}
+                {"path": name, "error": "does not apply to an agent that runs elsewhere; leave it out"}
             )
     if asked.engine != AUTO:
-        raise ValidationError({"path": "engine", "error": "an agent that answers elsewhere has none; leave it out"})
+        raise ValidationError(
+            {"path": "engine", "error": "does not apply to an agent that runs elsewhere; leave it out"}
+        )
     agent = register_agent(
         project=given["project"], name=asked.agent.name, agent_version=asked.agent.version, by=given["by"],
         reached_by=Reach(asked.agent.reached_by),
@@ -134,9 +135,9 @@ EXTRAS: list[
 
 @extend_schema(
     operation_id="v1_eval_runs_read", responses=described({200: schema.RUN}, 404), examples=[schema.RUN_EXAMPLE],
-    parameters=[OpenApiParameter("against", str, description="A channel, such as “production”: adds `gate`, the verdict "
-                                 "against what is live there, in the form of a gate report")],
-    description="State and progress; the metrics with their intervals once it has ended.",
+    parameters=[OpenApiParameter("against", str, description="A channel, such as “production”: adds `gate`, the "
+                                 "comparison with the version live there, in the format of a gate report")],
+    description="State and progress, and the metrics with their intervals once finished.",
 )  # fmt: skip
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
@@ -149,8 +150,8 @@ def item(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_eval_runs_cancel", request=None, responses=described({200: schema.RUN}, 403, 404, 409),
-    description="Stops an evaluation; the samples so far are kept. On a hold-out this needs a key that may see hold-outs, as the "
-    "start does.",
+    description="Stops an evaluation; samples so far are kept. On a hold-out this requires a key with access to hold-outs, like "
+    "starting it.",
 )  # fmt: skip
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
@@ -163,9 +164,9 @@ def cancel(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     methods=["GET"], operation_id="v1_eval_runs_samples", responses=described({200: page(schema.SAMPLE)}, 400, 403, 404),
-    parameters=[*samples_api.FILTERS, OpenApiParameter("cursor", str, description="`next` of the page before"), LIMIT],
-    description="Outputs and scores, in the order in which they were stored. Of a hold-out this needs a key that may see "
-    "hold-outs, and counts as a look.",
+    parameters=[*samples_api.FILTERS, OpenApiParameter("cursor", str, description="`next` of the previous page"), LIMIT],
+    description="Outputs and scores, in the order they were stored. On a hold-out this requires a key with access to "
+    "hold-outs and counts as a view.",
 )  # fmt: skip
 @answers_api.SEND
 @api_view(["GET", "POST"])

@@ -59,7 +59,7 @@ ESTIMATE = {
 }
 METRICS = {
     "type": ["object", "null"],
-    "description": "Null until the evaluation has ended. Rates and the mean reward have intervals over tasks.",
+    "description": "Null until the evaluation has finished. Rates and the mean reward have intervals over tasks.",
     "properties": {
         "success": ESTIMATE,
         "unsafe_action": ESTIMATE,
@@ -87,10 +87,10 @@ RUN = {
         "environment": {"type": "string"},
         "verifier": {"type": "string"},
         "model_version": {"type": "string"},
-        "agent": {"type": ["object", "null"], "description": "Of an agent that answers elsewhere: {name, version}"},
+        "agent": {"type": ["object", "null"], "description": "For an agent that runs elsewhere: {name, version}"},
         "answers": {
             "type": ["object", "null"],
-            "description": "Of an agent that answers elsewhere: how many are there, and until when they are taken",
+            "description": "For an agent that runs elsewhere: the number of answers, and the deadline for them",
             "properties": {
                 "received": {"type": "integer"}, "expected": {"type": "integer"}, "open": {"type": "boolean"},
                 "until": {"type": "string", "format": "date-time"},
@@ -98,18 +98,18 @@ RUN = {
         },
         "samples_per_task": {"type": "integer"},
         "seed": {"type": "integer"},
-        "engine": {"type": "string", "description": "What generates the answers, in words"},
+        "engine": {"type": "string", "description": "Description of what generates the answers"},
         "spent": {
             "type": ["object", "null"],
-            "description": "Of a called agent with a limit, so far; calls `without_tokens` or `without_cost` did not report "
-            "them, and count as `tokens_per_call` and `usd_per_call` say",
+            "description": "For a called agent with a limit, usage so far; calls counted in `without_tokens` or "
+            "`without_cost` did not report them and are charged at `tokens_per_call` and `usd_per_call`",
             "properties": {
                 "calls": {"type": "integer"}, "tokens": {"type": "integer"}, "usd": {"type": "number"},
                 "without_tokens": {"type": "integer"}, "without_cost": {"type": "integer"},
             },
         },
         "done": {"type": "integer", "description": "Samples so far"},
-        "total": {"type": "integer", "description": "Samples asked for"},
+        "total": {"type": "integer", "description": "Samples requested"},
         "label": {"type": "string"},
         "error": {"type": "string"},
         "metrics": METRICS,
@@ -132,7 +132,7 @@ SAMPLE = {
         "reward": NUMBER,
         "success": {"type": "boolean"},
         "unsafe": {"type": "boolean"},
-        "masked": {"type": "boolean", "description": "It could not be scored and counts for nothing"},
+        "masked": {"type": "boolean", "description": "Could not be scored; excluded from the metrics"},
         "mask_reason": {"type": "string"},
         "components": {"type": "object"},
         "details": {"type": "array", "items": {"type": "string"}},
@@ -145,7 +145,7 @@ SAMPLE = {
 
 SAMPLE["properties"] |= {
     "id": {"type": "integer"},
-    "bucket": {"type": "string", "description": "The failure mode that the rules give it, by its slug; empty: none"},
+    "bucket": {"type": "string", "description": "Slug of the failure mode assigned by the rules; empty: none"},
     "tools": {"type": "array", "items": {"type": "string"}, "description": "The tools that were called"},
     "tags": {"type": "array", "items": {"type": "string"}},
 }
@@ -158,14 +158,14 @@ WHOLE_SAMPLE = {
         "opening": {
             "type": "array",
             "items": {"type": "object"},
-            "description": "The harness's, which come before them",
+            "description": "The harness's messages, which precede them",
         },
         "offered_tools": {"type": "array", "items": {"type": "object"}},
         "expected": {"type": "object"},
         "reasons": {
             "type": "object",
             "additionalProperties": {"type": "array", "items": {"type": "string"}},
-            "description": "Of each component; below the empty name those that name none",
+            "description": "By component; reasons without a component are under the empty name",
         },
         "blamed_message": {"type": ["integer", "null"], "description": "Among opening, request and messages"},
         "evidence": {"type": "array", "items": {"type": "object"}},
@@ -174,8 +174,8 @@ WHOLE_SAMPLE = {
 }
 CELLS = {
     "type": "array",
-    "description": "For each evaluation its value and its paired difference from the first (null for the first, and where the two are "
-    "not comparable); verdict: better, worse, differs, or empty where the interval has 0",
+    "description": "For each evaluation, its value and its paired difference from the first (null for the first, and if the two are not "
+    "comparable); verdict: better, worse, differs, or empty if the interval contains 0",
     "items": {"type": "object", "properties": {
         "value": ESTIMATE, "difference": {"type": ["object", "null"], "description": "{mean, low, high, n}"}, "verdict": {"type": "string"},
     }},
@@ -209,17 +209,20 @@ COMPARISON = {
             },
         },
         "problems": {
-            "type": "array", "description": "What cannot be compared, and what to do; `run` is null where it is about all",
+            "type": "array", "description": "What cannot be compared, and what to do; `run` is null if it concerns "
+            "all of them",
             "items": {"type": "object", "properties": {
                 "run": {"type": ["string", "null"]}, "text": {"type": "string"}, "blocks": {"type": "boolean"},
             }},
         },
-        "correction": {"type": "object", "description": "How many intervals of each table hold together, at which level"},
+        "correction": {"type": "object", "description": "The number of simultaneous intervals in each table, and "
+        "their level"},
         "measures": COMPARED_MEASURES,
         "components": COMPARED_MEASURES,
         "groups": {"type": "array", "description": "Success by failure mode, tool, tag and difficulty of the tasks", "items": {"type": "object"}},
         "modes": {
-            "type": "array", "description": "The share of samples with each failure mode, and on how many tasks it came or went",
+            "type": "array", "description": "The share of samples with each failure mode, and the number of tasks "
+            "where it appeared or disappeared",
             "items": {"type": "object"},
         },
         "results": {

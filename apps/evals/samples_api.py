@@ -35,12 +35,12 @@ FILTERS = [
     OpenApiParameter("outcome", enum=list(OUTCOMES)),
     OpenApiParameter("bucket", str, description="A failure mode's slug; “none”: failures that no rule matched"),
     OpenApiParameter("tool", str, description="The name of a tool that was called"),
-    OpenApiParameter("tag", str, description="A tag of the task or of the production run that it was made from"),
+    OpenApiParameter("tag", str, description="A tag of the task or of the production run it was created from"),
     OpenApiParameter("q", str, description="Words of the task's key or the output"),
     OpenApiParameter(
-        "against", str, description="Another evaluation's id: only tasks that changed since, see `change`"
+        "against", str, description="Another evaluation's id: only tasks that changed since then, see `change`"
     ),
-    OpenApiParameter("change", enum=list(CHANGES), description="With `against`; else “regressed”"),
+    OpenApiParameter("change", enum=list(CHANGES), description="With `against`; default: “regressed”"),
 ]
 TOLD = (
     "index", "output", "messages", "reward", "success", "unsafe", "masked", "mask_reason", "components", "details",
@@ -65,8 +65,8 @@ def sample_json(sample: Sample) -> dict[str, Any]:
 
 @extend_schema(
     operation_id="v1_eval_runs_sample", responses=described({200: schema.WHOLE_SAMPLE}, 403, 404),
-    description="One sample whole: the request, the tools, what was expected, each component of the reward with its reasons, "
-    "and what the rules of failure modes say. Of a hold-out this needs a key that may see hold-outs, and counts as a look.",
+    description="A full sample: request, tools, expected answer, reward components with reasons, and the failure mode rules. "
+    "On a hold-out this requires a key with access to hold-outs and counts as a view.",
 )  # fmt: skip
 @api_view(["GET"])
 def item(request: Request, pk: UUID, number: int) -> Response:
@@ -97,13 +97,13 @@ CSV = "text/csv"
 @extend_schema(
     operation_id="v1_eval_runs_samples_export",
     responses=described({}, 400, 403, 404) | {(200, LINES): OpenApiTypes.STR, (200, CSV): OpenApiTypes.STR},
-    parameters=[*FILTERS, OpenApiParameter("as", enum=list(exporting.FORMATS), description="Else JSON Lines")],
+    parameters=[*FILTERS, OpenApiParameter("as", enum=list(exporting.FORMATS), description="Default: JSON Lines")],
     examples=[
         OpenApiExample("A line", '{"task": "close-12", "index": 0, "outcome": "passed", "reward": 1.0}\n', media_type=LINES),
         OpenApiExample("A header", ",".join(exporting.COLUMNS) + "\r\n", media_type=CSV),
     ],
-    description="The samples that the filters find as a file: JSON Lines with everything, the task included, or CSV with a line for "
-    "each. Of a hold-out this needs a key that may see hold-outs, and each file counts as a view.",
+    description="The matching samples as a file: JSON Lines with all fields including the task, or CSV with one line per sample. On a "
+    "hold-out this requires a key with access to hold-outs, and each file counts as a view.",
 )  # fmt: skip
 @api_view(["GET"])
 def export(request: Request, pk: UUID) -> StreamingHttpResponse:
@@ -123,17 +123,18 @@ def export(request: Request, pk: UUID) -> StreamingHttpResponse:
                          description=f"2 to {MOST_RUNS} evaluations; the first is the baseline"),
         OpenApiParameter("change", enum=list(CHANGES)),
         OpenApiParameter("of", int, description="Of more than two: the number of the one evaluation whose changes count, from 2"),
-        OpenApiParameter("mode", str, description="A failure mode’s slug: tasks on which it came or went"),
-        OpenApiParameter("q", str, description="Words of the task’s key"),
-        OpenApiParameter("sort", enum=list(SORTS), description="The largest losses or wins first; else by key"),
-        OpenApiParameter("as", enum=list(files.FORMATS), description="All tasks as a file, CSV with a line for each"),
-        OpenApiParameter("cursor", str, description="`next` of the page before"),
+        OpenApiParameter("mode", str, description="A failure mode’s slug: tasks where it appeared or disappeared"),
+        OpenApiParameter("q", str, description="Words in the task’s key"),
+        OpenApiParameter("sort", enum=list(SORTS), description="Largest losses or wins first; default: by key"),
+        OpenApiParameter("as", enum=list(files.FORMATS), description="All tasks as a file; CSV with one line per task"),
+        OpenApiParameter("cursor", str, description="`next` of the previous page"),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
     ],
     description="Evaluations side by side: success, pass@k, pass^k, reward and its components, invalid outputs, unsafe actions, latency, "
     "tokens and cost, each with its paired difference from the first; groups of tasks; failure modes; then task by task how many samples "
-    "were scored, and how many passed. The intervals of the differences of a table hold together (Bonferroni). `problems` says what is "
-    "not comparable. With a cursor only the tasks come. Of a hold-out this needs a key that may see hold-outs, and counts as a look at "
+    "were scored, and how many passed. The intervals of the differences in a table are simultaneous (Bonferroni). `problems` lists what "
+    "is not comparable. With a cursor only the tasks come. Of a hold-out this needs a key that may see hold-outs, and "
+    "counts as a look at "
     "each evaluation.",
 )  # fmt: skip
 @api_view(["GET"])

@@ -118,8 +118,9 @@ SOURCED = STORED | {
     "required": [*STORED["required"], "without_expected"],
     "properties": STORED["properties"]
     | {
-        "left_out": {"type": "integer", "description": "Too like the other side of a hold-out, or of one group with it"},
-        "without_expected": {"type": "integer", "description": "Nobody has said what would have been right"},
+        "left_out": {"type": "integer", "description": "Too similar to, or in the same group as, the other side of a "
+        "hold-out"},
+        "without_expected": {"type": "integer", "description": "No expected answer"},
     },
 }  # fmt: skip
 TASK_OF_FAILURE = {
@@ -129,11 +130,11 @@ TASK_OF_FAILURE = {
         "trajectory": {"type": "string"},
         "mode": {"type": "string", "description": "The failure mode's slug"},
         "cut": {"type": "integer"},
-        "steps": {"type": "array", "items": {"type": "integer"}, "description": "Where the task may be cut"},
+        "steps": {"type": "array", "items": {"type": "integer"}, "description": "Steps where the task can start"},
         "request": {"type": "array", "items": {"type": "object"}, "description": "The task's messages"},
         "suggestions": {
             "type": "array",
-            "description": "What may be right at this step, the surest first",
+            "description": "Suggested expected answers for this step, most certain first",
             "items": {
                 "type": "object",
                 "properties": {
@@ -168,8 +169,8 @@ MADE = described({200: SOURCED, 201: SOURCED}, *REFUSALS)
 @extend_schema(
     operation_id="v1_eval_sets_from_production", request={JSON: json_schema(FromProduction)}, responses=MADE,
     examples=[PRODUCTION_EXAMPLE],
-    description=f"Adds a task for each run of production that says what would have been right: a correction, or the call of a "
-    f"success. The newest {MOST:,} runs; those whose failure was dismissed are skipped.",
+    description=f"Adds a task for each production run with a known expected answer: a correction, or the call of a success. "
+    f"Uses the newest {MOST:,} runs; runs whose failure was dismissed are skipped.",
 )  # fmt: skip
 @api_view(["POST"])
 def from_production(request: Request, pk: UUID) -> Response:
@@ -202,14 +203,15 @@ def _runs(request: Request, asked: FromProduction) -> QuerySet[Trajectory]:
     methods=["GET"], operation_id="v1_eval_sets_task_of_failure", responses=described({200: TASK_OF_FAILURE}, 400, 404),
     parameters=[
         OpenApiParameter("trajectory", str, required=True, description="The id of a failed run"),
-        OpenApiParameter("cut", int, description="Another of `steps` than the blamed one"),
+        OpenApiParameter("cut", int, description="One of `steps`; default: the blamed step"),
     ],
-    description="What a task of a failure would ask, and what may be right: look at it before the POST. Of a run that a "
-    "held-out task was made from this counts as a look.",
+    description="A preview of the task that would be created from a failure, with suggested expected answers. For a run "
+    "that a held-out task was created from, this counts as a view.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_eval_sets_from_failure", request={JSON: json_schema(FromFailure)}, responses=MADE,
-    examples=[FAILURE_EXAMPLE], description="Adds the task of one failure, and confirms the failure where nobody decided it.",
+    examples=[FAILURE_EXAMPLE], description="Adds a task created from one failure, and confirms the failure if it is "
+                                            "still open.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def from_failure(request: Request, pk: UUID) -> Response:
@@ -284,8 +286,8 @@ def expected_of(value: dict[str, Any]) -> dict[str, Any]:
 @extend_schema(
     operation_id="v1_eval_sets_from_evaluation", request={JSON: json_schema(FromEvaluation)}, responses=MADE,
     examples=[EVALUATION_EXAMPLE],
-    description="Adds a task for each task that an evaluation failed. 409 where it was on another split than train or "
-    "validation: nothing that measures a model may reach its training.",
+    description="Adds a task for each task that failed in an evaluation. 409 unless the split is train or validation: "
+    "data that measures a model must not reach its training.",
 )  # fmt: skip
 @api_view(["POST"])
 def from_evaluation(request: Request, pk: UUID) -> Response:
@@ -308,7 +310,7 @@ def from_evaluation(request: Request, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_eval_sets_from_environment", request={JSON: json_schema(FromEnvironment)}, responses=MADE,
     examples=[ENVIRONMENT_EXAMPLE],
-    description="Adds the tasks that the package of an environment brings. Runs the package's tasks().",
+    description="Adds the tasks from an environment's package by running its tasks().",
 )  # fmt: skip
 @api_view(["POST"])
 def from_environment(request: Request, pk: UUID) -> Response:
@@ -322,7 +324,7 @@ def from_environment(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_eval_sets_add_general", request=None, responses=MADE,
-    description="Adds the built-in tasks of general capability that a draft does not have yet, to its split “general”.",
+    description="Adds the built-in general capability tasks that are not yet in the draft to its “general” split.",
 )  # fmt: skip
 @api_view(["POST"])
 def general(request: Request, pk: UUID) -> Response:

@@ -84,8 +84,8 @@ def submit_eval(
     called = model_version.engine == Engine.AGENT and model_version.reached_by == Reach.HTTP
     if model_version.engine == Engine.AGENT and not called:
         raise EvalSetError(
-            f"{model_version} is an agent that answers elsewhere. Start its evaluation from where it runs: "
-            "POST /api/v1/eval-runs/ with `agent`."
+            f"{model_version} is an agent that runs elsewhere. Start its evaluation from there: POST "
+            "/api/v1/eval-runs/ with `agent`."
         )
     try:
         chosen = engines.choose(model_version, engine)
@@ -131,7 +131,7 @@ def prepare_eval(
     `engines.choose` returns it. Raises EvalSetError for a draft, an empty split, or one that is under way already.
     """
     if archived := next((row for row in (eval_set, environment, model_version) if row.archived_at), None):
-        raise EvalSetError(f"{archived} is archived. Choose another, or bring it back on its page under “Manage”.")
+        raise EvalSetError(f"{archived} is archived. Choose another, or unarchive it under “Manage” on its page.")
     if not eval_set.is_frozen:
         raise EvalSetError(f"{eval_set} is a draft. Freeze it first so evaluations stay comparable.")
     count = eval_set.tasks.filter(split=split).count()
@@ -145,11 +145,11 @@ def prepare_eval(
     check_prompt(eval_set, split, environment, prompt)
     if leak := next(leaks.of_rows(project, leaks.harness_rows(environment, prompt)), None):
         whose = f"{model_version} in {environment}" if prompt else environment
-        raise HoldoutLeak(f"Every prompt of {whose} would show what is held out. {leak}", leak)
+        raise HoldoutLeak(f"Every prompt of {whose} would reveal held-out data. {leak}", leak)
     EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # who presses twice asks once
     given = {"samples_per_task": samples_per_task, "seed": seed}
     if same_active(eval_set, split, environment, model_version, engine=engine, **given).exists():
-        raise EvalSetError("The same evaluation is already running; see the list of the set.")
+        raise EvalSetError("The same evaluation is already running; see the list on the eval set's page.")
     run = EvalRun(
         project=project,
         name=f"{model_version} on {eval_set} {split.label.lower()}",

@@ -21,7 +21,7 @@ from apps.trajectories.decoding import RowError
 from apps.trajectories.models import EvalClaim, Outcome, Trajectory, with_content
 
 AT_ONCE = 100  # claims of one transaction
-LATER_COPY = "This run was scored already as that sample; what came of it later changes nothing."
+LATER_COPY = "This run was already scored as that sample; later changes to it are ignored."
 
 
 class Refused(Exception):
@@ -80,26 +80,26 @@ def _use(run: EvalRun | None, claim: EvalClaim, row: Trajectory) -> str:
     if run is None:
         raise Refused(f"No evaluation of this project has the id “{claim.run[:80]}”.")
     if not run.is_answered_elsewhere:
-        raise Refused("That evaluation's answers are generated here; it takes none from traces.")
+        raise Refused("That evaluation generates its own answers and does not accept traces.")
     task = _task(run, claim.task)
     if claim.sample >= run.samples_per_task:
         raise Refused(f"That evaluation has {run.samples_per_task} samples per task: “sample” must be below that.")
     if is_other_agent(row.agent_name, run.model_version.name):
         raise Refused(
-            f"That evaluation is of the agent {run.model_version.name}; this run says that it is of “{row.agent_name}”. Start an "
-            "evaluation of that agent, or name the agent as the evaluation does."
+            f"That evaluation is of the agent {run.model_version.name}; this run is from “{row.agent_name}”. Start an evaluation "
+            "of that agent, or use the agent name of the evaluation."
         )
     if row.agent_version and row.agent_version != run.model_version.agent_version[: schema.MAX_NAME]:
         raise Refused(
-            f"That evaluation is of {run.model_version.name} {run.model_version.agent_version}; this run is of "
-            f"“{row.agent_version}”. An agent's version must not change during an evaluation."
+            f"That evaluation is of {run.model_version.name} {run.model_version.agent_version}; this run is from "
+            f"“{row.agent_version}”. The agent version must not change during an evaluation."
         )
     answer = _answer(run, task, claim, row)
     known = run.answers.filter(task=task, index=claim.sample).first()
     if known and known.digest == answer.digest:
-        return "" if known.trajectory == row.pk else "The same answer to this sample was there already."
+        return "" if known.trajectory == row.pk else "This sample already has the same answer."
     if known and known.trajectory != row.pk:
-        raise Refused("This sample was answered already, otherwise; the first answer counts.")
+        raise Refused("This sample already has a different answer; the first answer counts.")
     if not answers.is_open(run):
         if known:
             return LATER_COPY
@@ -140,7 +140,7 @@ def _answer(run: EvalRun, task: Task, claim: EvalClaim, row: Trajectory) -> Answ
     except RowError:
         if row.outcome_status != Outcome.FAILURE:
             raise Refused(
-                "This run holds no message of the agent after the task's own: is its content captured?"
+                "This run has no agent message after the task's own messages: is content capture enabled?"
             ) from None
         turns, error = [], (row.outcome_reason or "the run ended in an error")[:2000]
     size = len(msgspec.json.encode(turns))

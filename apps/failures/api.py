@@ -17,7 +17,7 @@ from apps.failures.models import Classification
 
 JOB = {
     "type": ["object", "null"],
-    "description": "The newest job. New trajectories are classified without one, seconds after they came",
+    "description": "The newest job. New trajectories are classified without one, seconds after they arrive",
     "properties": {
         "id": {"type": "string", "format": "uuid"},
         "state": {"enum": JobState.values},
@@ -33,7 +33,7 @@ STATUS = {
     "type": "object",
     "required": ["waiting", "job"],
     "properties": {
-        "waiting": {"type": "integer", "description": "Trajectories that a classification would go through now"},
+        "waiting": {"type": "integer", "description": "Trajectories that a classification would process now"},
         "job": JOB,
     },
 }
@@ -41,12 +41,12 @@ STATUS = {
 
 @extend_schema(
     methods=["GET"], operation_id="v1_classification_read", responses=described({200: STATUS}, 403),
-    description="How many trajectories wait to be classified, and the newest job.",
+    description="The number of trajectories waiting for classification, and the newest job.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_classification_start", request=None, responses=described({202: STATUS}, 403, 409),
-    description="Classifies what is new or has changed now; everything once where the rules are newer than the last pass. The job "
-    "under way is answered where there is one.",
+    description="Classifies new and changed trajectories now, or all of them if the rules have changed since the last pass. If a "
+    "job is already running, that job is returned.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def classification(request: Request) -> Response:

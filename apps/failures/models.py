@@ -235,9 +235,7 @@ class Classifier(models.Model):
 
     project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="classifier")
     rules = models.PositiveIntegerField(default=0)
-    check_share = models.FloatField(
-        default=0.02, help_text="Of the runs that nothing flags, people are asked about so many"
-    )
+    check_share = models.FloatField(default=0.02, help_text="Share of unflagged runs that people check")
 
     def __str__(self) -> str:
         return f"rules {self.rules}"
@@ -348,7 +346,7 @@ class Rubric(models.Model):
     usd_per_million_output = models.FloatField(default=0)
     usd_per_day = models.FloatField(default=1, help_text="No more is asked of it in a day (UTC)")
     strategy = models.CharField(
-        max_length=10, choices=Strategy, default=Strategy.WHOLE, help_text="How the blamed step is found"
+        max_length=10, choices=Strategy, default=Strategy.WHOLE, help_text="Method for finding the blamed step"
     )
     concurrency = models.PositiveSmallIntegerField(default=4, help_text="Runs that are judged at the same time")
     is_on = models.BooleanField(default=False)

@@ -20,7 +20,7 @@ from apps.trajectories.actions.store import find
 
 INTERVAL = {
     "type": ["object", "null"],
-    "description": "`value` with its 95% interval `low` to `high`, from `n` checks; null where nothing is known",
+    "description": "`value` with its 95% interval `low` to `high`, from `n` checks; null if unknown",
     "properties": {
         "value": {"type": "number"},
         "low": {"type": "number"},
@@ -49,7 +49,7 @@ OUTCOMES = {
 NEXT = {
     "type": "object",
     "properties": {
-        "trajectory": {"type": ["string", "null"], "description": "Its id, as it was sent; null where none is left"},
+        "trajectory": {"type": ["string", "null"], "description": "Its external id; null if no run is left"},
         "random": {"type": "boolean", "description": "Drawn at random, or chosen because it teaches most"},
         "waiting": {"type": "integer"},
     },
@@ -63,11 +63,12 @@ ANSWER = {
 
 @extend_schema(
     methods=["GET"], operation_id="v1_outcomes_read", responses=described({200: OUTCOMES}, 403),
-    description="How many runs really failed, and how many of those each layer finds, by random checks; and the outcome model.",
+    description="The true failure rate and the recall of each layer, estimated from random checks; and the outcome "
+                "model.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_outcomes_train", request=None, responses=described({202: OUTCOMES}, 403, 409),
-    description="Trains the outcome model on what is decided so far.",
+    description="Trains the outcome model on the decisions so far.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def outcomes(request: Request) -> Response:
@@ -80,11 +81,12 @@ def outcomes(request: Request) -> Response:
 
 @extend_schema(
     methods=["GET"], operation_id="v1_outcome_checks_next", responses=described({200: NEXT}, 403),
-    description="The run that people are asked about next.",
+    description="The next run to check.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_outcome_checks_answer", request={"application/json": ANSWER},
-    responses=described({200: NEXT}, 400, 403, 404), description="Answers for a run; the next one comes back.",
+    responses=described({200: NEXT}, 400, 403, 404), description="Records the answer for a run and returns the next "
+                                                                 "run to check.",
     examples=[OpenApiExample("failed", value={"trajectory": "run-17", "answer": "failed"}, request_only=True)],
 )  # fmt: skip
 @api_view(["GET", "POST"])

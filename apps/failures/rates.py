@@ -244,7 +244,7 @@ def figures(
         yield "rate-by-mode", _dots(rows, "Failure rate by mode")
     known = list(kinds(project, since) if known is None else known)
     if rows := by_version(known):
-        yield "rate-by-version", _dots(rows, "Failure rate by agent version, the newest on top")
+        yield "rate-by-version", _dots(rows, "Failure rate by agent version, newest on top")
     if len(rows := by_model(known)) > 1:
         yield "rate-by-model", _dots(rows, "Failure rate by model")
 

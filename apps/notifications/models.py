@@ -20,7 +20,7 @@ class Mail(models.TextChoices):
     WAITING = "waiting", "Waiting"
     SENT = "sent", "Sent"
     FAILED = "failed", "Failed"
-    DROPPED = "dropped", "Dropped: the person may no longer see it, or has no address"
+    DROPPED = "dropped", "Dropped: the recipient no longer has access, or has no address"
 
 
 class NotificationQuerySet(models.QuerySet["Notification"]):

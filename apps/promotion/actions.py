@@ -122,7 +122,7 @@ def compare_runs(*, baseline: EvalRun, candidate: EvalRun, channel: Channel) -> 
         ended_by_agent = run.model_version.kind == ModelKind.AGENT and run.state == JobState.FAILED
         if run.state != JobState.SUCCEEDED and (run.is_answered_elsewhere or ended_by_agent):
             raise PromotionError(
-                f"The evaluation “{run.name}” is not complete; it cannot be compared. Have the agent answer all tasks."
+                f"The evaluation “{run.name}” is incomplete and cannot be compared. The agent must answer all tasks."
             )
         if run.state != JobState.SUCCEEDED and not rules.sequential:
             raise PromotionError(
@@ -178,7 +178,7 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
 def live_baseline(candidate: EvalRun, channel: Channel) -> EvalRun:
     """The newest evaluation of what a channel runs now that can be compared with this one. Raises PromotionError."""
     if channel.current is None:
-        raise PromotionError(f"Nothing is live in {channel.name} yet, so there is nothing to compare with.")
+        raise PromotionError(f"Nothing is live in {channel.name} yet, so there is no baseline.")
     runs = (
         EvalRun.objects.current()
         .filter(
@@ -250,10 +250,10 @@ def reproduce(report: GateReport) -> tuple[Report, bool]:
 def set_initial(*, channel: Channel, version: ModelVersion, by: Any) -> Promotion:
     """What production ran before Flywheel knew of it. Only for a channel that has nothing yet."""
     if version.kind == ModelKind.REWARD:
-        raise PromotionError(f"{version} is a reward model and no agent; it cannot run in {channel.name}.")
+        raise PromotionError(f"{version} is a reward model, not an agent, so it cannot run in {channel.name}.")
     channel = locked(channel)
     if channel.current_id:
-        raise PromotionError(f"{channel.name} runs {channel.current} already. Promote through the gate instead.")
+        raise PromotionError(f"{channel.name} already runs {channel.current}. Promote through the gate instead.")
     moved = move(channel, version, Promotion.Kind.INITIAL, by, reason="what production ran before")
     if channel.targets.current().filter(server__isnull=False).exists():
         deployments.begin(
@@ -334,7 +334,8 @@ def _first_of_two(gate_report: GateReport, policy: Policy, by: Any, reason: str)
     if not new:
         who = f"an {needed.label.lower()}" if others else "another person"
         raise PromotionError(
-            f"You have approved this promotion. The policy of {gate_report.channel} asks for two people: {who} has to approve it, too."
+            f"You have approved this promotion. The policy of {gate_report.channel} requires two people: {who} must "
+            f"also approve it."
         )
     audit(
         "channel.proposed", project=gate_report.project, by=by, target=gate_report.channel, channel=gate_report.channel.name,
@@ -403,13 +404,14 @@ def rollback(
     require_keys_allowed(channel, policy_of(channel)[0], key)
     if from_version and from_version != str(channel.current):
         raise PromotionError(
-            f"{channel.name} runs {channel.current} now, not {from_version}. Look again before you roll back."
+            f"{channel.name} runs {channel.current} now, not {from_version}. Check the current state before rolling "
+            f"back."
         )
     target = _earlier(channel, to_version, by, key) if to_version else previous_of(channel)
     if target is None:
-        raise PromotionError(f"{channel.name} has run nothing before; there is nothing to go back to.")
+        raise PromotionError(f"{channel.name} has no earlier version to roll back to.")
     needed = policy_of(channel)[0].rollback_needs_reason
-    reason = checked_reason(reason, f"Enter a reason: the policy of {channel.name} asks for one." if needed else "")
+    reason = checked_reason(reason, f"Enter a reason: the policy of {channel.name} requires one." if needed else "")
     return _bring(channel, target, Promotion.Kind.ROLLBACK, by, reason=reason, actor_label=label_of(key))
 
 
@@ -444,12 +446,12 @@ def earlier_versions(channel: Channel) -> list[Earlier]:
 def _earlier(channel: Channel, name: str, by: Any, key: ApiKey | None) -> ModelVersion:
     """Raises PromotionError, PermissionDenied."""
     if name == str(channel.current):
-        raise PromotionError(f"{channel.name} runs {name} already.")
+        raise PromotionError(f"{channel.name} already runs {name}.")
     found = next((one for one in earlier_versions(channel) if str(one.version) == name), None)
     if found is None:
-        raise PromotionError(f"{channel.name} has never run {name}. Promote it by a gate report.")
+        raise PromotionError(f"{channel.name} has never run {name}. Promote it with a gate report.")
     if found.taken_back:
         if key:
-            raise PermissionDenied(f"{name} was rolled back; an owner may go back to it, on the page.")
+            raise PermissionDenied(f"{name} was rolled back. Only an owner can return to it, on the channel's page.")
         get_membership(by, channel.project.slug, Role.OWNER)
     return found.version

@@ -159,7 +159,7 @@ def announce_proposal(row: Approval) -> None:
     """The first of two consents: somebody else has to look."""
     report = row.gate_report
     subject = (
-        f"{row.by_name} wants to promote {report.candidate.model_version} to {report.channel}: a second person decides"
+        f"{row.by_name} wants to promote {report.candidate.model_version} to {report.channel}: needs a second approval"
     )
     page = reverse("promotion:report", args=[report.project.slug, report.pk])
     announce(

@@ -26,9 +26,9 @@ CHANNEL = {
     "required": ["channel", "model", "previous", "policy_version", "updated_at"],
     "properties": {
         "channel": {"type": "string"},
-        "model": NULLABLE | {"description": "The live model version; null where nothing is live yet"},
+        "model": NULLABLE | {"description": "The live model version; null if nothing is live yet"},
         "digest": NULLABLE,
-        "previous": NULLABLE | {"description": "What a rollback goes back to; null where it cannot"},
+        "previous": NULLABLE | {"description": "The version a rollback would restore; null if there is none"},
         "policy_version": {"type": "integer", "description": "0: the defaults"},
         "updated_at": {"type": "string", "format": "date-time"},
     },
@@ -43,14 +43,14 @@ MOVE = {
         "from_version": NULLABLE,
         "to_version": {"type": "string"},
         "reason": {"type": "string"},
-        "by": NULLABLE | {"description": "Who; of an API key whoever created it"},
+        "by": NULLABLE | {"description": "The user; for an API key, its creator"},
         "gate_report": {"type": ["string", "null"], "format": "uuid"},
         "at": {"type": "string", "format": "date-time"},
         "overridden": {"type": "boolean", "description": "Against the gate, by an owner"},
         "deployment": {"type": ["string", "null"], "format": "uuid"},
         "proof": {
             "type": "array",
-            "description": "What was proved on each target before the channel moved",
+            "description": "What was verified on each target before the channel moved",
             "items": {"type": "object"},
         },
     },
@@ -81,12 +81,12 @@ class NewChannel(Struct, forbid_unknown_fields=True, kw_only=True):
 @extend_schema(
     methods=["GET"], operation_id="v1_channels_list", responses=described({200: results(CHANNEL)}), 
     examples=[CHANNELS_EXAMPLE],
-    description="The project's channels, with what is live in each and what a rollback goes back to.",
+    description="The project's channels, each with its live version and the version a rollback would restore.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_channels_create", request={JSON: json_schema(NewChannel)},
     responses=described({200: CHANNEL, 201: CHANNEL}, 400, 403, 413), examples=[NEW_EXAMPLE, MADE_EXAMPLE],
-    description="Creates a channel; one that exists stays as it is (200). Whoever created the key must be an owner.",
+    description="Creates a channel; one that exists stays as it is (200). The key's creator must be an owner.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
@@ -113,7 +113,7 @@ def channel_json(row: Channel) -> dict[str, Any]:
 @extend_schema(
     operation_id="v1_channels_history", responses=described({200: page(MOVE)}, 400, 404), examples=[MOVE_EXAMPLE],
     parameters=[OpenApiParameter("cursor", str, description="`next` of the page before"), LIMIT],
-    description="Every promotion and rollback of a channel, the newest first.",
+    description="Every promotion and rollback of a channel, newest first.",
 )  # fmt: skip
 @api_view(["GET"])
 def history(request: Request, name: str) -> Response:

@@ -29,25 +29,31 @@ class PromotionConfig(AppConfig):
 
         def keeps(version: ModelVersion) -> str:
             run = TrainingRun.objects.filter(project=version.project_id, spec__teacher=version.pk).first()
-            return f"It taught the training run {run.name}, whose lineage it is." if run else scores(version)
+            return (
+                f"It was the teacher of the training run {run.name} and is part of its lineage."
+                if run
+                else scores(version)
+            )
 
         def scores(version: ModelVersion) -> str:
             names = ", ".join(map(str, verifiers_with(version))) if version.kind == ModelKind.REWARD else ""
             return (
-                f"It scores in {names}: what was scored could not be scored again. Archive it instead." if names else ""
+                f"It is used by {names}; without it, existing scores could not be reproduced. Archive it instead."
+                if names
+                else ""
             )
 
         def taught(version: ModelVersion) -> str:
-            frozen = "Verifiers name it, and are never changed, so it cannot be renamed."
+            frozen = "Verifiers refer to it by name and are immutable, so it cannot be renamed."
             return frozen if version.kind == ModelKind.REWARD and verifiers_with(version) else agent(version)
 
         def agent(version: ModelVersion) -> str:
-            known = "An agent is known by its name in traces and answers, so it cannot be renamed."
+            known = "Agents are identified by name in traces and answers, so it cannot be renamed."
             return known if version.kind == ModelKind.AGENT else ""
 
         register(Managed(
             kind="model", noun="the model", plural="Models", model=ModelVersion, name="name", versioned=True,
             listing="promotion:models", stays=live, keeps=keeps, named=taught, before=(free_with,),
-            warning="Flows and API clients that use the old name must be changed.",
+            warning="Flows and API clients that use the old name must be updated.",
         ))  # fmt: skip
         runs_api.EXTRAS.append(against)

@@ -65,7 +65,7 @@ POLICY = {
         "policy": json_schema(Policy),
         "versions": {
             "type": "array",
-            "description": "Who saved which version when and why, the newest first",
+            "description": "Who saved each version, when and why; newest first",
             "items": {
                 "type": "object",
                 "properties": {
@@ -126,10 +126,10 @@ MOST = 50  # versions told
     methods=["GET"], operation_id="v1_channels_policy_read", responses=described({200: POLICY}, 404), 
     examples=[POLICY_EXAMPLE],
     parameters=[
-        OpenApiParameter("as", enum=["toml"], description="The file instead of JSON"),
-        OpenApiParameter("version", int, description="An earlier version instead of the one that applies"),
+        OpenApiParameter("as", enum=["toml"], description="TOML file instead of JSON"),
+        OpenApiParameter("version", int, description="An earlier version instead of the current one"),
     ],
-    description="The policy that applies to a channel, and its version; 0 are the defaults.",
+    description="The policy that applies to a channel, and its version; 0 means the defaults.",
 )  # fmt: skip
 @extend_schema(
     methods=["PUT"], operation_id="v1_channels_policy_save", request={JSON: CHANGE},

@@ -40,11 +40,10 @@ def why_owner(channel: Channel, report: GateReport, policy: Policy) -> list[str]
     candidate = report.candidate.model_version
     rolled_back = channel.promotions.filter(kind=Promotion.Kind.ROLLBACK, from_version=candidate).exists()
     reasons = {
-        f"The gate says “{report.get_verdict_display().lower()}”.": report.verdict != Verdict.PROMOTE,
-        f"Nothing runs in {channel.name} yet, so nothing says what to compare with.": channel.current_id is None,
-        "The environments compared, or the one that production was promoted with, have different prompts.": len(prompts)
-        > 1,
-        "Another eval set decided the last promotion, and the policy names none.": len(sets) > 1,
+        f"The gate's verdict is “{report.get_verdict_display().lower()}”.": report.verdict != Verdict.PROMOTE,
+        f"Nothing is live in {channel.name} yet, so there is no baseline.": channel.current_id is None,
+        "The compared environments, or the one production was promoted with, have different prompts.": len(prompts) > 1,
+        "The last promotion was decided on another eval set, and the policy does not specify one.": len(sets) > 1,
         f"{channel.name} was rolled back from {candidate} before.": rolled_back,
     }
     return [sentence for sentence, holds in reasons.items() if holds]
@@ -53,7 +52,7 @@ def why_owner(channel: Channel, report: GateReport, policy: Policy) -> list[str]
 def require_deciding_set(eval_set: EvalSet, policy: Policy) -> None:
     """Raises PromotionError where the policy names another set, or a newer version holds out other tasks."""
     if policy.eval_set and eval_set.slug != policy.eval_set:
-        raise PromotionError(f"The policy says that {policy.eval_set} decides; the report compares on {eval_set}.")
+        raise PromotionError(f"The policy requires {policy.eval_set}; this report compares on {eval_set}.")
     newer = EvalSet.objects.filter(project=eval_set.project_id, slug=eval_set.slug, version__gt=eval_set.version)
     newest = newer.filter(state=EvalSetState.FROZEN).order_by("version").last()
     if newest and _judging(newest) != _judging(eval_set):

@@ -32,7 +32,8 @@ EFFECT = {
     "properties": {
         "promotion": {"type": "integer"}, "channel": {"type": "string"}, "from_version": {"type": ["string", "null"]},
         "to_version": {"type": "string"}, "days": {"type": "integer"},
-        "runs_name_versions": {"type": "boolean", "description": "Only runs that name the two versions are counted; else all runs"},
+        "runs_name_versions": {"type": "boolean", "description": "true: only runs of the two versions are counted; "
+        "false: all runs"},
         "windows": {"type": "object", "description": "before and after: {from, to, runs, failed, latency_ms, cost_usd}"},
         "failures": SHIFT, "modes": {"type": "array", "items": SHIFT}, "clusters": {"type": "array", "items": SHIFT},
         "also_changed": {"type": "array", "items": {"type": "object"}, "description": "{what, times, last}"},
@@ -74,8 +75,9 @@ EFFECT_EXAMPLE = OpenApiExample(
 @extend_schema(
     operation_id="v1_channels_effect", responses=described({200: EFFECT}, 400, 404), examples=[EFFECT_EXAMPLE],
     parameters=[OpenApiParameter("days", int, description=f"Before and after, 1 to {LONGEST}, else {USUAL}")],
-    description="Production before and after a promotion or rollback (`id` of the channel’s history): failure rates by mode and cluster with "
-    "intervals that hold together, what else changed, what the version cost and saves. Windows end at the channel’s moves around it.",
+    description="Production before and after a promotion or rollback (an `id` from the channel’s history): failure rates by mode and cluster "
+    "with simultaneous intervals, other changes, and the version's cost and savings. The time windows end at the "
+    "channel’s previous and next moves.",
 )  # fmt: skip
 @api_view(["GET"])
 def effect(request: Request, name: str, pk: int) -> Response:
@@ -86,7 +88,7 @@ def effect(request: Request, name: str, pk: int) -> Response:
     rows = Promotion.objects.filter(channel__project=request.auth.project, channel__name=name)
     move = rows.filter(pk=pk).select_related("channel__project", "from_version", "to_version").first()
     if move is None:
-        raise NotFound("This channel’s history has no such move.")
+        raise NotFound("This channel’s history has no such entry.")
     return Response(as_json(effect_of(move, days)))
 
 
@@ -102,8 +104,8 @@ GRAPH = {
 @extend_schema(
     operation_id="v1_lineage_graph", responses=described({200: GRAPH}, 400, 404),
     parameters=[OpenApiParameter("version", str, required=True, description="A model version, such as support-v4")],
-    description="From a version down to the production runs that it learned from, by failure mode, and up to the channels and the traffic "
-    "that it served. Groups of runs are one node with a count; their `url` lists them.",
+    description="From a version down to the production runs it learned from, by failure mode, and up to the channels and traffic it served. "
+    "Groups of runs are a single node with a count; their `url` lists them.",
 )  # fmt: skip
 @api_view(["GET"])
 def graph(request: Request) -> Response:

@@ -43,12 +43,12 @@ def freeze(
     """Replaces a freeze that holds. Needs an operator and a reason. Raises PromotionError, PermissionDenied."""
     channel = locked(channel)
     _require_right(channel, by, key)
-    reason = checked_reason(reason, "Enter a reason: everybody who wants to promote meanwhile reads it.")
+    reason = checked_reason(reason, "Enter a reason: it is shown to anyone who tries to promote.")
     if until is not None and until <= timezone.now():
-        raise PromotionError("The end of the freeze is in the past.")
+        raise PromotionError("The end of the freeze must be in the future.")
     if until is not None and until > timezone.now() + MOST:
         raise PromotionError(
-            f"A freeze lasts {MOST.days // 365} years at most. Without an end it lasts until somebody lifts it."
+            f"A freeze can last at most {MOST.days // 365} years. Without an end date, it lasts until someone lifts it."
         )
     who = label_of(key) or name_of(by)
     channel.freezes.active().update(lifted_at=timezone.now(), lifted_by_name=who)

@@ -12,7 +12,7 @@ register(
         queue="default",
         steps=running.steps,
         ended=running.ended,
-        if_lost="The version before still serves everywhere; what was loaded is unloaded.",
+        if_lost="The previous version keeps serving everywhere; newly loaded weights were unloaded.",
     ),
 )
 register(

@@ -44,8 +44,8 @@ def require_keys_allowed(channel: Channel, policy: Policy, key: ApiKey | None) -
     """Raises PermissionDenied where an API key asks and the channel's policy does not let keys change it."""
     if key is not None and not policy.api_keys:
         raise PermissionDenied(
-            f"API keys may not change {channel}: neither promote, nor roll back, nor save its policy. An owner can allow it in "
-            "its policy (“api_keys”), on the page or with manage.py promotion_policy."
+            f"API keys cannot promote, roll back or change the policy in {channel}. An owner can allow it in the channel's "
+            "policy (“api_keys”), on its page or with manage.py promotion_policy."
         )
 
 

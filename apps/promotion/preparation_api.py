@@ -59,7 +59,7 @@ PREPARATION = {
     "properties": {
         "baseline": {"type": "string", "format": "uuid"},
         "candidate": {"type": "string", "format": "uuid"},
-        "ready": {"type": "boolean", "description": "Everything is measured"},
+        "ready": {"type": "boolean", "description": "Everything has been measured"},
         "parts": {"type": "array", "items": PART},
         "problems": {
             "type": "array",
@@ -78,13 +78,13 @@ EXAMPLE = OpenApiExample(
 @extend_schema(
     methods=["GET"], operation_id="v1_gate_reports_preparation", responses=described({200: PREPARATION}, 404),
     parameters=[OpenApiParameter("baseline", str, required=True), OpenApiParameter("candidate", str, required=True)],
-    description="What the gate wants to know of two evaluations beside themselves (latency, regression tasks, general "
-    "capability), and how far each is. Poll it until `ready`.",
+    description="The additional measurements the gate needs for two evaluations (latency, regression tasks, general "
+    "capability) and their progress. Poll until `ready`.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_gate_reports_prepare", request={JSON: json_schema(Prepare)},
     responses=described({200: PREPARATION}, 400, 403, 404, 413), examples=[EXAMPLE],
-    description="Queues what is missing or ended badly, and says what cannot be measured.",
+    description="Queues missing and failed measurements, and lists what cannot be measured.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def pair(request: Request) -> Response:

@@ -25,11 +25,13 @@ def require_promotable(
     candidate = gate_report.candidate.model_version
     baseline = gate_report.baseline.model_version
     if channel.pk != gate_report.channel_id:
-        raise PromotionError(f"This report was made for another channel than {channel.name}. Compare for this one.")
+        raise PromotionError(
+            f"This report was created for a channel other than {channel.name}. Compare again for this channel."
+        )
     if not is_genuine(gate_report):
         raise PromotionError(
-            "The signature of this report does not fit: it was changed, or signed with a key that is no longer configured. "
-            "Compare again."
+            "The signature of this report is invalid: the report was changed, or signed with a key that is no longer "
+            "configured. Compare again."
         )
     policy, version = policy_of(channel)
     if version != gate_report.policy_version:
@@ -43,7 +45,7 @@ def require_promotable(
             f"prompt of {gate_report.candidate.environment} as a prompt version on it, and evaluate and promote that."
         )
     if channel.current_id == candidate.pk:
-        raise PromotionError(f"{channel.name} runs {candidate} already.")
+        raise PromotionError(f"{channel.name} already runs {candidate}.")
     if channel.current_id and channel.current_id != baseline.pk:
         raise PromotionError(
             f"The report compares with {baseline}, but {channel.name} runs {channel.current} now. Compare again."
@@ -59,13 +61,13 @@ def require_promotable(
     overridden = bool(reasons)
     if key and overridden:
         raise PermissionDenied(
-            f"An owner has to decide this, on the report's page; an API key cannot. {' '.join(reasons)}"
+            f"This requires an owner, on the report's page; an API key is not enough. {' '.join(reasons)}"
         )
     require_keys_allowed(channel, policy, key)
     membership = get_membership(by, channel.project.slug)
     if reasons and not membership.may(Role.OWNER):
         raise PermissionDenied(
-            f"An owner of {channel.project} has to decide this; you are {membership.role}. {' '.join(reasons)}"
+            f"This requires an owner of {channel.project}; you are {membership.role}. {' '.join(reasons)}"
         )
     get_membership(by, channel.project.slug, Role(policy.promoters))
     require_not_frozen(channel)

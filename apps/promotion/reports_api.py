@@ -37,15 +37,15 @@ CHECK = {
         **dict.fromkeys(("baseline", "candidate", "difference", "low", "high"), NUMBER),
         "n": {"type": "integer"},
         "sentence": {"type": "string"},
-        "decides": {"type": "string", "description": "What would settle an open check"},
+        "decides": {"type": "string", "description": "What would resolve an inconclusive check"},
     },
 }
-VERDICT = {"enum": [*Verdict.values, None], "description": "Null: the two cannot be compared; `summary` says why"}
+VERDICT = {"enum": [*Verdict.values, None], "description": "Null if the two cannot be compared; see `summary`"}
 REPORT = {
     "type": "object",
     "required": ["verdict", "summary", "checks", "channel", "baseline", "candidate", "id", "url", "created_at"],
     "properties": {
-        "id": {"type": ["string", "null"], "format": "uuid", "description": "Null where no report is stored"},
+        "id": {"type": ["string", "null"], "format": "uuid", "description": "Null if no report is stored"},
         "verdict": VERDICT,
         "summary": {"type": "string", "description": "The reason, as a sentence"},
         "checks": {"type": "array", "items": CHECK},
@@ -87,7 +87,7 @@ ANSWER = OpenApiExample(
     "A promotion",
     value={
         "id": "0d3f0c52-9a51-4b1e-8a4c-0a3d5f2f7c11", "verdict": "promote",
-        "summary": "Better: success rose by 12.5 points. Nothing required is worse.",
+        "summary": "Better: success rose by 12.5 points. No required check is worse.",
         "checks": [{"name": "success", "title": "Success", "state": "better", "required": True, "baseline": 0.62,
                     "candidate": 0.745, "difference": 0.125, "low": 0.05, "high": 0.2, "n": 120,
                     "sentence": "Success rose: +0.125 [+0.050, +0.200] over 120 tasks.", "decides": ""}],
@@ -107,13 +107,13 @@ ANSWER = OpenApiExample(
         OpenApiParameter("model_version", str, description="of the candidate, such as support-v3"),
         CURSOR, LIMIT,
     ],
-    description="Gate reports, the newest first. Which tasks moved is only in the report itself.",
+    description="Gate reports, newest first. The tasks that changed are only listed in the report itself.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_gate_reports_make", request={JSON: json_schema(Ask)},
     responses=described({201: REPORT}, 400, 404, 409, 413), examples=[EXAMPLE, ANSWER],
-    description="Compares two evaluations by a channel's policy, stores and signs what the gate says. 409 with the reason "
-    "where they cannot be compared.",
+    description="Compares two evaluations under a channel's policy, then signs and stores the gate report. 409 with the "
+    "reason if they cannot be compared.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
@@ -133,9 +133,9 @@ def _make(request: Request) -> Response:
 
 @extend_schema(
     operation_id="v1_gate_reports_read", responses=described({200: SIGNED}, 404),
-    description="A gate report: verdict, checks and reason; and as it was signed, `document` and `signature`. The document "
-    "names the tasks that moved: of a hold-out that needs a key that may see hold-outs (for others both are null), and counts "
-    "as a look.",
+    description="A gate report: verdict, checks and reason, plus the signed `document` and its `signature`. The document "
+    "lists the tasks that changed: on a hold-out this requires a key with access to hold-outs (otherwise both are "
+    "null) and counts as a view.",
 )  # fmt: skip
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:

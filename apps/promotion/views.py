@@ -298,10 +298,14 @@ def rollback(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 def said_of(moved: Promotion | Deployment | Approval) -> str:
     if isinstance(moved, Deployment):
-        return f"{moved.version} is being brought to the targets of {moved.channel}. The channel moves when all of them serve it."
+        return f"{moved.version} is being deployed to the targets of {moved.channel}. The channel moves once all of them serve it."
     if isinstance(moved, Approval):
-        return "You have approved this promotion. The policy asks for two people: somebody else has to approve it here, too."
+        return (
+            "You have approved this promotion. The policy requires two people: someone else must also approve it here."
+        )
     back = moved.kind == Promotion.Kind.ROLLBACK
     return (
-        f"{moved.channel} is back on {moved.to_version}." if back else f"{moved.to_version} is live in {moved.channel}."
+        f"{moved.channel} was rolled back to {moved.to_version}."
+        if back
+        else f"{moved.to_version} is now live in {moved.channel}."
     )

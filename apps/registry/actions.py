@@ -116,7 +116,7 @@ def register_endpoint(
     if not 0 < len(served_as) <= SERVED_NAME or not served_as.isprintable():
         raise ModelError(f"The name of a served model is text in one line, of at most {SERVED_NAME} characters.")
     if parent is not None and parent.kind != ModelKind.BASE:
-        raise ModelError(f"{parent} is no base model; a served model can only have the weights of one.")
+        raise ModelError(f"{parent} is not a base model; a served model can only have the weights of a base model.")
     content = [server.base_url, served_as]
     content += [dialect] if dialect != Dialect.NATIVE else []
     content += [f"weights:{parent.digest}"] if parent else []
@@ -220,7 +220,9 @@ def register_prompt(
 def refuse_reward_model(version: ModelVersion) -> None:
     """Raises ModelError."""
     if version.kind == ModelKind.REWARD:
-        raise ModelError(f"{version} is a reward model: it scores answers and gives none. Use it in a verifier.")
+        raise ModelError(
+            f"{version} is a reward model: it scores answers but does not generate any. Use it in a verifier."
+        )
 
 
 def _check_agent(name: str, agent_version: str) -> None:

@@ -47,7 +47,8 @@ def find_server(request: Request, name: str) -> Server:
         OpenApiExample("vLLM in the cluster", schema.EXAMPLE_SERVER, request_only=True),
         OpenApiExample("A server that a worker starts", schema.EXAMPLE_MANAGED, request_only=True),
     ],
-    description="Adds a server and probes it in the background: poll it until `probed_at` is set. A key variable must be bound "
+    description="Adds a server and probes it in the background: poll until `probed_at` is set. A key variable must be "
+    "bound "
     "to the server's host by FLYWHEEL_OUTGOING_KEYS. With `managed`, a worker of this installation starts it: poll it until "
     "`managed.state` is “up”.",
 )
@@ -97,7 +98,7 @@ def server_item(request: Request, name: str) -> Response:
         fields = schema.managed_fields(request.data, given, server.project)
         return Response(schema.server_json(managed.edit_managed(server=server, fields=fields, by=by)))
     if "managed" in given:
-        raise FormError("managed", "is for servers that a worker starts; this one is run by somebody else")
+        raise FormError("managed", "only applies to managed servers; this one is run externally")
     changed = servers.edit_server(server=server, fields=given, by=by)
     return Response(schema.server_json(changed))
 
@@ -160,7 +161,7 @@ def server_stop(request: Request, name: str) -> Response:
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
     ],
     responses=described({200: page(schema.VERSION)}, 400),
-    description="Model versions, the newest first.",
+    description="Model versions, newest first.",
 )
 @extend_schema(
     methods=["POST"],
@@ -168,7 +169,8 @@ def server_stop(request: Request, name: str) -> Response:
     request={JSON: schema.NEW_VERSION},
     responses=described({200: schema.VERSION, 201: schema.VERSION}, 400, 403),
     examples=[OpenApiExample(name, value, request_only=True) for name, value in schema.EXAMPLE_VERSIONS.items()],
-    description="Registers a version. The same content twice is one version: the second answer is 200 with the first one's id.",
+    description="Registers a version. Registering the same content twice creates one version: the second response is "
+    "200 with the same id.",
 )
 @api_view(["GET", "POST"])
 def version_list(request: Request) -> Response:

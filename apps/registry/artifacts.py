@@ -49,7 +49,7 @@ def manifest(folder: Path) -> list[dict]:
     if not files:
         raise ArtifactError(f"The folder {folder} is empty.")
     if len(files) > MAX_FILES:
-        raise ArtifactError(f"The folder {folder} holds {len(files)} files; {MAX_FILES} is the most.")
+        raise ArtifactError(f"The folder {folder} holds {len(files)} files; at most {MAX_FILES} are allowed.")
     return [_entry(folder, path) for path in files]
 
 
@@ -114,7 +114,7 @@ def require_there(artifact: Artifact) -> None:
 
 
 def read_file(artifact: Artifact, name: str) -> bytes:
-    """One file, verified; the others are not fetched. Raises ArtifactError."""
+    """One file, verified; the others are not downloaded. Raises ArtifactError."""
     return b"".join(chunks_of(artifact, name))
 
 

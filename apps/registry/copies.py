@@ -41,7 +41,7 @@ def path_there(run: ServerRun, version: ModelVersion) -> str:
         raise ArtifactError(f"{copy.run.server} was stopped before {version} had been fetched there.")
     if not copy.path and copy.asked_at < timezone.now() - WAITS:
         minutes = WAITS // timedelta(minutes=1)
-        raise ArtifactError(f"The worker of {copy.run.server} has not fetched {version} within {minutes} minutes.")
+        raise ArtifactError(f"The worker of {copy.run.server} has not downloaded {version} within {minutes} minutes.")
     return copy.path
 
 

@@ -101,7 +101,7 @@ def with_patience(engine: dict[str, Any], *, timeout_s: int = 0, at_once: int = 
     Raises ModelError for other engines."""
     given = {name: value for name, value in (("timeout_s", timeout_s), ("at_once", at_once)) if value}
     if given and engine["kind"] != "agent":
-        raise ModelError("A time limit and a number of tasks at a time are for agents that are called over HTTP.")
+        raise ModelError("Timeout and concurrency only apply to agents called over HTTP.")
     return engine | given
 
 
@@ -134,19 +134,19 @@ def why_not_loaded(server: Server, adapter: ModelVersion) -> str:
     if server.is_managed:
         return why_not_up(server) or _does_not_fit(server, adapter)
     if server.kind not in LOADING:
-        return f"{server} is no vLLM or SGLang, so adapters cannot be loaded there."
+        return f"{server} is neither vLLM nor SGLang, so adapters cannot be loaded there."
     if not server.adapters_at:
-        return f"Adapters cannot be loaded on {server}: it is not said where it sees this installation's artifacts."
+        return f"Adapters cannot be loaded on {server}: its adapter path is not set."
     if server.can("runtime_lora") is not True:
-        return f"Adapters cannot be loaded on {server} at run time, by the last probe."
+        return f"Adapters cannot be loaded on {server} at run time, according to the last probe."
     return f"{server} is down." if server.health == Health.DOWN else ""
 
 
 def _does_not_fit(server: Server, adapter: ModelVersion) -> str:
     if not server.serving["lora_slots"]:
-        return f"{server} has no LoRA slots. Stop it, and give it some."
+        return f"{server} has no LoRA slots. Stop it and add some."
     most, rank = server.serving["max_lora_rank"], rank_of(adapter)
-    return f"{adapter} has rank {rank}; {server} takes ranks up to {most}." if rank > most else ""
+    return f"{adapter} has rank {rank}; {server} supports ranks up to {most}." if rank > most else ""
 
 
 def rank_of(adapter: ModelVersion) -> int:
@@ -188,11 +188,13 @@ def with_limits(
     if not most_tokens and not most_usd:
         return engine
     if engine["kind"] == "transformers":
-        raise ModelError("Limits on tokens and money are for servers; this is generated in this installation.")
+        raise ModelError(
+            "Token and cost limits only apply to servers; these answers are generated in this installation."
+        )
     if most_usd and not engine["price"]:
         raise ModelError(
-            f"No price is known for {engine['model']} on {engine['server_name']}, so a limit on money cannot hold. Enter it "
-            "on the server's page."
+            f"No price is known for {engine['model']} on {engine['server_name']}, so a cost limit cannot be enforced. Enter "
+            "the price on the server's page."
         )
     return engine | {"most_tokens": most_tokens, "most_usd": most_usd}
 
@@ -324,7 +326,7 @@ def server_of(engine: dict[str, Any]) -> Server:
     rows = Server.objects.filter(pk=engine["server"])
     server = (rows if engine.get("managed") else rows.filter(base_url=engine["base_url"])).first()
     if server is None:
-        raise ModelError(f"The server {engine['server_name']} was removed or has another address. Start this anew.")
+        raise ModelError(f"The server {engine['server_name']} was removed or has another address. Start it again.")
     check_askable(server)
     return server
 

@@ -83,7 +83,7 @@ class Fetcher:
             except (DatabaseError, InterfaceError):
                 raise
             except Exception as error:  # the thread's boundary: whoever asked is told
-                log.exception("%s was not fetched", copy.version)
+                log.exception("%s was not downloaded", copy.version)
                 changes = {"problem": f"{type(error).__name__}: {error}"[:1000]}
             if self.over.is_set():
                 return

@@ -30,7 +30,7 @@ class ServerForm(PlainForm):
     dialect = forms.ChoiceField(
         choices=Dialect,
         label="API and tool calls",
-        help_text="Default for models registered from now on",
+        help_text="Default for newly registered models",
     )
 
     adapters_at = forms.CharField(
@@ -61,11 +61,11 @@ class ManagedForm(PlainForm):
         None,
         empty_label=None,
         label="Base model",
-        help_text="Adapters trained on it are loaded as jobs need them",
+        help_text="Adapters trained on it are loaded on demand",
     )
     kind = forms.ChoiceField(
         choices=[(kind, kind.label) for kind in OPTIONS_OF], label="Engine",
-        help_text="vLLM is for GPUs and wants “make vllm” on its machine; transformers needs nothing more",
+        help_text="vLLM needs a GPU and “make vllm” on its machine; transformers needs nothing else",
     )  # fmt: skip
     dialect = forms.ChoiceField(
         choices=Dialect, label="API and tool calls",
@@ -75,7 +75,7 @@ class ManagedForm(PlainForm):
     dtype = forms.ChoiceField(choices=[(name, name) for name in DTYPES], initial="auto", label="Precision")
     context = forms.IntegerField(
         min_value=0, max_value=LARGEST_CONTEXT, required=False, label="Context length",
-        help_text="In tokens; if empty, the model's own. A shorter one needs less memory",
+        help_text="In tokens; the model's own if empty. A shorter context needs less memory",
     )  # fmt: skip
     lora_slots = forms.IntegerField(
         min_value=0,
@@ -112,14 +112,16 @@ class EndpointForm(PlainForm):
     """A model that one of the project's servers has."""
 
     server = forms.ModelChoiceField(None, empty_label=None, to_field_name="name")
-    served_as = forms.CharField(max_length=200, label="Model on that server", help_text="Its id as the server lists it")
+    served_as = forms.CharField(
+        max_length=200, label="Model on that server", help_text="The model id as listed by the server"
+    )
     name = forms.SlugField(max_length=80, help_text="Name of the version in Flywheel")
     dialect = forms.ChoiceField(
         choices=[("", "Same as the server"), *Dialect.choices], required=False, label="API and tool calls"
     )
     parent = forms.ModelChoiceField(
         None, required=False, label="Same weights as", empty_label="Not known",
-        help_text="A registered base model; adapters trained on it can then be loaded on the server",
+        help_text="A registered base model, so that adapters trained on it can be loaded on the server",
     )  # fmt: skip
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
@@ -142,7 +144,7 @@ class AdapterForm(PlainForm):
     """A LoRA adapter that was trained elsewhere: its two files, or a folder on the server."""
 
     name = forms.SlugField(max_length=80)
-    parent = forms.ModelChoiceField(None, empty_label=None, label="Base", help_text="What it was trained on")
+    parent = forms.ModelChoiceField(None, empty_label=None, label="Base", help_text="The base model it was trained on")
     config = forms.FileField(required=False, label="adapter_config.json", max_length=200)
     weights = forms.FileField(required=False, label="adapter_model.safetensors", max_length=200)
     folder = forms.CharField(
@@ -157,12 +159,12 @@ class AdapterForm(PlainForm):
 class AgentForm(PlainForm):
     """A whole agent whose loop runs elsewhere."""
 
-    name = forms.SlugField(max_length=80, help_text="As in the agent's traces and CI runs")
+    name = forms.SlugField(max_length=80, help_text="As it appears in the agent's traces and CI runs")
     agent_version = forms.CharField(
         max_length=200, label="Version", help_text="Version of its code, such as a git SHA or a tag"
     )
-    reached_by = forms.ChoiceField(choices=Reach, initial=Reach.CI, label="How it answers")
-    base_url = forms.CharField(max_length=500, required=False, label="Address", help_text="Where it is called")
+    reached_by = forms.ChoiceField(choices=Reach, initial=Reach.CI, label="How it is reached")
+    base_url = forms.CharField(max_length=500, required=False, label="Address", help_text="The URL to call")
     key_variable = forms.CharField(
         max_length=80,
         required=False,

@@ -23,13 +23,13 @@ def changes_something(path: Path) -> bool:
     """False where every lora_B is 0 in all its places. Raises ModelError with the tensor that holds NaN, and for what is no safetensors file."""
     something = False
     if path.stat().st_size < 8:
-        raise ModelError(f"{path.name} is no safetensors file: it has no header.")
+        raise ModelError(f"{path.name} is not a safetensors file: it has no header.")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for name, numbers, exponent, value in _pieces(data, path):
             if ((numbers & exponent) == exponent).any():
                 raise ModelError(
-                    f"{path.name}: {name[:120]} holds NaN or infinite numbers, so the adapter answers nothing of use. Its training "
-                    "diverged: take an earlier checkpoint."
+                    f"{path.name}: {name[:120]} holds NaN or infinite numbers, so the adapter is unusable. Its training diverged: "
+                    "use an earlier checkpoint."
                 )
             something = something or (".lora_B." in name and bool((numbers & value).any()))
     return something
@@ -41,7 +41,7 @@ def _pieces(data: mmap.mmap, path: Path) -> Iterator[tuple[str, np.ndarray, int,
     try:
         tensors = json.loads(data[8:start]).items()
     except (ValueError, AttributeError) as error:
-        raise ModelError(f"{path.name} is no safetensors file: its header cannot be read.") from error
+        raise ModelError(f"{path.name} is not a safetensors file: its header cannot be read.") from error
     for name, entry in tensors:
         if name == "__metadata__" or entry["dtype"] not in BITS:
             continue

@@ -103,7 +103,7 @@ def start(*, server: Server, by: Any) -> ServerRun:
     """The run that is under way, where there is one. Raises ServerError."""
     row = Server.objects.select_for_update(of=["self"]).select_related("base", "project").get(pk=server.pk)
     if row.base is None:
-        raise ServerError(f"{row} is run by somebody else; Flywheel cannot start it.")
+        raise ServerError(f"{row} is run externally, so Flywheel cannot start it.")
     if active := row.runs.active().first():
         return active
     run = ServerRun(project=row.project, name=f"Server {row}", server=row, max_attempts=ATTEMPTS)
@@ -195,7 +195,7 @@ class State:
 
 def state_of(run: ServerRun | None) -> State:
     if run is None:
-        return State("stopped", "Stopped", "", "It has not been started.", active=False)
+        return State("stopped", "Stopped", "", "Not started yet.", active=False)
     if run.state == JobState.FAILED:
         return State("failed", "Failed", "bad", run.error, active=False)
     if not run.is_active:
@@ -205,7 +205,7 @@ def state_of(run: ServerRun | None) -> State:
             "queued", "Queued", "", "Waiting for a worker of the queue “serve”." if has_worker() else NO_WORKER
         )
     if run.cancel_requested_at:
-        return State("stopping", "Stopping", "warn", "It is being stopped.")
+        return State("stopping", "Stopping", "warn", "Stopping.")
     if run.heartbeat_at and timezone.now() - run.heartbeat_at > HEARTBEAT_STALE_AFTER:
         return State(
             "lost", "Lost", "bad", f"The worker {run.worker} stopped answering. Another one will start it again."

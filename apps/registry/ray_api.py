@@ -94,7 +94,7 @@ def collection(request: Request) -> Response:
 )  # fmt: skip
 @extend_schema(
     methods=["DELETE"], operation_id="v1_ray_clusters_remove", responses=described({}, 403, 404) | {204: None},
-    description="Removes it here. Jobs that run there go on, and are followed to their end.",
+    description="Removes it from this project. Jobs running there continue and are followed until they finish.",
 )  # fmt: skip
 @api_view(["GET", "PATCH", "DELETE"])
 def item(request: Request, name: str) -> Response:

@@ -80,7 +80,7 @@ def save(cluster: RayCluster) -> RayCluster:
         with transaction.atomic():
             cluster.save()
     except IntegrityError as error:
-        raise ServerError(f"There is a cluster “{cluster.name}” already.", "name") from error
+        raise ServerError(f"A cluster named “{cluster.name}” already exists.", "name") from error
     return cluster
 
 

@@ -22,7 +22,7 @@ from apps.registry.servers import ServerError
 class RayClusterForm(PlainForm):
     name = forms.SlugField(max_length=80, help_text="Letters, digits, - and _")
     base_url = forms.CharField(
-        max_length=500, label="Address", help_text="Of the dashboard, which takes jobs",
+        max_length=500, label="Address", help_text="URL of the Ray dashboard, where jobs are submitted",
         widget=forms.URLInput(attrs={"placeholder": "http://ray-head:8265"}),
     )  # fmt: skip
     key_variable = forms.CharField(
@@ -40,7 +40,7 @@ class RayClusterForm(PlainForm):
     )  # fmt: skip
     flywheel_url = forms.CharField(
         max_length=500, required=False, label="Address of this Flywheel",
-        help_text="Optional: as the nodes see it, where that is not FLYWHEEL_URL",
+        help_text="Optional: as seen from the nodes, if different from FLYWHEEL_URL",
         widget=forms.URLInput(attrs={"placeholder": "http://flywheel.internal:8000"}),
     )  # fmt: skip
 
@@ -59,7 +59,7 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             made = ray_clusters.add_cluster(project=project, fields=form.cleaned_data, by=request.user, operator=True)
-            messages.success(request, f"{made} is added. A worker checks whether it answers.")
+            messages.success(request, f"{made} added. A worker is checking whether it responds.")
             return redirect("registry:ray_clusters", project.slug)
         except ServerError as error:
             form.add_error(error.field or None, str(error))
@@ -93,5 +93,5 @@ def remove(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 def check(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     cluster = get_object_or_404(RayCluster, project=project, name=name)
     ray_clusters.refresh_soon(cluster.pk)
-    messages.info(request, f"A worker asks {cluster}. Reload the page in a moment.")
+    messages.info(request, f"A worker is checking {cluster}. Reload the page in a moment.")
     return redirect("registry:ray_clusters", project.slug)

@@ -31,9 +31,9 @@ def why_not(server: Server, rank: int = 0, steps_ahead: int = 0) -> str:
     if server.is_managed:
         most = server.serving["max_lora_rank"]
         if not slots:
-            return f"{server} has no LoRA slots. Stop it, and give it some."
+            return f"{server} has no LoRA slots. Stop it and add some."
         if rank > most:
-            return f"The run's LoRA rank is {rank}; {server} takes ranks up to {most}."
+            return f"The run's LoRA rank is {rank}; {server} supports ranks up to {most}."
         if reason := why_not_up(server):
             return reason
         if elsewhere(server):
@@ -44,7 +44,7 @@ def why_not(server: Server, rank: int = 0, steps_ahead: int = 0) -> str:
     elif not server.adapters_at:
         return f"Adapters cannot be loaded on {server}: its adapter path is not set."
     elif server.can("runtime_lora") is not True:
-        return f"Adapters cannot be loaded on {server} at run time, by the last probe."
+        return f"Adapters cannot be loaded on {server} at run time, according to the last probe."
     elif server.health == Health.DOWN:
         return f"{server} is down."
     if slots and slots < needed:

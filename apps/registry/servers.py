@@ -102,7 +102,9 @@ def edit_server(*, server: Server, fields: Mapping[str, Any], by: Any, operator:
         fields["base_url"] = check_address(**after, operator=operator or after == before)
     changed = {name: value for name, value in fields.items() if getattr(row, name) != value}
     if (fixed := [name for name in FIXED if name in changed]) and (uses := uses_of(row)):
-        raise ServerError(f"{row} is used by {uses}, so its address and kind stay. Add another server.", fixed[0])
+        raise ServerError(
+            f"{row} is used by {uses}, so its address and kind cannot change. Add another server instead.", fixed[0]
+        )
     for name, value in changed.items():
         setattr(row, name, value)
     moved = bool(changed.keys() & {"base_url", "kind", "key_variable"})
@@ -118,15 +120,15 @@ def edit_server(*, server: Server, fields: Mapping[str, Any], by: Any, operator:
 def save(server: Server) -> Server:
     """Raises ServerError where its name or address is taken."""
     if server.name in RESERVED:
-        raise ServerError(f"“{server.name}” is how an engine is chosen; give the server another name.", "name")
+        raise ServerError(f"“{server.name}” is a reserved engine name; choose another name for the server.", "name")
     try:
         with transaction.atomic():
             server.save()
     except IntegrityError as error:
         if "one_server_per_address" in str(error):
             other = Server.objects.filter(project=server.project, base_url=server.base_url).first()
-            raise ServerError(f"The server “{other}” has this address already.", "base_url") from error
-        raise ServerError(f"There is a server “{server.name}” already.", "name") from error
+            raise ServerError(f"The server “{other}” already has this address.", "base_url") from error
+        raise ServerError(f"A server named “{server.name}” already exists.", "name") from error
     return server
 
 

@@ -97,7 +97,8 @@ def add_part(*, upload: AdapterUpload, path: str, number: int, data: bytes) -> N
         raise ModelError(f"This upload has no part {number} of “{path[:80]}”.")
     if len(data) != size_of(file, number):
         raise ModelError(
-            f"Part {number} of {path} has {size_of(file, number):,} bytes; {len(data):,} came. Send the whole part again."
+            f"Part {number} of {path} has {size_of(file, number):,} bytes, but {len(data):,} were received. Send the "
+            f"whole part again."
         )
     with tempfile.NamedTemporaryFile(prefix="part-") as beside:
         beside.write(data)
@@ -111,7 +112,7 @@ def add_part(*, upload: AdapterUpload, path: str, number: int, data: bytes) -> N
             AdapterPart.objects.get_or_create(upload=upload, path=path, number=number)
     except IntegrityError as error:
         _forget([(f"uploads/{upload.pk}", [f"{path}.{number}"])])
-        raise UploadError("This upload was finished or given up meanwhile.") from error
+        raise UploadError("This upload has been finished or cancelled.") from error
 
 
 def finish(*, upload: AdapterUpload, by: Any) -> ModelVersion:

@@ -99,13 +99,13 @@ def find(request: Request, pk: UUID) -> AdapterUpload:
     rows = AdapterUpload.objects.filter(project=request.auth.project).select_related("project", "parent")
     found = rows.filter(pk=pk).first()
     if found is None:
-        raise NotFound("This project has no such upload: it was finished, given up, or is older than two days.")
+        raise NotFound("This project has no such upload: it was finished, cancelled, or is older than two days.")
     return found
 
 
 @extend_schema(
     methods=["GET"], operation_id="v1_adapter_uploads_list", responses=described({200: results(UPLOAD)}),
-    description="Uploads that are under way, with the parts that are missing.",
+    description="Current uploads, with their missing parts.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_adapter_uploads_begin", request={JSON: json_schema(NewUpload)}, examples=[NEW_EXAMPLE],
@@ -133,7 +133,7 @@ def collection(request: Request) -> Response:
 @extend_schema(methods=["GET"], operation_id="v1_adapter_uploads_read", responses=described({200: UPLOAD}, 404))
 @extend_schema(
     methods=["DELETE"], operation_id="v1_adapter_uploads_give_up", responses=described({}, 403, 404) | {204: None},
-    description="Gives an upload up. Two days after it began that happens by itself.",
+    description="Cancels an upload. Uploads are cancelled automatically after two days.",
 )  # fmt: skip
 @api_view(["GET", "DELETE"])
 def item(request: Request, pk: UUID) -> Response:

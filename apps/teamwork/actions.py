@@ -47,7 +47,7 @@ def cleaned(text: str) -> str:
     """Raises CommentError."""
     text = text.replace("\r\n", "\n").replace("\0", "").strip()
     if not any(unicodedata.category(letter)[0] not in "CZ" for letter in text):  # nothing that can be seen
-        raise CommentError("Write something first.", "text")
+        raise CommentError("Enter a comment first.", "text")
     if len(text) > LONGEST:
         raise CommentError(f"A comment has at most {LONGEST:,} characters; this one has {len(text):,}.", "text")
     return text
@@ -58,7 +58,7 @@ def add_comment(*, project: Project, kind: Kind, target: Any, text: str, by: Any
     """Tells who is mentioned, who owns the object, and who has commented on it. Raises CommentError."""
     text = cleaned(text)
     if Comment.objects.filter(project=project).about(target).count() >= MOST:
-        raise CommentError(f"There are {MOST:,} comments here, which is the most.")
+        raise CommentError(f"The limit of {MOST:,} comments has been reached.")
     row = Comment.objects.create(
         project=project, target_type=target._meta.label_lower, target_id=str(target.pk), by=by, text=text
     )
@@ -125,7 +125,7 @@ def edit_comment(*, comment: Comment, kind: Kind, target: Any, text: str, by: An
     """One's own, while it is not deleted. Tells who is newly mentioned. Raises CommentError."""
     text = cleaned(text)
     if not _own(comment, by).update(text=text, edited_at=timezone.now()):
-        raise CommentError("This comment was deleted meanwhile, or is not yours.")
+        raise CommentError("This comment has been deleted, or is not yours.")
     comment.refresh_from_db()
     change_excerpt(key_of(comment), _excerpt(comment, kind, target))
     _mention(comment, kind, target)

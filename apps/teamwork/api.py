@@ -116,11 +116,11 @@ def comment_json(row: Comment) -> dict[str, Any]:
 
 @extend_schema(
     methods=["GET"], operation_id="v1_comments_list", parameters=[ON, CURSOR],
-    responses=described({200: page(COMMENT)}, 400, 403, 404), description="The comments on one object, the newest first.",
+    responses=described({200: page(COMMENT)}, 400, 403, 404), description="The comments on an object, newest first.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_comments_add", request={JSON: json_schema(NewComment)},
-    responses=described({201: COMMENT}, 400, 403, 404), description="Adds a comment in the name of whoever made the key.",
+    responses=described({201: COMMENT}, 400, 403, 404), description="Adds a comment on behalf of the key's creator.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
@@ -152,11 +152,11 @@ def _on(request: Request) -> str:
 )  # fmt: skip
 @extend_schema(
     methods=["PATCH"], operation_id="v1_comments_edit", request={JSON: json_schema(CommentText)},
-    responses=described({200: COMMENT}, 400, 403, 404, 409), description="Changes a comment of whoever made the key.",
+    responses=described({200: COMMENT}, 400, 403, 404, 409), description="Edits a comment of the key's creator.",
 )  # fmt: skip
 @extend_schema(
     methods=["DELETE"], operation_id="v1_comments_delete", responses=described({}, 403, 404) | {204: None},
-    description="Deletes a comment of whoever made the key. “Deleted by its author” stays in its place.",
+    description="Deletes a comment of the key's creator. “Deleted by its author” is shown in its place.",
 )  # fmt: skip
 @api_view(["GET", "PATCH", "DELETE"])
 def item(request: Request, pk: UUID) -> Response:
@@ -170,7 +170,7 @@ def item(request: Request, pk: UUID) -> Response:
         return Response(comment_json(row))
     by = member_of(request, Role.REVIEWER).user
     if row.by_id != by.pk:
-        raise PermissionDenied("This comment is somebody else's.")
+        raise PermissionDenied("This comment belongs to someone else.")
     if request.method == "DELETE":
         actions.delete_comment(comment=row, kind=kind, target=target, by=by)
         return Response(status=204)
@@ -180,12 +180,12 @@ def item(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     methods=["GET"], operation_id="v1_assignments_read", parameters=[ON_WORK], responses=described({200: ASSIGNED}, 400, 403, 404),
-    description="Whose work an object is.",
+    description="The assignees of an object.",
 )  # fmt: skip
 @extend_schema(
     methods=["PUT"], operation_id="v1_assignments_set", request={JSON: json_schema(Assignees)},
     responses=described({200: ASSIGNED}, 400, 403, 404),
-    description="Assigns an object to these people and to nobody else. Each needs the role that working on it takes.",
+    description="Sets the assignees of an object. Each person needs the role required to work on it.",
 )  # fmt: skip
 @api_view(["GET", "PUT"])
 def assignments(request: Request) -> Response:
@@ -205,7 +205,7 @@ def _set(request: Request, kind: Kind, target: Any, names: list[str]) -> None:
     users = get_user_model().objects.filter(memberships__project=project)
     wanted = {user.get_username(): user for user in users.filter(username__in=names)}
     if unknown := [name for name in names if name not in wanted]:
-        raise ValidationError({"path": "users", "error": f"nobody in this project is called {unknown[0]!r}"})
+        raise ValidationError({"path": "users", "error": f"{unknown[0]!r} is not a member of this project"})
     for user in wanted.values():
         assigning.assign(project=project, kind=kind, target=target, to=user, by=by)
     for user in assigning.assignees(target).exclude(pk__in=[user.pk for user in wanted.values()]):

@@ -1,4 +1,4 @@
-"""Whose work an object is. Only who may act on it is given it, and whoever no longer may loses it."""
+"""The assignees of an object. Only who may act on it is given it, and whoever no longer may loses it."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def assign(*, project: Project, kind: Kind, target: Any, to: Any, by: Any, on: b
     PermissionDenied where `by` may not act on it themselves."""
     assert kind.worker
     if not Membership.objects.filter(project=project, user=by, role__in=kind.worker.upward).exists():
-        raise PermissionDenied(f"This needs the role “{kind.worker.label}”.")
+        raise PermissionDenied(f"This requires the {kind.worker.label} role.")
     rows = Assignment.objects.filter(project=project, user=to).about(target)
     if not on:
         changed = bool(rows.delete()[0])
     elif not workers_of(kind, project).filter(pk=to.pk).exists():
-        raise AssignmentError(f"{to} cannot be given this: it takes the role “{kind.worker.label}” in {project}.")
+        raise AssignmentError(f"{to} cannot be assigned this: it requires the {kind.worker.label} role in {project}.")
     else:
         _, changed = Assignment.objects.get_or_create(
             project=project,

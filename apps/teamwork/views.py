@@ -20,7 +20,7 @@ from apps.teamwork.models import Comment
 from apps.teamwork.targets import Kind, Unknown, kind_named, kind_of
 from apps.teamwork.threads import SHOWN, thread_of
 
-NOT_YOURS = "This comment is somebody else's, or was deleted meanwhile."
+NOT_YOURS = "This comment belongs to someone else, or has been deleted."
 NAMES = 8  # that are suggested after an @
 
 

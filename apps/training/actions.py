@@ -68,9 +68,9 @@ def freeze_dataset(
     Raises TrainingError, also for a key that is not a training task of this set.
     """
     if not eval_set.is_frozen:
-        raise TrainingError(f"{eval_set} is a draft. Freeze it before anything trains on it.")
+        raise TrainingError(f"{eval_set} is a draft. Freeze it before training on it.")
     if shape != Shape.TASKS and not examples:
-        raise TrainingError(f"These sources have no {shape.label} to learn from.")
+        raise TrainingError(f"These sources contain no {shape.label} to learn from.")
     every = list(eval_set.tasks.trainable())
     if shape != Shape.TASKS:
         keys = {example.task for example in examples if example.task}
@@ -124,7 +124,7 @@ def _chosen(eval_set: EvalSet, tasks: list[Task], keys: Collection[str | UUID]) 
     if not wanted:
         raise TrainingError("No tasks selected for training.")
     if strange := len(wanted) - len(chosen):
-        raise TrainingError(f"{strange} of the {len(wanted)} chosen are not training tasks of {eval_set}.")
+        raise TrainingError(f"{strange} of the {len(wanted)} chosen tasks are not training tasks of {eval_set}.")
     return chosen
 
 
@@ -147,14 +147,14 @@ def no_tools(parent: ModelVersion, environment: Environment) -> str:
     template = parent.chat_template
     if not environment.needs_tools or template is None or template.carries_tools:
         return ""
-    return f"{parent} cannot carry the tools that {environment} needs: {template.problem}. Choose another model or environment."
+    return f"The chat template of {parent} does not support the tools that {environment} needs: {template.problem}. Choose another model or environment."
 
 
 def no_turn_rewards(config: dict, environment: Environment) -> str:
     """Why a config cannot train in an environment: it compares turns, which the environment does not reward. "" where it can."""
     if config.get("advantages") != "turn" or environment.has_turn_rewards:
         return ""
-    return f"{environment} reports no rewards per turn. Set advantages to episode, or choose an environment that reports them."
+    return f"{environment} does not report rewards per turn. Set advantages to “per episode”, or choose an environment that does."
 
 
 def prepared_run(
@@ -182,7 +182,7 @@ def prepared_run(
     it, TrainingError for what cannot train.
     """
     if archived := next((row for row in (parent, environment) if row.archived_at), None):
-        raise TrainingError(f"{archived} is archived. Choose another, or bring it back on its page under “Manage”.")
+        raise TrainingError(f"{archived} is archived. Choose another, or unarchive it under “Manage” on its page.")
     require_unlocked(environment=environment, tasks=dataset.tasks(), by=by)
     try:
         settings = convert(config, CONFIGS[method], "config")
@@ -190,8 +190,8 @@ def prepared_run(
         raise TrainingError(str(error)) from error
     if (count := getattr(settings, "processes", 1)) > (most := django_settings.FLYWHEEL_TRAINING_PROCESSES):
         raise TrainingError(
-            f"“config.processes” must be at most {most} here, not {count}: one for each GPU of a training worker. An operator who has "
-            "more sets FLYWHEEL_TRAINING_PROCESSES."
+            f"“config.processes” must be at most {most} here, not {count}: one for each GPU of a training worker. If the worker has "
+            "more GPUs, an operator can set FLYWHEEL_TRAINING_PROCESSES."
         )
     if settings.load_in_4bit and not django_settings.FLYWHEEL_LOAD_IN_4BIT:
         raise TrainingError(
@@ -199,10 +199,11 @@ def prepared_run(
             "training runs and sets FLYWHEEL_LOAD_IN_4BIT=1."
         )
     if parent.kind == ModelKind.REWARD:
-        raise TrainingError(f"{parent} is a reward model. Choose the model that is to be trained.")
+        raise TrainingError(f"{parent} is a reward model. Choose the model to train.")
     if parent.kind == ModelKind.PROMPT:
         raise TrainingError(
-            f"{parent} is a prompt version and has no weights of its own. Train {parent.model}, in an environment with its prompt."
+            f"{parent} is a prompt version and has no weights of its own. Train {parent.model} in an environment with "
+            f"this prompt instead."
         )
     if parent.engine != Engine.TRANSFORMERS:
         raise TrainingError(
@@ -220,19 +221,19 @@ def prepared_run(
     except ModelError as error:
         raise TrainingError(str(error)) from error
     if method == Method.SFT and not _shows_how(dataset, environment):
-        raise TrainingError("SFT needs demonstrations; no task of this dataset has one.")
+        raise TrainingError("SFT needs demonstrations, but no task in this dataset has one.")
     if dataset.shape != SHAPES.get(method, Shape.TASKS):
         raise TrainingError(
             f"{Method(method).label} learns from {SHAPES.get(method, Shape.TASKS).label}, not from {dataset}."
         )
     if method == Method.REWARD and dataset.size < FEWEST_PAIRS:
         raise TrainingError(
-            f"A reward model needs at least {FEWEST_PAIRS} pairs, and {dataset} has {dataset.size}: some are kept aside to "
+            f"A reward model needs at least {FEWEST_PAIRS} pairs, and {dataset} has {dataset.size}: some are held back to "
             "measure it. Add corrections, reviews, or an evaluation with several samples per task."
         )
     if method == Method.REWARD and len(set(groups_of(list(dataset.examples.select_related("task"))))) < 2:
         raise TrainingError(
-            f"All pairs of {dataset} are of one group of tasks, so none could be kept aside to measure a reward model. Add pairs of other "
+            f"All pairs in {dataset} belong to one group of tasks, so none can be held back to measure a reward model. Add pairs for other "
             "requests."
         )
     if why := _not_taught(method, parent, teacher):
@@ -240,7 +241,7 @@ def prepared_run(
     if samples_of and (sentence := why_not_learned(method, parent, samples_of)):
         raise TrainingError(sentence)
     if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):
-        raise TrainingError(f"Every prompt of {environment} would show what is held out. {leak}", [leak.theirs_hash])
+        raise TrainingError(f"Every prompt of {environment} would reveal held-out data. {leak}", [leak.theirs_hash])
     try:
         sampled = choose_servers(parent, list(sample_on), settings.lora_rank, steps_ahead) if sample_on else None
     except ModelError as error:
@@ -297,19 +298,21 @@ def freeze_estimate(run: TrainingRun, start: int = 0) -> None:
 def _not_taught(method: Method, parent: ModelVersion, teacher: ModelVersion | None) -> str:
     """Why a model cannot be distilled from this teacher, as a sentence; "" where it can."""
     if method != Method.ON_POLICY:
-        return f"{Method(method).label} has no teacher; on-policy distillation does." if teacher else ""
+        return f"{Method(method).label} does not use a teacher; only on-policy distillation does." if teacher else ""
     if teacher is None:
-        return "On-policy distillation needs a teacher: a model of this installation with the same tokenizer."
+        return "On-policy distillation needs a teacher: a model in this installation with the same tokenizer."
     if teacher == parent:
         return f"{teacher} is the student itself. Choose another model as its teacher."
     if teacher.engine != Engine.TRANSFORMERS or teacher.kind not in (ModelKind.BASE, ModelKind.ADAPTER):
         return (
-            f"{teacher} does not run in this installation, so it cannot say how likely each token is. Evaluate the train split with it "
+            f"{teacher} does not run in this installation, so it cannot provide token probabilities. Evaluate the "
+            f"train split with it "
             "and choose distillation, which learns from its samples."
         )
     if differ := why_not_same(Path(parent.base), Path(teacher.base)):
         return (
-            f"{teacher} writes other tokens than {parent}: {differ}. Choose a teacher of the same family; or evaluate the train split "
+            f"{teacher} uses a different tokenizer than {parent}: {differ}. Choose a teacher from the same family, or "
+            f"evaluate the train split "
             "with it and choose distillation, which learns from its samples."
         )
     return ""

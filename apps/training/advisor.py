@@ -21,7 +21,7 @@ MIXED_ENOUGH = 0.15
 DEMONSTRATIONS_ENOUGH = 20
 PAIRS_ENOUGH = 50
 THUMBS_ENOUGH = 20  # of the rarer kind
-REWARD_PAIRS = 200  # from which a reward model generalises, and a fifth kept aside says how well
+REWARD_PAIRS = 200  # from which a reward model generalises, and a fifth held back says how well
 CLEARLY_BETTER = 0.1  # success that a teacher has over the model
 SOMETIMES_MORE = 0.1  # pass@k above success: what it can do now and then, an instruction may make it do always
 
@@ -100,7 +100,7 @@ def advise(evidence: Evidence) -> list[Advice]:
             Advice(
                 "none",
                 "Do not train",
-                f"Success is {evidence.success:.0%}: nothing measurable is left to fix. "
+                f"Success is {evidence.success:.0%}: there is nothing measurable left to fix. "
                 "Add fresh, harder tasks from production.",
             )
         ]
@@ -131,7 +131,7 @@ def _preferences(evidence: Evidence) -> list[Advice]:
             Advice(
                 "dpo",
                 "DPO on the preference pairs",
-                f"{evidence.preference_pairs} pairs say which answer is better{reason}. Nothing needs to be sampled.",
+                f"{evidence.preference_pairs} pairs show which answer is better{reason}. DPO needs no sampling.",
             )
         ]
         if evidence.preference_pairs >= REWARD_PAIRS:
@@ -143,7 +143,7 @@ def _preferences(evidence: Evidence) -> list[Advice]:
             Advice(
                 "kto",
                 "KTO on the ratings",
-                f"{up} runs were rated good and {down} bad, with few corrections: KTO learns from single ratings.",
+                f"{up} runs were rated good and {down} bad, with few corrections: KTO learns from individual ratings.",
             )
         ]
     return []
@@ -153,8 +153,8 @@ def _reward_model(evidence: Evidence) -> Advice:
     return Advice(
         "reward_model",
         "Or a reward model",
-        f"{evidence.preference_pairs} pairs are enough to learn what people prefer, and a fifth of them to measure it. As a verifier it scores "
-        "any answer, so that GRPO can learn where no rule says what is right; it needs a review first.",
+        f"{evidence.preference_pairs} pairs are enough to learn what people prefer, and a fifth of them to measure it. As a verifier it can "
+        "score any answer, so GRPO can learn where no rule defines success; it must be reviewed first.",
     )
 
 
@@ -163,9 +163,10 @@ def _distillation(evidence: Evidence) -> list[Advice]:
     if evidence.teacher is None or evidence.teacher[1] < evidence.success + CLEARLY_BETTER:
         return []
     name, success, same_tokens = evidence.teacher
-    why = f"{name} succeeds in {success:.0%} of the same tasks, where this model does in {evidence.success:.0%}."
+    why = f"{name} succeeds in {success:.0%} of the same tasks; this model succeeds in {evidence.success:.0%}."
     if same_tokens:
-        return [Advice("on_policy", "Distil it on policy", f"{why} It can say of each token that the model writes how likely it is: denser than a reward.")]  # fmt: skip
+        return [Advice("on_policy", "Distil it on policy", f"{why} It provides a probability for every token the "
+                                                           f"model writes, which is a denser signal than a reward.")]  # fmt: skip
     return [
         Advice(
             "distill", "Distil its samples", f"{why} Evaluate the train split with it: SFT on the samples that pass."
@@ -177,8 +178,8 @@ def _rejection(evidence: Evidence) -> Advice:
     return Advice(
         "rejection",
         "Or rejection sampling",
-        f"pass@{evidence.k} is {evidence.pass_at_k:.0%} where success is {evidence.success:.0%}: SFT on the samples that pass takes "
-        "minutes where GRPO takes hours, and gains less. The run can also sample itself.",
+        f"pass@{evidence.k} is {evidence.pass_at_k:.0%} where success is {evidence.success:.0%}: SFT on passing samples takes minutes "
+        "instead of the hours GRPO takes, but gains less. The run can also do its own sampling.",
     )
 
 
@@ -202,7 +203,7 @@ def _prompt(evidence: Evidence) -> Advice:
     ]
     if evidence.pass_at_k - evidence.success >= SOMETIMES_MORE:
         reasons.append(f"pass@{evidence.k} is {evidence.pass_at_k:.0%} where success is {evidence.success:.0%}")
-    why = f"{'; '.join(reasons)}: instructions can say that, and a prompt is the lightest fix. {evidence.prompt_cost}"
+    why = f"{'; '.join(reasons)}: instructions can fix that, and changing the prompt is the smallest fix. {evidence.prompt_cost}"
     return Advice("prompt", "Change the prompt", why.strip())
 
 
@@ -228,13 +229,13 @@ def _sft(evidence: Evidence) -> Advice:
             "prompt",
             "Change the prompt",
             f"{seen}, and {evidence.demonstrations} demonstrations are too few for SFT "
-            f"(at least {DEMONSTRATIONS_ENOUGH}). Show the format in the prompt; collect corrections.",
+            f"(at least {DEMONSTRATIONS_ENOUGH}). Show the format in the prompt and collect corrections.",
         )
     return Advice(
         "sft",
         "SFT on demonstrations",
-        f"{seen}: the model rarely follows the format or the tool family, and {evidence.demonstrations} "
-        "demonstrations show it. RL would find too few good samples to reinforce.",
+        f"{seen}: the model rarely follows the format or picks the right tool, and there are "
+        "{evidence.demonstrations} demonstrations. RL would find too few good samples to reinforce.",
     )
 
 
@@ -243,15 +244,15 @@ def _grpo(evidence: Evidence, *, after_sft: bool) -> Advice:
         return Advice(
             "grpo",
             "GRPO",
-            "Success can be verified by program; once the format is learnt, the verifier's reward makes it "
-            "reliable. Evaluate again before you start it.",
+            "Success can be verified automatically; once the format is learned, GRPO on the verifier's "
+            "reward makes it reliable. Evaluate again before starting it.",
         )
     return Advice(
         "grpo",
         "GRPO",
         f"The model sometimes succeeds but not reliably: success {evidence.success:.0%}, "
         f"pass@{evidence.k} {evidence.pass_at_k:.0%}, and {evidence.mixed_share:.0%} of the tasks pass "
-        "sometimes. Those are what RL learns from.",
+        "sometimes. Those are the tasks RL learns from.",
     )
 
 
@@ -260,5 +261,5 @@ def _more_signal(evidence: Evidence) -> Advice:
         "prompt",
         "Change the prompt or the tools",
         f"Success is {evidence.success:.0%}, but only {evidence.mixed_share:.0%} of the tasks pass sometimes "
-        "and no preference pairs or verifier can say more: there is little for training to learn from.",
+        "and there are no preference pairs or verifier to add signal, so there is little to learn from.",
     )

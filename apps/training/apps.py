@@ -27,7 +27,7 @@ class TrainingConfig(AppConfig):
         artifacts.NEEDED.append(returned)
 
         def made(run: TrainingRun) -> str:
-            return f"It made {run.model_version}, whose lineage it is." if run.model_version else ""
+            return f"It is part of the lineage of {run.model_version}." if run.model_version else ""
 
         register(Managed(
             kind="run", noun="the training run", plural="Training", model=TrainingRun, name="name", versioned=False,
@@ -37,11 +37,11 @@ class TrainingConfig(AppConfig):
         def needed(run: EvalRun) -> str:
             """How often a hold-out was evaluated on says how much a comparison on it is worth: no deletion takes one back."""
             if run.split == Split.HOLDOUT and run.started_at is not None:
-                return "It was begun on a hold-out, and counts among the comparisons made there."
+                return "It ran on a hold-out, and counts towards the number of comparisons made there."
             chose = TrainingRun.objects.filter(project=run.project_id, spec__picked_by=str(run.pk)).exists()
             gave = TrainingRun.objects.filter(project=run.project_id, spec__samples_of=str(run.pk)).exists()
             told = (
-                "It chose the tasks of a training run"
+                "It was used to pick the tasks of a training run"
                 if chose
                 else "A training run learned from its samples"
                 if gave

@@ -8,12 +8,12 @@ from html import escape
 from apps.core.charts import PALETTE, lines
 
 FIGURES = (
-    ("loss", "Loss", {"loss": "train/loss", "kept aside": "validation/loss"}),
+    ("loss", "Loss", {"loss": "train/loss", "held back": "validation/loss"}),
     ("rewards", "Rewards relative to the start", {"chosen": "rewards/chosen", "rejected": "rewards/rejected"}),
-    ("margin", "Margin of the chosen answers", {"margin": "rewards/margin", "kept aside": "validation/margin"}),
+    ("margin", "Margin of the chosen answers", {"margin": "rewards/margin", "held back": "validation/margin"}),
     ("scores", "Reward model’s scores", {"mean": "rewards/mean", "lowest": "rewards/min", "highest": "rewards/max"}),
     ("reference", "KL of mismatched answers (nats per answer)", {"kl": "rewards/kl"}),
-    ("accuracy", "Pairs ranked right", {"accuracy": "rewards/accuracy", "kept aside": "validation/accuracy"}),
+    ("accuracy", "Pairs ranked right", {"accuracy": "rewards/accuracy", "held back": "validation/accuracy"}),
     ("logps", "Log-probability of the answers", {"chosen": "train/logp_chosen", "rejected": "train/logp_rejected"}),
     ("teacher", "Reverse KL to the teacher (nats per token)", {"kl": "train/teacher_kl"}),
     ("reward", "Reward", {"train": "train/reward_mean", "validation": "validation/reward"}),
@@ -28,7 +28,7 @@ FIGURES = (
     ),
     (
         "watch",
-        "Best-paid outputs of the step",
+        "Highest-reward outputs of the step",
         {"wrong": "watch/best_wrong", "claims": "watch/best_claims", "copied prompt": "watch/best_copied_prompt"},
     ),
     (
@@ -36,7 +36,7 @@ FIGURES = (
         "Success on reviewed outputs",
         {"verifier": "review/verifier_success", "people": "review/people_success"},
     ),
-    ("exploits", "Sampled outputs that are wrong and paid", {"share": "watch/exploits"}),
+    ("exploits", "Wrong but rewarded sampled outputs", {"share": "watch/exploits"}),
     ("length", "Completion length (tokens)", {"tokens": "train/completion_length"}),
     ("gap", "|Δ log p| sampler to trainer", {"mean": "train/logp_diff_mean", "max": "train/logp_diff_max"}),
     ("time", "Seconds per step", {"generate": "time/generate_s", "update": "time/update_s"}),

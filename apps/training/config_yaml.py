@@ -80,7 +80,7 @@ def read(text: str) -> RunConfig:
     except YamlError as error:
         raise ConfigError(str(error)) from error
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise ConfigError("A training config is an object of names and values, such as `algorithm: grpo`.")
+        raise ConfigError("A training config is a mapping of names to values, such as `algorithm: grpo`.")
     algorithm = value.get("algorithm")
     if algorithm is not None and (not isinstance(algorithm, str) or algorithm not in CONFIGS):
         raise ConfigError(f"“algorithm” must be one of {', '.join(CONFIGS)}.", "algorithm")

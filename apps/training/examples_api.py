@@ -27,7 +27,7 @@ EXAMPLE = {
     "required": ["source", "task", "trajectory"],
     "properties": {
         "source": {"enum": Source.values}, "task": NAMED, "trajectory": NAMED,
-        "messages": {"type": "array", "items": {"type": "object"}, "description": "Without the environment's part; of a task those are its own"},
+        "messages": {"type": "array", "items": {"type": "object"}, "description": "Without the environment's messages"},
         "chosen": STRING, "rejected": STRING, "answer": STRING, "good": {"type": "boolean"},
     },
 }  # fmt: skip
@@ -47,10 +47,12 @@ FOUND = {
     parameters=[
         OpenApiParameter("method", enum=list(SHAPES), required=True),
         OpenApiParameter("eval_set", str, required=True, description="name@version or id"),
-        OpenApiParameter("source", {"type": "array", "items": {"enum": Source.values}}, description="All that the method learns from without it"),
+        OpenApiParameter("source", {"type": "array", "items": {"enum": Source.values}}, description="Default: all "
+                                                                                                    "sources of the method"),
         OpenApiParameter("evaluation", str, description="Of the set's training tasks, for the source `evaluation`"),
     ],
-    description="What a method that learns from judged answers could learn from now, and why the rest was left out.",
+    description="The examples currently available to a method that learns from judged answers, and why the others are "
+                "left out.",
 )  # fmt: skip
 @api_view(["GET"])
 def available(request: Request) -> Response:
@@ -79,7 +81,7 @@ def available(request: Request) -> Response:
 
 @extend_schema(
     operation_id="v1_training_runs_examples", responses=described({200: page(EXAMPLE)}, 400, 404), parameters=[CURSOR, LIMIT],
-    description="The examples that a run learned from, in the order in which they were frozen.",
+    description="The examples a run learned from, in frozen order.",
 )  # fmt: skip
 @api_view(["GET"])
 def of_run(request: Request, pk: UUID) -> Response:

@@ -27,12 +27,12 @@ START = "0 (the start: nothing of what it learned)"
 
 
 class ForkForm(PlainForm):
-    step = forms.TypedChoiceField(coerce=int, label="From the checkpoint at step")
+    step = forms.TypedChoiceField(coerce=int, label="Checkpoint")
     name = forms.CharField(max_length=200)
     seed = forms.IntegerField(min_value=0, max_value=2**31 - 1)
     config = forms.CharField(
         label="Settings", max_length=LONGEST, widget=forms.Textarea(attrs={"rows": 26, "class": "mono", "spellcheck": "false"}),
-        help_text="YAML. The adapter keeps its rank and layers; steps count from the start of the original run.",
+        help_text="YAML. The adapter keeps its rank and layers; steps are counted from the start of the original run.",
     )  # fmt: skip
 
     def __init__(self, run: TrainingRun, data: Any = None, step: int | None = None) -> None:
@@ -102,8 +102,9 @@ def fork(
         )
     if found and settings.get("validation_share") != run.spec["config"].get("validation_share"):
         raise TrainingError(
-            "A fork keeps the same examples aside: with another “validation_share” it would be measured on what the checkpoint has "
-            "learned from. Start a new run instead."
+            "A fork holds back the same examples: with another “validation_share” it would be measured on data the "
+            "checkpoint has "
+            "been trained on. Start a new run instead."
         )
     if settings["steps"] <= step:
         raise TrainingError(

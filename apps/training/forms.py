@@ -83,10 +83,10 @@ OF_METHOD = {
 EXAMPLES = ("sources", "samples_of")
 DPO_LOSSES = (
     ("sigmoid", "Sigmoid (DPO)"),
-    ("ipo", "IPO: does not run away on easy pairs"),
-    ("robust", "Robust: some pairs may be the wrong way round"),
+    ("ipo", "IPO: does not over-optimise easy pairs"),
+    ("robust", "Robust: tolerates some mislabelled pairs"),
     ("hinge", "Hinge (SLiC)"),
-    ("apo_zero", "APO zero: raises the chosen answers"),
+    ("apo_zero", "APO zero: raises the likelihood of chosen answers"),
 )
 LORA = ("lora_rank", "lora_alpha", "target_modules", "lora_dropout", "use_rslora", "use_dora")
 
@@ -112,24 +112,24 @@ class TrainingForm(GrpoFields, PlainForm):
         None,
         required=False,
         label="Evaluation",
-        help_text="Of the training tasks of this set, with several samples of each; for distillation by the teacher",
+        help_text="On the training tasks of this set, with several samples per task; for distillation, by the teacher",
     )
     teacher = ParentField(
         None, required=False, label="Teacher", empty_label="Choose one",
-        help_text="A model of this installation with the same tokenizer, which says how likely each token is",
+        help_text="A model in this installation with the same tokenizer, which provides token probabilities",
     )  # fmt: skip
     samples = forms.IntegerField(
         min_value=1,
         max_value=128,
         initial=8,
         label="Samples per task",
-        help_text="By the starting model, before it learns",
+        help_text="Drawn from the starting model before training",
     )
     keep = forms.ChoiceField(
-        choices=(("best", "The best sample of each task that passes"), ("all", "All different samples that pass")),
+        choices=(("best", "The best sample of each task that passes"), ("all", "All distinct samples that pass")),
         initial="best", required=False, label="Learn from",
     )  # fmt: skip
-    steps = forms.IntegerField(min_value=1, max_value=100_000, initial=16, help_text="Updates of the weights")
+    steps = forms.IntegerField(min_value=1, max_value=100_000, initial=16, help_text="Optimizer steps")
     learning_rate = forms.FloatField(
         min_value=1e-8, max_value=1.0, initial=3e-4, help_text="LoRA: usually 1e-5 to 5e-4"
     )
@@ -147,27 +147,27 @@ class TrainingForm(GrpoFields, PlainForm):
     )
     preference_beta = forms.FloatField(
         min_value=1e-6, max_value=100, initial=0.1, label="Beta",
-        help_text="How strongly it is held to the starting model: 0.01 to 0.5 is usual",
+        help_text="Strength of the penalty for moving away from the starting model; usually 0.01 to 0.5",
     )  # fmt: skip
     dpo_loss = forms.ChoiceField(choices=DPO_LOSSES, initial="sigmoid", label="Loss")
     label_smoothing = forms.FloatField(
-        min_value=0, max_value=0.49, initial=0.1, required=False, label="Wrong pairs",
-        help_text="For the robust loss: the share of pairs that may be the wrong way round, below 0.5",
+        min_value=0, max_value=0.49, initial=0.1, required=False, label="Mislabelled pairs",
+        help_text="For the robust loss: the assumed share of mislabelled pairs, below 0.5",
     )  # fmt: skip
     validation_share = forms.FloatField(
         min_value=0, max_value=0.5, initial=0.2, required=False, label="Kept aside",
-        help_text="Share of the examples that is measured and not trained on; whole groups of tasks",
+        help_text="Share of the examples used for validation instead of training; groups of tasks stay whole",
     )  # fmt: skip
     eval_every = forms.IntegerField(
         min_value=0, max_value=100_000, required=False, label="Validate every",
-        help_text="Steps between measurements on validation tasks and on what is kept aside; four times if empty, 0: never",
+        help_text="Steps between validations; if empty, four times per run; 0: never",
     )  # fmt: skip
     center_rewards = forms.FloatField(
         min_value=0, max_value=10, initial=0.01, required=False, label="Centre",
-        help_text="Keeps scores around 0: weight of their squared sum. 0.01 is usual",
+        help_text="Keeps scores around 0: weight of their squared sum; usually 0.01",
     )  # fmt: skip
     show_tools = forms.BooleanField(
-        required=False, label="Show it the tools", help_text="It reads their definitions with each conversation: slower"
+        required=False, label="Include tools", help_text="Includes tool definitions in each conversation; slower"
     )
     beta = forms.FloatField(min_value=0, initial=0.0, help_text="Weight of the KL penalty to the starting model")
     sample_on = forms.MultipleChoiceField(
@@ -176,16 +176,16 @@ class TrainingForm(GrpoFields, PlainForm):
     )  # fmt: skip
     one_step_ahead = forms.BooleanField(
         required=False, label="Sample one step ahead",
-        help_text="Servers sample the next batch during the update, with the weights from before it",
+        help_text="Servers sample the next batch during the update, with the previous weights",
     )  # fmt: skip
     seed = forms.IntegerField(initial=0, min_value=0, max_value=2**31 - 1)
     seeds = forms.IntegerField(
         initial=1, min_value=1, max_value=10, required=False, label="Runs",
-        help_text="More than 1: this seed and the next ones, compared with intervals",
+        help_text="If more than 1: uses this seed and the following ones, and compares the runs with intervals",
     )  # fmt: skip
     lora_rank = forms.IntegerField(
         min_value=1, max_value=512, initial=16, label="Rank",
-        help_text="1 to 512. Higher learns more and needs more memory; 8 to 64 is usual",
+        help_text="1 to 512. Higher ranks can learn more and need more memory; usually 8 to 64",
     )  # fmt: skip
     lora_alpha = forms.IntegerField(
         min_value=1, max_value=4096, label="Alpha",
@@ -203,12 +203,12 @@ class TrainingForm(GrpoFields, PlainForm):
     use_rslora = forms.BooleanField(
         required=False,
         label="rsLoRA",
-        help_text="Scales by alpha ÷ √rank, so that high ranks learn as fast as low ones",
+        help_text="Scales by alpha ÷ √rank, so high ranks learn as fast as low ones",
     )
     use_dora = forms.BooleanField(
         required=False,
         label="DoRA",
-        help_text="Learns length and direction apart: slower, often better. vLLM does not serve it",
+        help_text="Learns magnitude and direction separately: slower, often better. Not supported by vLLM",
     )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
@@ -255,7 +255,7 @@ class TrainingForm(GrpoFields, PlainForm):
         told = "For a new adapter. A run that starts from an adapter keeps that adapter's settings."
         named.append(("LoRA adapter", told, list(LORA)))
         named.append(("More options", "", [name for name in MORE if name in self.fields]))
-        named.append(("Alarms", "What pauses or stops the run. An empty field is as its default.", ["alarms"]))
+        named.append(("Alarms", "What pauses or stops the run. Empty fields use the default.", ["alarms"]))
         return [(title, about, [self[name] for name in names]) for title, about, names in named]
 
     @property

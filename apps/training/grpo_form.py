@@ -10,7 +10,7 @@ from apps.core.yaml_text import YamlError, load_yaml
 from workers.lib.presets import PRESETS
 
 CORRECTIONS = (
-    ("auto", "Where sampler and trainer differ"),
+    ("auto", "When sampler and trainer differ"),
     ("off", "Off"),
     ("tis", "TIS: weights up to 2"),
     ("mis", "MIS: zero outside 0.5 to 2"),
@@ -35,17 +35,18 @@ class GrpoFields(forms.Form):
     )
     top_p = forms.FloatField(
         min_value=0.01, max_value=1, required=False, label="Top p",
-        help_text="1 if empty. Below 1 the policy learns from samples of another distribution, which is corrected for",
+        help_text="1 if empty. Below 1, samples come from a different distribution than the policy, which is "
+                  "corrected for",
     )  # fmt: skip
     clip_low = forms.FloatField(
-        min_value=0, max_value=1, required=False, label="Clip below", help_text="As the algorithm has it if empty"
+        min_value=0, max_value=1, required=False, label="Clip below", help_text="If empty, the algorithm's default"
     )
     clip_high = forms.FloatField(
-        min_value=0, max_value=100, required=False, label="Clip above", help_text="As the algorithm has it if empty"
+        min_value=0, max_value=100, required=False, label="Clip above", help_text="If empty, the algorithm's default"
     )
     dynamic_sampling = forms.IntegerField(
         min_value=0, max_value=100, required=False, label="Redraws",
-        help_text="Rounds in which other tasks replace groups without reward spread: dynamic sampling",
+        help_text="Rounds in which groups without reward spread are replaced by other tasks (dynamic sampling)",
     )  # fmt: skip
     overlong_buffer = forms.IntegerField(
         min_value=0, max_value=10**6, required=False, label="Overlong buffer",
@@ -56,26 +57,26 @@ class GrpoFields(forms.Form):
     )
     replay_share = forms.FloatField(
         min_value=0, max_value=1, required=False, label="Replay",
-        help_text="Share of a step’s prompts that failed in the last 10 steps",
+        help_text="Share of a step’s prompts taken from tasks that failed in the last 10 steps",
     )  # fmt: skip
     micro_batch = forms.IntegerField(
         min_value=0, max_value=10**6, required=False, label="Micro-batch",
-        help_text="Rows or completions computed together; less memory, the same update. All if empty",
+        help_text="Rows or completions computed together; fewer need less memory, with the same update. All if empty",
     )  # fmt: skip
     sample_batch = forms.IntegerField(
-        min_value=0, max_value=10**6, required=False, label="Answers at once",
-        help_text="Sampled side by side; less memory, the same answers. 64 if empty",
+        min_value=0, max_value=10**6, required=False, label="Concurrent answers",
+        help_text="Answers sampled in parallel; fewer need less memory, with the same results. 64 if empty",
     )  # fmt: skip
     correction = forms.ChoiceField(choices=CORRECTIONS, initial="auto", required=False, label="Rollout correction")
     advantages = forms.ChoiceField(
         choices=(("episode", "Per episode"), ("turn", "Per turn")), initial="episode", required=False, label="Advantages",
-        help_text="Per turn: each turn is compared by what was earned from it on, in environments that report it",
+        help_text="Per turn: compares the reward earned from each turn on, in environments that report it",
     )  # fmt: skip
     mask_truncated = forms.BooleanField(
-        required=False, label="Leave truncated answers out", help_text="They count in their group, but not in the loss"
+        required=False, label="Exclude truncated answers", help_text="They count in their group, but not in the loss"
     )
     curriculum = forms.BooleanField(
-        required=False, label="Curriculum", help_text="Draws tasks more often whose success rate lies in between"
+        required=False, label="Curriculum", help_text="Samples tasks with intermediate success rates more often"
     )
     gradient_checkpointing = forms.BooleanField(
         required=False, label="Gradient checkpointing", help_text="Less memory, slower"
@@ -88,7 +89,7 @@ class GrpoFields(forms.Form):
     processes = forms.IntegerField(min_value=1, required=False, label="Processes")
     retry_smaller = forms.BooleanField(
         required=False, initial=True, label="Retry with less memory",
-        help_text="Once, if the memory runs out: fewer rows at a time, the same update",
+        help_text="Once, if memory runs out: fewer rows at a time, with the same update",
     )  # fmt: skip
     more = forms.CharField(
         max_length=20_000, required=False, label="Other settings", widget=forms.Textarea(attrs={"rows": 3, "class": "mono"}),

@@ -223,6 +223,6 @@ register(
         child_spec=prompt_search.child_spec,
         store_events=prompt_search.store_events,
         complete=prompt_search.complete,
-        if_lost="What was asked is kept: the search can be resumed without paying for it again.",
+        if_lost="Completed calls are kept: the search can be resumed without paying for them again.",
     ),
 )

@@ -18,8 +18,8 @@ MOST_PER_PROMPT = (
 
 SAME = "the same answer on both sides"
 EMPTY = "an empty answer"
-BOTH = "the same answer called both right and wrong"
-ALONE = "no answer of the other kind to the same request"
+BOTH = "the same answer judged both right and wrong"
+ALONE = "no answer with the opposite verdict for the same request"
 
 
 @dataclass(frozen=True)

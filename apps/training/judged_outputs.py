@@ -42,7 +42,8 @@ def send(
         chosen = random.Random(f"review {run.pk} {step} {seed}").sample(known, min(n, len(known)))
     if not chosen:
         raise NothingToSend(
-            "There is no scored output to send: choose a step at which the policy was sampled, or an output that is not masked."
+            "There are no scored outputs to send: choose a step at which the policy was sampled, or an output that is "
+            "not masked."
         )
     training = {"run": str(run.pk), "name": run.name}
     return send_outputs(

@@ -38,15 +38,17 @@ LINEAGE = {
     "properties": {
         "version": STRING,
         "chain": {
-            "type": "array", "description": "The version and its ancestors, the nearest first, with what made each",
+            "type": "array", "description": "The version and its ancestors, nearest first, with the job that created "
+            "each",
             "items": {"type": "object", "properties": {"version": STRING, "kind": STRING, "made_by": MADE_BY}},
         },
         "trajectories": {
-            "type": "object", "description": "Of the whole chain: {n, more, url}; url lists them",
+            "type": "object", "description": "For the whole chain: {n, more, url}; url lists them",
             "properties": {"n": {"type": "integer"}, "more": {"type": "boolean"}, "url": STRING},
         },
         "learned_by": {
-            "type": "array", "description": "Of a trajectory or a task, the newest first: the job, what it made, and what was made from that",
+            "type": "array", "description": "For a trajectory or a task, newest first: the job, the version it "
+            "created, and versions derived from that",
             "items": {"type": "object", "properties": {
                 "id": {"type": "string", "format": "uuid"}, "kind": STRING, "name": STRING, "state": STRING, "eval_set": STRING,
                 "model_version": {"type": ["string", "null"]}, "derived": {"type": "array", "items": STRING},
@@ -63,7 +65,8 @@ LINEAGE = {
         OpenApiParameter("trajectory", str, description="The id of a trajectory, yours"),
         OpenApiParameter("task", str, description="The id of a task"),
     ],
-    description="With `version` what it and its ancestors learned from, with `trajectory` or `task` what learned from it. One of the three. "
+    description="With `version`: what it and its ancestors learned from; with `trajectory` or `task`: what learned "
+                "from it. Exactly one of the three. "
     "The trajectories themselves: `/api/v1/trajectories/?trained=support-v4`.",
 )  # fmt: skip
 @api_view(["GET"])

@@ -56,7 +56,8 @@ def advice(run: TrainingRun) -> str:
     if changed := reductions(run.method, config):
         return f"Set {in_words(changed, config)}: the update stays the same."
     return (
-        "All that leaves the update as it is has been reduced. Train a smaller model, shorter prompts and answers, or a lower "
+        "Everything that does not affect the update has already been reduced. Train a smaller model, shorter prompts "
+        "and answers, or a lower "
         "lora_rank, or use a machine with more memory."
     )
 
@@ -68,4 +69,4 @@ def reduce(run: TrainingRun) -> str:
     if not config.get("retry_smaller") or run.reduced or not changed:
         return ""
     TrainingRun.objects.filter(pk=run.pk).update(reduced=changed)
-    return f"It is tried again with less memory and the same update: {in_words(changed, config)}."
+    return f"Retrying with less memory and the same update: {in_words(changed, config)}."

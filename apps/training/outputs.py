@@ -18,7 +18,7 @@ from apps.core.http import QueryFilters
 from apps.training.models import Rollout, TrainingRun
 
 PHASES = (Rollout.Phase.CHECKPOINT, Rollout.Phase.VALIDATION)
-CHANGES = {"better": "Better", "worse": "Worse", "other": "Same reward, other words", "same": "Unchanged"}
+CHANGES = {"better": "Better", "worse": "Worse", "other": "Same reward, different text", "same": "Unchanged"}
 SPLITS = {Rollout.Phase.CHECKPOINT.value: "Training tasks", Rollout.Phase.VALIDATION.value: "Validation tasks"}
 LEVEL = 1e-9  # of two rewards that are the same
 DIFF_WORDS = 2_000  # of two texts together: more are not compared word by word

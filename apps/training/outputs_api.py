@@ -59,8 +59,8 @@ OUTPUTS = {
         OpenApiParameter("q", str, description="Words of the task's key, its request or an output"),
         OpenApiParameter("offset", int), LIMIT,
     ],
-    description="What the policy said to the same tasks at the start, at an earlier and at a later checkpoint, the greatest changes of the "
-    "reward first.",
+    description="The policy's outputs for the same tasks at the start and at two checkpoints, largest reward changes "
+    "first.",
 )  # fmt: skip
 @api_view(["GET"])
 def compare(request: Request, pk: UUID) -> Response:
@@ -92,8 +92,8 @@ class SendOutputs(Struct, forbid_unknown_fields=True, kw_only=True):
 @extend_schema(
     operation_id="v1_training_runs_outputs_send", request={JSON: json_schema(SendOutputs)},
     responses=described({201: {"type": "object", "properties": {"review": INTEGER, "sent": INTEGER, "url": STRING}}}, 400, 403, 404, 409, 413),
-    description="Puts outputs of the policy into the queue of the reward review, where people judge them blind. What they say is a metric "
-    "of the run (`review/…`) and feeds the alarm `judge_gap`; it neither opens nor closes the lock of training.",
+    description="Sends outputs of the policy to the reward review queue, where people judge them blind. The verdicts become a metric of the "
+    "run (`review/…`) and feed the alarm `judge_gap`; they do not affect the training lock.",
 )  # fmt: skip
 @api_view(["POST"])
 def send(request: Request, pk: UUID) -> Response:

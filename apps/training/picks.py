@@ -28,10 +28,10 @@ class PickForm(TrainingForm):
         required=False,
         label="Tasks",
         empty_label="All training tasks",
-        help_text="SFT learns from those with a demonstration",
+        help_text="SFT learns from tasks with a demonstration",
     )
     per_group = forms.IntegerField(
-        min_value=1, required=False, label="Max tasks per group", help_text="Where an evaluation picks the tasks"
+        min_value=1, required=False, label="Max tasks per group", help_text="When an evaluation picks the tasks"
     )
     field_order = ("method", "parent", "eval_set", "picked_by", "per_group")
 
@@ -133,7 +133,11 @@ def _found(runs: Any, named: str) -> EvalRun | None:
 def _label(run: EvalRun, per_group: int | None) -> str:
     made = RunLearnability(run).pick(per_group)
     total = len(made.chosen) + len(made.left_out)
-    return f"The {len(made.chosen)} of {total} in {run.eval_set} that “{run.name}” says teach" if made.chosen else ""
+    return (
+        f"The {len(made.chosen)} of {total} in {run.eval_set} that are informative according to “{run.name}”"
+        if made.chosen
+        else ""
+    )
 
 
 def _initial(project: Project, given: QueryDict, labels: dict[str, str]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def _held_runs(project: Project, pks: Iterable[Any]) -> str:
     runs = list(Trajectory.objects.filter(project=project, pk__in=list(pks)))
     held = groups.held_out_runs(project, with_content(runs))
     return (
-        f"{len(held)} of these production runs belong to what is held out. Start a new run: it leaves them out."
+        f"{len(held)} of these production runs belong to the hold-out. Start a new run, which leaves them out."
         if held
         else ""
     )

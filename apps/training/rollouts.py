@@ -150,21 +150,19 @@ def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
     """`updated`: the numbers of its step's update are stored."""
     config = row.run.spec["config"]
     if row.phase == Rollout.Phase.VALIDATION:
-        return Standing("validation", "info", "Validation measures the policy; nothing here is trained on.")
+        return Standing("validation", "info", "Validation only measures the policy; it is not trained on.")
     if row.phase == Rollout.Phase.CHECKPOINT:
-        return Standing("sampled", "info", "Sampled at a checkpoint to be read; it is not in any update.")
+        return Standing("sampled", "info", "Sampled at a checkpoint for inspection; not part of any update.")
     if row.masked:
         return Standing(
             "masked",
             "warn",
-            "It has no reward, so its tokens are left out of the update. The rest of its group counts.",
+            "It has no reward, so its tokens are left out of the update. The rest of its group still counts.",
         )
     if "kept" in row.components:
         if row.components["kept"]:
-            return Standing("kept", "good", "It passed, and SFT learns from it.")
-        return Standing(
-            "not kept", "", "It failed, was cut off, or says the same as one that is kept or is not the best."
-        )
+            return Standing("kept", "good", "It passed, so SFT learns from it.")
+        return Standing("not kept", "", "It failed, was truncated, duplicates a kept sample, or is not the best.")
     if not updated and not row.run.is_active:
         return Standing("not trained", "warn", "The run ended before the update of this step.")
     if not updated:
@@ -173,17 +171,17 @@ def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
         return Standing(
             "trained",
             "good",
-            "Its tokens are in the update of this step, each weighted by what the teacher says of it.",
+            "Its tokens are in the update of this step, each weighted by how likely the teacher finds it.",
         )
     if any(other.advantage or any(getattr(other, "turn_advantages", ())) for other in group):
         return Standing("trained", "good", "Its tokens are in the update of this step, weighted by the advantage.")
     why = (
         "The rewards of its group do not differ"
         if sum(not other.masked for other in group) > 1
-        else "Its group has one reward only"
+        else "Its group has only one scored rollout"
     )
     if config.get("beta"):
-        return Standing("no signal", "", f"{why}, so its advantage is 0; it is in the update for the KL term alone.")
+        return Standing("no signal", "", f"{why}, so its advantage is 0; only the KL term uses it.")
     return Standing("left out", "warn", f"{why}, so the group is left out of the update.")
 
 

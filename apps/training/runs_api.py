@@ -52,15 +52,18 @@ RUN = {
         "id": {"type": "string", "format": "uuid"}, "name": STRING, "method": {"enum": Method.values},
         "state": {"enum": JobState.values}, "parent": STRING, "eval_set": STRING, "dataset_digest": STRING, "environment": STRING,
         "verifier": STRING, "config": OBJECT, "seed": INTEGER, "done": INTEGER, "total": INTEGER, "label": STRING, "error": STRING,
-        "model_version": {"type": ["string", "null"], "description": "What it made"}, "url": STRING,
+        "model_version": {"type": ["string", "null"], "description": "The resulting model version"}, "url": STRING,
         "created_at": {"type": "string", "format": "date-time"},
         "started_at": {"type": ["string", "null"], "format": "date-time"},
         "finished_at": {"type": ["string", "null"], "format": "date-time"},
-        "forked_from": {"type": ["object", "null"], "description": "{run, name, step} of the checkpoint that it started from"},
-        "alarms": {"type": "array", "items": ALARM, "description": "The newest first"},
-        "estimate": {"type": "array", "items": OBJECT, "description": "{name, unit, low, likely, high, actual} of what was estimated"},
+        "forked_from": {"type": ["object", "null"], "description": "{run, name, step} of the checkpoint it started "
+        "from"},
+        "alarms": {"type": "array", "items": ALARM, "description": "Newest first"},
+        "estimate": {"type": "array", "items": OBJECT, "description": "Estimates, as {name, unit, low, likely, high, "
+        "actual}"},
         "paused": {"type": ["object", "null"], "description": "{alarm, step, message, todo} of the alarm that paused it"},
-        "checkpoints": {"type": "array", "items": INTEGER, "description": "Steps that it can be forked from, of one run, the newest first"},
+        "checkpoints": {"type": "array", "items": INTEGER, "description": "Steps it can be forked from, newest first "
+        "(single run only)"},
     },
 }  # fmt: skip
 CURVES = {
@@ -86,7 +89,7 @@ ESTIMATED = {
         "training_tokens": SPAN, "distinct_tokens": SPAN, "seconds": SPAN, "parts": OBJECT, "memory": SPAN, "available": INTEGER,
         "usd": SPAN, "price": STRING, "lengths": STRING, "measured_at": {"type": ["string", "null"], "format": "date-time"},
         "measured_on": STRING, "measurement": STRING, "problem": STRING, "fits": {"type": ["boolean", "null"]}, "learns": STRING,
-        "measuring": {"type": ["integer", "null"], "description": "Percent of the measurement that is running"},
+        "measuring": {"type": ["integer", "null"], "description": "Progress of the running measurement, in percent"},
         "reduce": {
             "type": "array",
             "items": {"type": "object", "properties": {"words": STRING, "memory": NUMBER, "slower": NUMBER,
@@ -108,7 +111,7 @@ ROLLOUT = {
 WHOLE_ROLLOUT = ROLLOUT | {
     "properties": ROLLOUT["properties"]
     | {
-        "counted": {"type": "string", "description": "What it counted for: trained, masked, left out, no signal, …"},
+        "counted": {"type": "string", "description": "How it was used: trained, masked, left out, no signal, …"},
         "why": STRING,
         "request": {"type": "array", "items": OBJECT},
         "expected": {},
@@ -135,7 +138,7 @@ COMPARISON = {
                     },
                     "evaluation": {
                         "type": ["object", "null"],
-                        "description": "The newest evaluation of what it made: {id, eval_set, split, success}",
+                        "description": "The newest evaluation of the resulting version: {id, eval_set, split, success}",
                     },
                 }
             },
@@ -179,8 +182,9 @@ class EstimateRun(StartRuns):
 
 @extend_schema(
     operation_id="v1_training_runs_estimate", request={JSON: json_schema(EstimateRun)}, responses=described({200: ESTIMATED}, 400, 403, 413),
-    description="What the run that a training config describes would cost: tokens, seconds, memory and USD with their ranges, what to "
-    "reduce where it does not fit, and whether its tasks can teach. Time and memory are null until the model is measured.",
+    description="Estimates the cost of the run that a training config describes: tokens, seconds, memory and USD with ranges, what to "
+    "reduce if it does not fit, and whether its tasks are informative. Time and memory are null until the model has "
+    "been measured.",
 )  # fmt: skip
 @api_view(["POST"])
 def estimated(request: Request) -> Response:
@@ -202,7 +206,7 @@ def estimated(request: Request) -> Response:
 @extend_schema(
     operation_id="v1_training_runs_config",
     responses=described({200: {"type": "object", "required": ["yaml"], "properties": {"yaml": STRING}}}, 404, 409),
-    description="The frozen settings of a run as YAML; sent to POST /training-runs/ they start the same run again.",
+    description="The frozen settings of a run as YAML. POST them to /training-runs/ to start the same run again.",
 )
 @api_view(["GET"])
 def config(request: Request, pk: UUID) -> Response:
@@ -213,14 +217,14 @@ def config(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_training_runs_list", responses=described({200: page(RUN)}, 400), description="Training runs, the newest first.",
+    methods=["GET"], operation_id="v1_training_runs_list", responses=described({200: page(RUN)}, 400), description="Training runs, newest first.",
     parameters=[OpenApiParameter("state", enum=JobState.values), OpenApiParameter("method", enum=Method.values), CURSOR, LIMIT],
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_training_runs_start", request={JSON: json_schema(StartRuns)},
     responses=described({201: {"type": "array", "items": RUN}}, 400, 403, 404, 409, 413),
-    description="Queues the run that a training config in YAML describes, or one for each of several seeds. 400 names the key that "
-    "is wrong, 409 says why the run may not start.",
+    description="Queues the run described by a YAML training config, or one run per seed. 400 names the invalid key, 409 says why "
+    "the run cannot start.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
@@ -275,7 +279,7 @@ def metrics(request: Request, pk: UUID) -> Response:
         OpenApiParameter("step", int), OpenApiParameter("q", str, description="Words of the task's key or the output"),
         OpenApiParameter("cursor", str, description="`next` of the page before"), LIMIT,
     ],
-    description="The rollouts of a run with their advantages, in the order in which they were stored.",
+    description="The rollouts of a run with their advantages, in the order they were stored.",
 )  # fmt: skip
 @api_view(["GET"])
 def rollouts(request: Request, pk: UUID) -> Response:
@@ -289,7 +293,7 @@ def rollouts(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_training_runs_rollout", responses=described({200: WHOLE_ROLLOUT}, 404),
-    description="One rollout whole: what was asked and expected, what it counted for and why, and its group.",
+    description="A full rollout: prompt, expected answer, how it was used and why, and its group.",
 )  # fmt: skip
 @api_view(["GET"])
 def rollout(request: Request, pk: UUID, number: int) -> Response:
@@ -311,7 +315,7 @@ def rollout(request: Request, pk: UUID, number: int) -> Response:
     operation_id="v1_training_runs_compare", responses=described({200: COMPARISON}, 400, 404),
     parameters=[OpenApiParameter("run", {"type": "array", "items": {"type": "string", "format": "uuid"}}, required=True,
                                  description=f"2 to {comparison.MOST} runs")],
-    description="Training runs side by side, as the page of the comparison has them: numbers with intervals, and settings.",
+    description="Training runs side by side, like the comparison page: numbers with intervals, and settings.",
 )  # fmt: skip
 @api_view(["GET"])
 def compare(request: Request) -> Response:
@@ -320,7 +324,7 @@ def compare(request: Request) -> Response:
     if not 2 <= len(given) <= comparison.MOST:
         raise ValidationError({"path": "run", "error": f"2 to {comparison.MOST} runs"})
     if len(runs) != len(set(given)):
-        raise NotFound("One of these is no training run of this project.")
+        raise NotFound("One of these is not a training run of this project.")
     ends, tested = comparison.ends_of(runs), comparison.evaluations_of(runs)
     settings = side_by_side([comparison.settings_of(run) for run in runs])
     return Response({

@@ -28,9 +28,9 @@ from workers.lib.messages import answer_text
 MOST_RUNS = 2_000  # production runs that are read, the newest
 MOST_SAMPLES = 20_000
 CHECKED_AT_ONCE = 500
-SEVERAL_TURNS = "an answer of several turns"
-NO_STEP = "no step of the agent to correct"
-MEASURES = "of a validation, regression or general task of this set"
+SEVERAL_TURNS = "an answer with several turns"
+NO_STEP = "no agent step to correct"
+MEASURES = "from a validation, regression or general task of this set"
 
 
 @dataclass
@@ -92,9 +92,9 @@ def why_not_learned(method: str, parent: ModelVersion | None, evaluation: EvalRu
         return ""
     own = evaluation.model_version.model in (parent, *parent.ancestors())
     if method == Method.DISTILL and own:
-        return f"These are samples of {evaluation.model_version} itself. Choose an evaluation of the teacher, or rejection sampling."
+        return f"These samples are from {evaluation.model_version} itself. Choose an evaluation of the teacher, or use rejection sampling."
     if method == Method.REJECTION and evaluation.model_version.model.base_version() != parent.base_version():
-        return f"These are samples of {evaluation.model_version}, another model. Choose distillation, or an evaluation of {parent}."
+        return f"These samples are from {evaluation.model_version}, a different model. Choose distillation, or an evaluation of {parent}."
     return ""
 
 
@@ -107,7 +107,7 @@ def leak_row(example: Example, task: Task | None) -> dict[str, Any]:
 
 
 def groups_of(examples: Sequence[Any]) -> list[str]:
-    """What each example (a row) belongs to, so that nothing kept aside has a relative that trains: its task's group, or the request that it
+    """What each example (a row) belongs to, so that nothing held back has a relative that trains: its task's group, or the request that it
     answers, which is that of a task's group where one asks the same."""
     of_request = {one.task.canonical_hash: one.task.group for one in examples if one.task}
     asked = [one.task.canonical_hash if one.task else canonical_hash(one.data["messages"]) for one in examples]

@@ -61,7 +61,7 @@ def watch(now: datetime | None = None) -> int:
 
 def judge(run: TrainingRun, now: datetime) -> bool:
     quiet, usual = now - last_sign(run), timedelta(seconds=usual_step(run, run_alarms.limits_of(run, "stall").over))
-    note = f"It has said nothing for {minutes(quiet)}; a step takes {minutes(usual)}."
+    note = f"No output for {minutes(quiet)}; a step usually takes {minutes(usual)}."
     return run_alarms.judge_outside(run, "stall", run.done, quiet / usual, note) is not None
 
 

@@ -32,13 +32,16 @@ class ForkRun(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 EXAMPLE = OpenApiExample(
-    "From before an alarm, more carefully", value={"changes": {"learning_rate": 1e-5, "beta": 0.04}}, request_only=True
+    "From before an alarm, with safer settings",
+    value={"changes": {"learning_rate": 1e-5, "beta": 0.04}},
+    request_only=True,
 )
 
 
 @extend_schema(
     operation_id="v1_training_runs_cancel", request=None, responses=described({200: RUN}, 403, 404, 409),
-    description="Stops a run. It ends with a checkpoint, from which it can be resumed or forked; poll it until its state is final.",
+    description="Stops a run. It writes a checkpoint from which it can be resumed or forked; poll it until its state "
+                "is final.",
 )  # fmt: skip
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
@@ -50,7 +53,8 @@ def cancel(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_training_runs_resume", request=None, responses=described({200: RUN}, 403, 404, 409),
-    description="Queues a failed, stopped or paused run again, from its last checkpoint. 409 says why it cannot go on.",
+    description="Queues a failed, stopped or paused run again from its last checkpoint. 409 says why it cannot "
+                "continue.",
 )  # fmt: skip
 @api_view(["POST"])
 def resume(request: Request, pk: UUID) -> Response:
@@ -63,7 +67,7 @@ def resume(request: Request, pk: UUID) -> Response:
     operation_id="v1_training_runs_fork", request={JSON: json_schema(ForkRun)}, responses=described({201: RUN}, 400, 403, 404, 409, 413),
     examples=[EXAMPLE],
     description="Queues a new run from a checkpoint of this one, with changed settings. 409 says which setting cannot change, or that "
-    "the checkpoint is gone; GET lists those that are there (`checkpoints`).",
+    "the checkpoint no longer exists; GET lists the available ones (`checkpoints`).",
 )  # fmt: skip
 @api_view(["POST"])
 def fork(request: Request, pk: UUID) -> Response:

@@ -98,7 +98,7 @@ def create_webhook(
     """The webhook and its secret, which is shown once. Raises WebhookError."""
     Project.objects.select_for_update().get(pk=project.pk)
     if project.webhooks.count() >= MOST:
-        raise WebhookError(f"{project} has {MOST} webhooks, which is the most. Delete one first.")
+        raise WebhookError(f"{project} has {MOST} webhooks, which is the limit. Delete one first.")
     made = signing.new_secret()
     hook = Webhook.objects.create(
         project=project, url=checked_url(url), description=description, events=_ordered(events), format=format,
@@ -203,6 +203,6 @@ def send_again(*, delivery: Delivery, by: Any) -> None:
         raise WebhookError("The webhook is disabled. Enable it first.")
     ended = Delivery.objects.filter(pk=delivery.pk).exclude(state=DeliveryState.WAITING)
     if not ended.update(state=DeliveryState.WAITING, finished_at=None, tries=0, due_at=Now()):
-        raise WebhookError("This delivery is still being tried.")
+        raise WebhookError("This delivery is still being retried.")
     _audit("sent_again", hook, by, delivery=str(delivery.pk), event=delivery.event)
     transaction.on_commit(wake)

@@ -46,7 +46,7 @@ def _delivery(request: Request, pk: UUID) -> Delivery:
 @extend_schema(
     methods=["POST"], operation_id="v1_webhooks_add", request={JSON: schema.NEW},
     responses=described({201: schema.NEW_WEBHOOK}, 400, 403, 409), examples=[schema.NEW_EXAMPLE, schema.MADE_EXAMPLE],
-    description="Adds an address that is sent events. The answer has the signing secret, this once.",
+    description="Adds a URL that receives events. The response contains the signing secret, which is shown only once.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
@@ -108,7 +108,8 @@ def _change(hook: Webhook, given: schema.WebhookChanges, by: Any) -> None:
 
 @extend_schema(
     operation_id="v1_webhooks_new_secret", request=None, responses=described({200: schema.ROTATED}, 403, 404),
-    description="Makes a new signing secret, given here only. The old one signs, too, for 24 hours.",
+    description="Creates a new signing secret, returned only here. Requests are also signed with the old one for 24 "
+                "hours.",
 )  # fmt: skip
 @api_view(["POST"])
 def secret(request: Request, pk: UUID) -> Response:
@@ -120,7 +121,8 @@ def secret(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_webhooks_test", request=None, responses=described({202: schema.DELIVERY}, 403, 404),
-    description="Sends `webhook.test`, tried once, also where the webhook is disabled. Poll the delivery for the outcome.",
+    description="Sends `webhook.test` with a single attempt, even if the webhook is disabled. Poll the delivery for "
+                "the outcome.",
 )  # fmt: skip
 @api_view(["POST"])
 def test(request: Request, pk: UUID) -> Response:
@@ -136,7 +138,7 @@ def test(request: Request, pk: UUID) -> Response:
         OpenApiParameter("cursor", description="`next` of the page before"),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
     ],
-    description="What was sent, the newest first; kept for 30 days.",
+    description="Deliveries, newest first; kept for 30 days.",
 )  # fmt: skip
 @api_view(["GET"])
 def deliveries(request: Request, pk: UUID) -> Response:
@@ -157,7 +159,7 @@ def deliveries(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_webhook_deliveries_read", responses=described({200: schema.WHOLE_DELIVERY}, 403, 404),
-    description="A delivery with the body that is sent, and every attempt.",
+    description="A delivery with its body and every attempt.",
 )  # fmt: skip
 @api_view(["GET"])
 def delivery(request: Request, pk: UUID) -> Response:
@@ -169,7 +171,7 @@ def delivery(request: Request, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_webhook_deliveries_send_again", request=None,
     responses=described({202: schema.DELIVERY}, 403, 404, 409),
-    description="Sends a delivery that has ended once more, with the same `webhook-id` and body.",
+    description="Resends a finished delivery with the same `webhook-id` and body.",
 )  # fmt: skip
 @api_view(["POST"])
 def again(request: Request, pk: UUID) -> Response:

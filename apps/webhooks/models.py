@@ -19,19 +19,19 @@ class Event(models.TextChoices):
     EVALUATION_FINISHED = "evaluation.finished", "An evaluation has ended: it succeeded, failed or was cancelled"
     GATE_REPORT_MADE = "gate_report.made", "The gate has compared two evaluations"
     PROMOTION_MADE = "promotion.made", "A channel was moved to another model version"
-    ROLLBACK_MADE = "rollback.made", "A channel was moved back to what it ran before"
+    ROLLBACK_MADE = "rollback.made", "A channel was rolled back to an earlier version"
     PROMOTION_PROPOSED = "promotion.proposed", "A promotion needs a second person's approval"
     DEPLOYMENT_REQUESTED = (
         "deployment.requested",
         "A channel with this webhook as target deploys a version; 2xx acknowledges it",
     )
     DEPLOYMENT_WITHDRAWN = "deployment.withdrawn", "A deployment that this webhook acknowledged was undone"
-    DEPLOYMENT_FAILED = "deployment.failed", "A deployment failed; the version before still serves"
+    DEPLOYMENT_FAILED = "deployment.failed", "A deployment failed; the previous version is still serving"
     CHANNEL_FROZEN = "channel.frozen", "A channel was frozen or unfrozen"
     TRIAL_STARTED = "trial.started", "A canary or shadow of a candidate has started in a channel"
-    TRIAL_ADVANCED = "trial.advanced", "A canary went on to its next share, or passed the last one"
+    TRIAL_ADVANCED = "trial.advanced", "A canary advanced to its next share, or passed the last one"
     TRIAL_ENDED = "trial.ended", "A canary or shadow has ended: promoted, rolled back, stopped, undecided or failed"
-    FLOW_WAITING = "flow.waiting", "A flow waits for a person to decide or to review"
+    FLOW_WAITING = "flow.waiting", "A flow is waiting for a decision or a review"
     FLOW_ENDED = "flow.ended", "A run of a flow has ended: it succeeded, failed or was cancelled"
     COMMENT_ADDED = "comment.added", "Someone has commented on something"
     OVERRIDE_USED = "override.used", "An owner overrode the gate or a training lock, or waived a probe"

@@ -145,7 +145,7 @@ async def outcome_of(request: Request | Outcome) -> Outcome:
     except Exception as problem:  # whatever one receiver does is its own outcome, and ends no round
         error = "" if status is not None else _in_words(problem)
     if status is not None and 300 <= status < 400:
-        error = "It redirects, which is not followed. Enter the address that it leads to."
+        error = "The URL redirects, and redirects are not followed. Enter the final URL."
     latency = (time.perf_counter() - began) * 1000
     return Outcome(status, latency, said, error[:300], asked_wait_s(1, asked) if asked else 0.0)
 
@@ -200,7 +200,9 @@ def _give_up(row: Delivery, status: int | None) -> None:
         return
     failing = Webhook.objects.filter(pk=row.webhook_id, failing_since__lte=Now() - FAILING_FOR)
     if status == GONE:
-        actions.disable(hook=row.webhook, by=None, reason="The receiver answered 410: it wants no more events.")
+        actions.disable(
+            hook=row.webhook, by=None, reason="The receiver answered 410 (Gone): it no longer accepts events."
+        )
     elif failing.exists():
         actions.disable(
             hook=row.webhook, by=None,

@@ -22,7 +22,7 @@ class LostSecret(Exception):
     """The server's key is no longer the one that a webhook's secret was made with."""
 
     def __init__(self) -> None:
-        super().__init__("SECRET_KEY of this Flywheel has changed, so the signing secret is lost. Rotate the secret.")
+        super().__init__("SECRET_KEY has changed, so the signing secret can no longer be read. Rotate the secret.")
 
 
 @dataclass(frozen=True)

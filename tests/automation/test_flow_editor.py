@@ -148,7 +148,7 @@ def test_what_is_wrong_is_said_at_its_field_and_nothing_is_lost(project: Project
     assert field and "must be a whole number" in field[0] and 'value="many"' in field[0]
     assert 'value="2.5"' in shown and 'value="mine"' in shown and not Flow.objects.exists()
     assert "must be a whole number" in post(member, project, "check", data)
-    assert "A flow has a name" in post(member, project, "new", data | {"steps-0-samples": "2", "name": " "})
+    assert "Flow names can have" in post(member, project, "new", data | {"steps-0-samples": "2", "name": " "})
     assert post(member, project, "new", data | {"steps-0-samples": "2"}) == ""
     assert Flow.objects.get().version.spec["steps"][0]["samples"] == 2
 
@@ -169,9 +169,9 @@ def test_a_flow_that_can_no_longer_be_read_is_shown_and_can_be_put_right(project
     assert saved == ""
     flow = Flow.objects.get()
     FlowVersion.objects.update(spec={"steps": [{"do": "classify", "depth": 3}], "starts": [{"by": "moon"}]})
-    assert "can no longer read it" in member.get(reverse("automation:list", args=[project.slug])).content.decode()
+    assert "can no longer be read" in member.get(reverse("automation:list", args=[project.slug])).content.decode()
     assert (
-        "can no longer read it" in member.get(reverse("automation:flow", args=[project.slug, flow.pk])).content.decode()
+        "can no longer be read" in member.get(reverse("automation:flow", args=[project.slug, flow.pk])).content.decode()
     )
     shown = member.get(reverse("automation:edit", args=[project.slug, flow.pk])).content.decode()
     assert "depth: 3" in shown and "note error" in shown and 'name="text"' in shown

@@ -171,7 +171,9 @@ def test_what_is_missing_is_said_before_it_runs(project: Project) -> None:
     spec = read_yaml("steps: [{do: freeze_set, set: none}, {do: evaluate, set: 'step:freeze_set', environment: none}]")
     found = dry_run(project, spec)
     assert [step.problem for step in found.steps] == [True, True]
-    assert "no earlier step makes one" in found.steps[0].sentence and "no environment “none”" in found.steps[1].sentence
+    assert (
+        "no earlier step creates one" in found.steps[0].sentence and "no environment “none”" in found.steps[1].sentence
+    )
 
 
 # The API

@@ -102,7 +102,7 @@ def test_steps_are_done_in_order_and_a_question_waits_for_its_answer(project: Pr
     run = go(run)
     assert (run.state, states(run)) == (RunState.SUCCEEDED, ["done"] * 3)
     assert run.steps.get(key="classify").outputs == {"looked": 0, "found": 0}
-    with pytest.raises(FlowError, match="asks nothing now"):
+    with pytest.raises(FlowError, match="is not waiting for an answer"):
         engine.answer(run=run, yes=True, by=admin_of(project))
     said = AuditEvent.objects.filter(project=project, action__startswith="flow.").values_list("action", flat=True)
     assert set(said) == {"flow.saved", "flow.started", "flow.answered", "flow.succeeded"}
@@ -350,7 +350,7 @@ def test_a_flow_acts_in_the_name_of_one_who_may(project: Project, gone: str) -> 
         author.is_active = False
         author.save()
     run = go(run)
-    assert run.state == RunState.FAILED and "may no longer run flows here" in run.error
+    assert run.state == RunState.FAILED and "no longer has permission to run flows here" in run.error
     assert not Classification.objects.exists()
 
 
@@ -420,7 +420,7 @@ def test_saving_the_same_adds_no_version_and_a_name_is_unique(project: Project) 
     member = make_member(project)
     actions.save_flow(project=project, name="weekly", spec=read_yaml(TWO), by=member, flow=flow)
     assert flow.versions.count() == 2 and flow.version.created_by == member
-    with pytest.raises(FlowError, match="There is a flow “weekly”"):
+    with pytest.raises(FlowError, match="A flow named “weekly” already exists"):
         flow_of(project)
 
 
@@ -460,7 +460,7 @@ def test_a_refusal_that_speaks_of_a_hold_out_is_not_kept(project: Project, monke
     monkeypatch.setattr(evals, "split_by_group", refuse)
     slug = project.eval_sets.get().slug
     run = go(begun(project, f"retries: 0\nsteps: [{{do: freeze_set, set: {slug}}}]"))
-    assert run.state == RunState.FAILED and "held-1" not in run.error and "on the set's page" in run.error
+    assert run.state == RunState.FAILED and "held-1" not in run.error and "on the eval set's page" in run.error
 
 
 def test_a_jobs_error_stays_on_its_own_page(project: Project) -> None:
@@ -583,7 +583,7 @@ def test_a_flow_that_was_deleted_meanwhile_is_refused_with_a_sentence(project: P
         lambda: actions.save_flow(project=project, name="a", spec=read_yaml(TWO), by=by, flow=same),
     )
     for act in acts:
-        with pytest.raises(FlowError, match="was deleted meanwhile"):
+        with pytest.raises(FlowError, match="has been deleted"):
             act()
 
 
@@ -631,7 +631,7 @@ def test_when_its_author_goes_the_job_under_way_is_stopped(project: Project) -> 
     engine.advance(run)
     run.refresh_from_db()
     job.refresh_from_db()
-    assert run.state == RunState.FAILED and "may no longer run flows here" in run.error
+    assert run.state == RunState.FAILED and "no longer has permission to run flows here" in run.error
     assert job.state == "cancelled"
 
 

@@ -236,7 +236,7 @@ def test_a_mail_server_that_refuses_leaves_the_link(
 def test_without_a_mail_server_the_page_says_to_send_it_by_hand(project: Project, owner: Client) -> None:
     address = reverse("core:invite", args=[project.slug])
     page = owner.post(address, {"email": "grace@example.org", "role": "viewer"}, follow=True).content.decode()
-    assert "E-mail is not set up" in page and "yourself" in page and "Copy link" in page and not mail.outbox
+    assert "E-mail is not configured" in page and "yourself" in page and "Copy link" in page and not mail.outbox
 
 
 def test_a_removed_person_is_out_at_once_and_their_work_stays(project: Project, owner: Client) -> None:

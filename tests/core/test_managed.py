@@ -140,7 +140,9 @@ def test_a_frozen_hold_out_stays_one_and_a_set_without_any_goes(project: Project
     made = make_eval_set(project)
     owner = client_of(admin_of(project))
     found = managed.dependents(KINDS["set"], made)
-    assert not found.may_be_deleted and "deleted, they could train. Archive it." in found.sentence
+    assert (
+        not found.may_be_deleted and "deleting it would let them be trained on. Archive it instead." in found.sentence
+    )
     owner.post(address(project, "set", made, "delete/"), {"name": str(made)})
     assert made.tasks.holdout().exists()
     with pytest.raises(ManagedError, match="Archive it"):
@@ -260,7 +262,7 @@ def test_an_evaluation_leaves_lists_and_choices_and_goes_where_nothing_needs_it(
         dataset=freeze_dataset(eval_set=eval_set, by=None),
     )  # fmt: skip
     client.post(f"{manage}delete/")
-    assert "It chose the tasks of a training run" in client.get(manage).content.decode()
+    assert "It was used to pick the tasks of a training run" in client.get(manage).content.decode()
     trained.delete()
     client.post(f"{manage}delete/")
     client.post(f"/p/{project.slug}/manage/evaluation/{held.pk}/delete/")

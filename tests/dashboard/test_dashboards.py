@@ -114,7 +114,7 @@ def test_a_dashboard_is_duplicated_with_its_charts_renamed_and_deleted(dashboard
     said = client.post(
         reverse("dashboard:rename", args=[project.slug, dashboard.pk]), {"name": "Health (copy)"}, follow=True
     )
-    assert "There is a dashboard “Health (copy)” already" in said.content.decode()
+    assert "A dashboard named “Health (copy)” already exists" in said.content.decode()
     client.post(reverse("dashboard:delete", args=[project.slug, dashboard.pk]))
     assert project.dashboards.count() == 2
 
@@ -122,7 +122,7 @@ def test_a_dashboard_is_duplicated_with_its_charts_renamed_and_deleted(dashboard
 @pytest.mark.parametrize("name", ["", " ", "x" * 81])
 def test_a_dashboard_needs_a_name(project: Project, name: str) -> None:
     said = client_of(project).post(reverse("dashboard:create", args=[project.slug]), {"name": name}, follow=True)
-    assert "Give the dashboard a name" in said.content.decode() and not project.dashboards.exists()
+    assert "Enter a name of at most" in said.content.decode() and not project.dashboards.exists()
 
 
 def test_there_is_a_most_of_charts_and_dashboards(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_from_a_target_to_a_rollback(scene: Scene, page: Any) -> None:
     page.goto(report.get_absolute_url())
     page.get_by_label("Reason").fill("12 points better")
     page.get_by_role("button", name="Promote").click()
-    expect(page.get_by_text("is being brought to the targets")).to_be_visible()
+    expect(page.get_by_text("is being deployed to the targets")).to_be_visible()
     work(channel)
     expect(page.get_by_text(f"serving {scene.old}")).to_be_visible()
     expect(page.get_by_text("of the adapter's move from its base").first).to_be_visible()
@@ -73,7 +73,7 @@ def test_from_a_target_to_a_rollback(scene: Scene, page: Any) -> None:
 
     page.locator("form[action$='/freeze/'] [name=reason]").fill("Holidays")
     page.get_by_role("button", name="Freeze", exact=True).click()
-    expect(page.get_by_text("Nobody promotes meanwhile")).to_be_visible()
+    expect(page.get_by_text("Promotions are blocked until then")).to_be_visible()
     page.get_by_role("button", name="Roll back").first.click()
     work(channel)
     expect(page.get_by_text("serving base-v1")).to_be_visible()

@@ -97,7 +97,7 @@ def test_forms_show_what_the_choices_need(world: World, logged_in: Any) -> None:
     slug = world.project.slug
     logged_in.goto(reverse("registry:register", args=[slug]) + "?kind=agent")
     expect(logged_in.get_by_label("Address")).to_be_hidden()
-    logged_in.get_by_label("How it answers").select_option("http")
+    logged_in.get_by_label("How it is reached").select_option("http")
     expect(logged_in.get_by_label("Address")).to_be_visible()
     logged_in.goto(reverse("prompts:playground_new", args=[slug]))
     expect(logged_in.get_by_label("System prompt of version 1")).to_be_visible()
@@ -116,7 +116,7 @@ def test_forms_show_what_the_choices_need(world: World, logged_in: Any) -> None:
     logged_in.goto(reverse("training:search_new", args=[slug]))
     expect(logged_in.get_by_label("Model on that server")).to_be_visible()
     logged_in.goto(reverse("evals:new_run", args=[slug, world.eval_set.pk]))
-    sentence = logged_in.locator("p", has_text="is called over HTTP (")
+    sentence = logged_in.locator("p", has_text="call your agent over HTTP (")
     assert sentence.evaluate("(p) => getComputedStyle(p).display") == "block"
 
 

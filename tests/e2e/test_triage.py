@@ -42,7 +42,7 @@ def wait_for_the_next(page: Any) -> None:
         if page.evaluate("ahead !== null"):
             return
         page.wait_for_timeout(25)
-    raise AssertionError("The next case was not fetched ahead.")
+    raise AssertionError("The next case was not downloaded ahead.")
 
 
 def press(page: Any, key: str, before: int, waiting: int) -> None:
@@ -176,7 +176,7 @@ def test_a_decision_that_is_refused_brings_the_case_back(user: Any, page: Any) -
     wait_for_the_next(page)
     Failure.objects.filter(pk=first).update(reserved_by=other)
     page.keyboard.press("c")
-    expect(page.get_by_text("is reviewing this case, for")).to_be_visible()
+    expect(page.get_by_text("is reviewing this case for")).to_be_visible()
     assert shown(page) == first and Failure.objects.get(pk=first).state == FailureState.OPEN
 
 

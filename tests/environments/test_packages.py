@@ -146,7 +146,7 @@ def test_a_new_package_can_be_downloaded_and_is_right(project: Project, member: 
     assert response["Content-Type"] == "application/zip"
     zipfile.ZipFile(io.BytesIO(response.content)).extractall(folder)
     assert packages.checked(packages.found_of("bug_tracker")).is_usable
-    assert "no name for a package" in member.post(url("package_download", project), {"name": "a-b"}).content.decode()
+    assert "not a valid package name" in member.post(url("package_download", project), {"name": "a-b"}).content.decode()
 
 
 # Uploads
@@ -168,7 +168,7 @@ def test_an_uploaded_package_is_untrusted_and_of_this_project_alone(
     [
         ({"a.txt": "x"}, "no __init__.py"),
         ({"a/__init__.py": "", "b/__init__.py": ""}, "several packages: a, b"),
-        ({"A-b/__init__.py": ""}, "no name for a package"),
+        ({"A-b/__init__.py": ""}, "not a valid package name"),
         ({"a/__init__.py": "", "a/x/../../../etc/passwd": "x"}, "leads out of the package"),
         ({"a/__init__.py": "", "a/data.bin": "0" * (2**21 + 1)}, "more than 2 MB"),
         ({f"a/f{n}.txt": "" for n in range(501)} | {"a/__init__.py": ""}, "more than 500 files"),
@@ -185,7 +185,7 @@ def test_what_is_wrong_with_an_upload_is_said(
 
 def test_what_is_no_zip_is_refused(project: Project, member: Client) -> None:
     body = {"file": SimpleUploadedFile("x.zip", b"PK\x03\x04 no zip")}
-    assert "no zip file" in member.post(url("package_upload", project), body).content.decode()
+    assert "zip file cannot be read" in member.post(url("package_upload", project), body).content.decode()
 
 
 # API
@@ -308,7 +308,7 @@ def test_the_commands_make_and_check(folder: Path, capsys: pytest.CaptureFixture
     assert (folder / "bug_tracker" / "bug_tracker" / "__init__.py").is_file()
     with pytest.raises(CommandError, match="exists"):
         call_command("new_environment", "bug_tracker")
-    with pytest.raises(CommandError, match="no name for a package"):
+    with pytest.raises(CommandError, match="not a valid package name"):
         call_command("new_environment", "a-b")
     call_command("check_environment", "bug_tracker")
     said = capsys.readouterr().out

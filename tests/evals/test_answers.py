@@ -116,7 +116,7 @@ def test_a_held_out_set_needs_the_right(agent: Agent) -> None:
 def test_who_may_not_start_a_held_out_evaluation_may_not_end_it(agent: Agent, name: str) -> None:
     plain = Api(agent.run.project, may_see_holdout=False)
     refused = plain.post(f"evals_api:{name}", agent.run.pk)
-    assert refused.status_code == 403 and "may not see hold-outs" in refused.json()["detail"]
+    assert refused.status_code == 403 and "has no access to hold-outs" in refused.json()["detail"]
     agent.run.refresh_from_db()
     assert agent.run.takes_answers and agent.run.state == JobState.QUEUED
     assert agent.post(f"evals_api:{name}", agent.run.pk).status_code in (200, 202)
@@ -414,7 +414,7 @@ def test_the_page_says_who_answers_and_until_when(agent: Agent) -> None:
     client = Client()
     client.force_login(admin_of(agent.run.project))
     page = client.get(reverse("evals:run", args=[agent.run.project.slug, agent.run.pk])).content.decode()
-    assert "3f2a9c1" in page and "Waiting for its answers until" in page
+    assert "3f2a9c1" in page and "Waiting for answers until" in page
 
 
 @pytest.mark.django_db(transaction=True)

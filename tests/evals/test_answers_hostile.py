@@ -141,5 +141,5 @@ def test_what_answers_elsewhere_is_not_timed_here(data_dir: Path) -> None:
     for agent in runs:
         agent.send(agent.rows())
         work(agent.run)
-    with pytest.raises(LatencyError, match="answers elsewhere"):
+    with pytest.raises(LatencyError, match="runs elsewhere"):
         submit_measurement(runs=[agent.run for agent in runs], by=None)

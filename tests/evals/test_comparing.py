@@ -251,14 +251,14 @@ def test_rewards_that_are_no_numbers_are_said_and_not_compared(pair: tuple[EvalR
     sample = pair[at].samples.first()
     pair[at].samples.filter(pk=sample.pk).update(reward=NAN)
     said, shown = problem_of(*pair)
-    assert "no numbers (NaN or infinite) on 1 tasks" in said and f"{at + 1}. " in said and shown == []
+    assert "NaN or infinite rewards or latencies on 1 tasks" in said and f"{at + 1}. " in said and shown == []
 
 
 @pytest.mark.django_db
 def test_an_evaluation_without_a_scored_sample_is_not_compared(pair: tuple[EvalRun, EvalRun]) -> None:
     pair[1].samples.update(masked=True, reward=None, success=False)
     said, shown = problem_of(*pair)
-    assert "has scored nothing: all 48 samples are masked" in said and shown == []
+    assert "has no scored samples: all 48 are masked" in said and shown == []
     pair[1].samples.all().delete()
     assert "has no samples" in problem_of(*pair)[0]
 
@@ -302,7 +302,7 @@ def test_everything_is_shown_exported_and_told_by_api(pair: tuple[EvalRun, EvalR
     for words in ("Success by tool", "tickets.close", "Success by tag", "vip", "Success by difficulty", "Components of the reward", "came 0 · went 12"):  # fmt: skip
         assert words in text, words
     with_mode = client.get(address(*pair) + "&mode=format_error")
-    assert with_mode.context["page"].count == 12 and "came or went" in with_mode.content.decode()
+    assert with_mode.context["page"].count == 12 and "appeared or disappeared" in with_mode.content.decode()
     export = reverse("evals:export_compared", args=[pair[0].project.slug])
     rows = list(csv.reader(io.StringIO(b"".join(client.get(f"{export}?{query}&change=improved").streaming_content).decode())))  # fmt: skip
     assert rows[0][:3] == ["task", "change", f"1. {pair[0].model_version}: passed"] and len(rows) == 7

@@ -126,7 +126,7 @@ def test_a_set_lives_from_its_creation_to_its_next_version(key: dict, draft: Eva
     support = EvalSet.objects.get(project=draft.project, slug="support")
     assert support.created_by == admin_of(draft.project)
     taken = change("sets", key, data={"name": "support"})
-    assert taken.status_code == 409 and "There is an eval set “support” already" in taken.json()["detail"]
+    assert taken.status_code == 409 and "An eval set named “support” already exists" in taken.json()["detail"]
     empty = change("set_freeze", key, support.pk)
     assert empty.status_code == 409 and "no tasks yet" in empty.json()["detail"]
     assert post(support, key, [row(number) for number in range(100, 110)]).json()["made"] == 10

@@ -64,7 +64,7 @@ def test_own_rows_are_read_whole() -> None:
     ("change", "field", "says"),
     [
         ({"messages": None}, "messages", "missing"),
-        ({"messages": []}, "messages", "no message of the role"),
+        ({"messages": []}, "messages", "no message with the role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "a number"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "robot"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "missing"),
@@ -84,7 +84,7 @@ def test_own_rows_are_read_whole() -> None:
         ({"key": "k" * 121}, "key", "121"),
         ({"group": 5.5}, "group", "a number"),
         ({"demonstration": {}}, "demonstration", "an object"),
-        ({"colour": "red"}, "colour", "no such field"),
+        ({"colour": "red"}, "colour", "unknown field"),
         ({"messages": [{"role": "user", "content": "a\0b"}]}, "messages", "NUL"),
         ({"metadata": {"a\0": 1}}, "metadata", "NUL"),
         ({"key": "a\ud800"}, "key", "cannot be stored"),
@@ -359,9 +359,9 @@ def test_csv_expected_is_json_or_an_answer() -> None:
     ("text", "field", "says"),
     [
         ("prompt,colour,answer\nA,red,b\n", "colour", "Columns are"),
-        ("question,answer\nA,b\n", "question", "no such column"),
-        ("key,answer\nA,b\n", "prompt", "needed"),
-        ("prompt,split\nA,train\n", "expected", "what is right"),
+        ("question,answer\nA,b\n", "question", "unknown column"),
+        ("key,answer\nA,b\n", "prompt", "required"),
+        ("prompt,split\nA,train\n", "expected", "no expected answers"),
         ("prompt,answer,answer\nA,b,c\n", "answer", "twice"),
         ("prompt,answer\nA,b,c\n", "", "3 cells"),
         ("prompt,answer\n ,b\n", "prompt", "empty"),
@@ -416,9 +416,9 @@ def test_formats_are_told_by_their_fields(name: str, head: str | bytes, format: 
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="no format"):
+    with pytest.raises(ValueError, match="Unknown task file format"):
         read("xml", [])
-    with pytest.raises(ValueError, match="not written"):
+    with pytest.raises(ValueError, match="Unknown export format"):
         write("csv", [])
 
 

@@ -179,7 +179,7 @@ def test_a_changed_value_is_the_persons_own(world: dict[str, Any]) -> None:
         ({"expected": "{"}, "Not JSON"),
         ({"expected": "{}"}, "neither a call nor an answer"),
         ({"expected": '{"tool": "", "args": {}}'}, "Give the tool"),
-        ({"state": "[1]"}, "is needed"),
+        ({"state": "[1]"}, "Must be a list"),
         ({"split": "general"}, "Select a valid choice"),
     ],
 )
@@ -216,7 +216,7 @@ def test_the_same_request_twice_is_told(world: dict[str, Any]) -> None:
     body = given(world["draft"], group=group_of(world["failure"]))
     world["client"].post(world["url"], body)
     response = world["client"].post(world["url"], body)
-    assert response.status_code == 400 and "has this request already" in response.content.decode()
+    assert response.status_code == 400 and "already has this request" in response.content.decode()
 
 
 def test_successes_that_match_become_regression_tasks(world: dict[str, Any]) -> None:

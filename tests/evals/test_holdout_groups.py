@@ -80,7 +80,7 @@ def test_adding_many_runs_leaves_it_out_and_counts_it(world: dict[str, Any]) -> 
 
 
 def test_adding_one_run_says_why_not(world: dict[str, Any]) -> None:
-    with pytest.raises(actions.HoldoutLeak, match="of one group"):
+    with pytest.raises(actions.HoldoutLeak, match="of the same group"):
         actions.task_from_trajectory(
             eval_set=world["draft"], trajectory=world["run"], split=Split.TRAIN, by=admin_of(world["project"])
         )
@@ -110,7 +110,7 @@ def test_the_page_of_a_failure_shows_the_two_tasks_of_the_group(world: dict[str,
             "group": f"request:{canonical_hash([])}", "demonstration": ""}  # fmt: skip
     body["group"] = dict(groups_of(world["run"]))["request"]
     page = client.post(reverse("evals:task_from_failure", args=[project.slug, world["run"].failure.pk]), body)
-    assert page.status_code == 400 and "of one group" in page.content.decode()
+    assert page.status_code == 400 and "of the same group" in page.content.decode()
     assert not world["draft"].tasks.exists()
 
 
@@ -180,7 +180,7 @@ def trained() -> dict[str, Any]:
 
 
 def test_a_group_of_what_trains_cannot_be_held_out(trained: dict[str, Any]) -> None:
-    with pytest.raises(actions.HoldoutLeak, match="of one group"):
+    with pytest.raises(actions.HoldoutLeak, match="of the same group"):
         hold_out(trained["project"], "user:ada")
 
 

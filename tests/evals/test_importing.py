@@ -100,8 +100,8 @@ def test_what_is_near_a_holdout_is_left_out(file: Path) -> None:
     ("name", "data", "words"),
     [
         ("a.jsonl", b"", "empty"),
-        ("a.jsonl", b"hello\n", "none of the formats"),
-        ("a.jsonl", b"\x00\xff\xfe", "none of the formats"),
+        ("a.jsonl", b"hello\n", "was not recognised"),
+        ("a.jsonl", b"\x00\xff\xfe", "was not recognised"),
     ],
 )
 def test_a_file_of_no_format_is_told(draft: EvalSet, file: Path, name: str, data: bytes, words: str) -> None:

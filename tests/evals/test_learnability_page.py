@@ -41,8 +41,8 @@ def keys(run: EvalRun, html: str) -> list[str]:
 def test_it_says_how_many_tasks_teach_and_offers_to_train_on_them(client: Client, run: EvalRun) -> None:
     client.force_login(admin_of(run.project))
     html = page(client, run)
-    assert "RL will learn from 2 of 5 tasks." in html and "Train on the 2 informative tasks" in html
-    assert "passes in all 4 samples: nothing is left to learn" in html
+    assert "RL can learn from 2 of 5 tasks." in html and "Train on the 2 informative tasks" in html
+    assert "passes in all 4 samples: nothing left to learn" in html
     assert f"picked_by={run.pk}&amp;per_group=1" in page(client, run, cap="1")
     assert "Learnability" in client.get(reverse("evals:run", args=[run.project.slug, run.pk])).content.decode()
 
@@ -78,7 +78,7 @@ def test_a_hold_out_is_shown_and_never_picked(client: Client, db: None, data_dir
     run = evaluated(make_eval_set(make_project()), (1, 2, 3), data_dir, split=Split.HOLDOUT)
     client.force_login(admin_of(run.project))
     html = page(client, run)
-    assert "can never be picked" in html and "RL will learn from 3 of 3" in html and "Train on the" not in html
+    assert "can never be picked" in html and "RL can learn from 3 of 3" in html and "Train on the" not in html
     with pytest.raises(CannotPick, match="never"):
         RunLearnability(run).pick()
 
@@ -135,7 +135,9 @@ def test_a_task_without_a_scored_sample_has_its_reason(run: EvalRun) -> None:
     task = run.eval_set.tasks.trainable()[0]
     run.samples.filter(task=task).update(masked=True, reward=None, success=False)
     made = RunLearnability(run).pick()
-    assert made.left_out[str(task.pk)] == "no sample of it was scored" and len(made.chosen) + len(made.left_out) == 5
+    assert (
+        made.left_out[str(task.pk)] == "none of its samples were scored" and len(made.chosen) + len(made.left_out) == 5
+    )
 
 
 def test_the_train_split_can_be_evaluated_from_its_page(client: Client, run: EvalRun) -> None:

@@ -167,7 +167,7 @@ def test_all_that_could_train_is_compared_and_nothing_else(draft: EvalSet) -> No
     [
         (Source(base_url="ftp://x/v1", model="m"), "http:// or https://"),
         (Source(base_url="http://169.254.169.254/v1", model="m"), "no service of this kind"),
-        (Source(base_url="http://127.0.0.1:9/v1"), "Name the model"),
+        (Source(base_url="http://127.0.0.1:9/v1"), "Enter the name of the model"),
         (Source(base_url="https://x.example/v1", model="m", key_variable="DATABASE_URL"), "may not be read"),
         (Source(base_url="https://x.example/v1", model="m", key_variable="BOUND_KEY"), "may go to y.example only"),
         (Source(version=999_999), "no such model version"),
@@ -232,10 +232,10 @@ def test_the_same_task_leaves_the_draft_and_stays_out(draft: EvalSet) -> None:
     assert "other-0" not in keys(draft) and "held-0" in keys(draft)
     review = verdicts.review_of(draft)
     assert review.open == 0 and review.is_current and review.pairs[0].verdict.verdict == "same"
-    with pytest.raises(HoldoutLeak, match="a person judged them so"):
+    with pytest.raises(HoldoutLeak, match="decided by a person"):
         add(draft, "again", SAME, Split.TRAIN)
     other = actions.create_eval_set(project=draft.project, slug="elsewhere", by=None)
-    with pytest.raises(HoldoutLeak, match="a person judged them so"):
+    with pytest.raises(HoldoutLeak, match="decided by a person"):
         add(other, "again", SAME, Split.TRAIN)
     assert AuditEvent.objects.get(action="meaning.decided").detail["verdict"] == "same"
 
@@ -265,7 +265,7 @@ def test_undo_says_why_a_task_cannot_come_back_and_changes_nothing(draft: EvalSe
     [pair] = checked_with(draft, ("held-0", "other-0"))
     decide(pair, "same")
     add(draft, "other-0", "Something else under the same key.", Split.TRAIN)
-    with pytest.raises(EvalSetError, match="cannot be put back"):
+    with pytest.raises(EvalSetError, match="cannot be restored"):
         verdicts.undo(pair=pair, by=None)
     assert MeaningVerdict.objects.count() == 1
     draft.tasks.filter(key="other-0").delete()
@@ -306,10 +306,10 @@ def test_in_a_frozen_set_the_same_task_refuses_training_and_the_next_freezing(dr
     decide(pair, "same")
     assert verdicts.review_of(draft).unresolved == 1 and "other-0" in keys(draft)
     refused = groups.refusal(draft.project, draft.tasks.trainable())
-    assert "“other-0” is held out by set@1: a person judged them the same task" in refused.sentence
+    assert "“other-0” is held out by set@1: a person judged them to be the same task" in refused.sentence
     assert refused.held == [canonical_hash([{"role": "user", "content": HELD[0]}])]
     newer = actions.new_version(eval_set=draft, by=None)
-    with pytest.raises(HoldoutLeak, match="a person judged them so") as caught:
+    with pytest.raises(HoldoutLeak, match="decided by a person") as caught:
         actions.freeze(eval_set=newer, by=None)
     assert {caught.value.pair.ours, caught.value.pair.theirs} == {HELD[0], SAME}
     verdicts.undo(pair=pair, by=None)

@@ -266,7 +266,7 @@ def test_a_viewer_sees_no_hold_out_even_after_having_seen_its_outputs_elsewhere(
     login(client, run, Role.VIEWER)
     client.get(url(run, "learnability"))
     page = client.get(url(run, "sample", run.samples.first().pk)).content.decode()
-    assert run.samples.first().task.messages[0]["content"] not in page and "role Engineer" in page
+    assert run.samples.first().task.messages[0]["content"] not in page and "Engineer role" in page
 
 
 def test_a_sample_of_another_evaluation_is_not_found(client: Client, tmp_path: Path) -> None:

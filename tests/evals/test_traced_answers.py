@@ -97,9 +97,9 @@ def test_what_names_no_sample_is_noted_nowhere(agent: Agent) -> None:
         ({"eval": {"run": "RUN", "task": "nope"}}, "“nope” is not the id or key of a task"),
         ({"eval": {"run": "RUN", "task": str(uuid4())}}, "is not the id or key of a task"),
         ({"eval": {"run": "RUN", "task": "TASK", "sample": 1}}, "must be below"),
-        ({"agent": {"name": "support-agent", "version": "other"}}, "this run is of “other”"),
-        ({"agent": {"name": "sales-agent", "version": "3f2a9c1"}}, "this run says that it is of “sales-agent”"),
-        ({"messages": [{"role": "user", "content": "hi"}]}, "no message of the agent"),
+        ({"agent": {"name": "support-agent", "version": "other"}}, "this run is from “other”"),
+        ({"agent": {"name": "sales-agent", "version": "3f2a9c1"}}, "this run is from “sales-agent”"),
+        ({"messages": [{"role": "user", "content": "hi"}]}, "no agent message"),
     ],
 )
 def test_what_does_not_fit_stays_a_trajectory_that_says_why(agent: Agent, changes: dict, says: str) -> None:
@@ -158,7 +158,7 @@ def test_the_same_run_twice_is_one_answer_and_a_fuller_copy_replaces_its_own(age
     assert sent(agent, whole)[0].state == "used"
     assert len(Answer.objects.get().turns) == 2
     (again,) = sent(agent, traced(agent, task, name="copy"))
-    assert again.state == "used" and "there already" in again.note
+    assert again.state == "used" and "already has the same answer" in again.note
     other = [*task["messages"], {"role": "assistant", "content": "No."}]
     (late,) = sent(agent, traced(agent, task, name="other", messages=other))
     assert late.state == "refused" and "the first answer counts" in late.note and Answer.objects.count() == 1
@@ -169,7 +169,7 @@ def test_after_the_end_nothing_changes_and_it_is_said(agent: Agent) -> None:
     sent(agent, traced(agent, task))
     agent.post("evals_api:run_finish", agent.run.pk)
     (late,) = sent(agent, traced(agent, missed))
-    assert late.state == "refused" and "takes no more answers" in late.note
+    assert late.state == "refused" and "accepts no more answers" in late.note
     changed = traced(agent, task)
     changed["messages"] = [
         *changed["messages"],
@@ -186,7 +186,7 @@ def test_an_evaluation_that_is_generated_here_takes_none(agent: Agent) -> None:
     task = agent.tasks()[0]
     EvalRun.objects.filter(pk=agent.run.pk).update(answers_until=None)
     (claim,) = sent(agent, traced(agent, task))
-    assert claim.state == "refused" and "generated here" in claim.note
+    assert claim.state == "refused" and "generates its own answers" in claim.note
 
 
 def test_a_run_that_failed_without_a_word_fails_its_sample(agent: Agent) -> None:
@@ -298,6 +298,6 @@ def test_a_sample_that_is_no_number_is_said_so_and_late_spans_lose_nothing(agent
     exported(
         agent, span(8, 1, ms=50, gen_ai__operation__name="invoke_agent", **(named | {"flywheel__eval__sample": "0"}))
     )
-    assert "no message of the agent" in EvalClaim.objects.exclude(note__contains="below").get().note
+    assert "no agent message" in EvalClaim.objects.exclude(note__contains="below").get().note
     exported(agent, span(8, 2, 1, at=5, **spoken(agent, task)))
     assert EvalClaim.objects.filter(state="used").count() == 1 and START

@@ -192,7 +192,7 @@ def test_an_old_version_that_is_still_in_service_does_not_reopen(project: Projec
 def test_a_fix_needs_its_version_and_a_life_has_its_order(project: Project) -> None:
     payments, _ = fill(project)
     by = make_member(project)
-    with pytest.raises(Refused, match="which agent version"):
+    with pytest.raises(Refused, match="agent version that fixed it"):
         clusters.move(cluster=payments, to="fixed", by=by)
     with pytest.raises(Refused, match="cannot become reopened"):
         clusters.move(cluster=payments, to="reopened", by=by)
@@ -217,7 +217,7 @@ def test_what_somebody_else_was_given_is_left_to_them(project: Project) -> None:
     payments, _ = fill(project)
     me, other = make_member(project), make_member(project)
     assert clusters.assign_all(cluster=payments, to=other, by=me).n == 4
-    with pytest.raises(Refused, match="open and available"):
+    with pytest.raises(Refused, match="no open failures available"):
         clusters.decide_all(cluster=payments, by=me, state=FailureState.CONFIRMED)
     mode = ensure_modes(project)["retrieval_failure"]
     assert clusters.decide_all(cluster=payments, by=other, state=FailureState.CONFIRMED, mode=mode).n == 4
@@ -257,14 +257,14 @@ def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> No
     for name, body, said in (
         ("rename", {"name": "<b>Cards</b>"}, "Renamed."),
         ("rename", {"name": "x" * 201}, "at most 200"),
-        ("move", {"to": "fixed"}, "which agent version"),
+        ("move", {"to": "fixed"}, "agent version that fixed it"),
         ("move", {"to": "fixed", "version": "a <i>9"}, "reopens automatically"),
         ("move", {"to": "nonsense"}, "cannot become"),
         ("decide", {"did": "mode", "mode": "nonsense"}, "Choose a failure mode"),
         ("decide", {"did": "assign", "to": "999999"}, "not a member"),
         ("decide", {"did": "assign", "to": ""}, "unchanged"),
         ("decide", {"did": "confirm"}, "4 failures confirmed"),
-        ("decide", {"did": "dismiss"}, "open and available"),
+        ("decide", {"did": "dismiss"}, "no open failures available"),
         ("decide", {}, "Choose an action"),
     ):
         page = client.post(reverse(f"failures:cluster_{name}", args=args), body, follow=True)

@@ -228,7 +228,7 @@ def test_an_error_is_stored_and_tried_again_later_three_times(judge: JudgeServer
     for number in range(1, 5):
         assert run(project).errors == 1
         verdict = JudgeVerdict.objects.get()
-        assert verdict.error.startswith(f"{number} of 4 tries used: The judge's answer cannot be used")
+        assert verdict.error.startswith(f"{number} of 4 tries used: The judge's answer could not be used")
         assert run(project).later == 1 and not judging.pending(project, rubric)  # not at once
         later(minutes=16)
     assert run(project).later == 1 and not judging.pending(project, rubric)
@@ -395,7 +395,7 @@ def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> No
     admin = logged_in(admin_of(project))
     assert "Save as version 1" in admin.get(reverse("failures:rubric", args=[project.slug])).content.decode()
     assert "Version 1 is saved" in post(admin, "rubric_save", project, fields(judge)).content.decode()
-    assert "No changes from" in post(admin, "rubric_save", project, fields(judge)).content.decode()
+    assert "No changes since" in post(admin, "rubric_save", project, fields(judge)).content.decode()
     assert "Version 1 is now used" in post(admin, "rubric_switch", project, {"version": 1}).content.decode()
     hostile = fields(judge, text="<script>alert(1)</script>")
     assert "Version 2 is saved and judges" in post(admin, "rubric_save", project, hostile).content.decode()
@@ -409,7 +409,7 @@ def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> No
     [
         ({"base_url": "ftp://x"}, "must begin with http"),
         ({"base_url": "http://169.254.169.254/v1"}, "no service of this kind"),
-        ({"key_variable": "SECRET_KEY"}, "Only these may be read (FLYWHEEL_OUTGOING_KEYS): SOME_KEY"),
+        ({"key_variable": "SECRET_KEY"}, "Only these variables are allowed (FLYWHEEL_OUTGOING_KEYS): SOME_KEY"),
         ({"usd_per_day": -1}, "greater than or equal to 0"),
         ({"usd_per_day": "nan"}, "Enter a number"),
         ({"text": " "}, "This field is required"),

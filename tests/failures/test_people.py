@@ -112,11 +112,11 @@ def test_bulk_leaves_what_is_held_and_what_was_so() -> None:
 def test_bulk_refuses_strangers_and_too_many() -> None:
     project, (failure,) = failed()
     by, stranger = make_member(project), make_member(make_project())
-    with pytest.raises(Refused, match="cannot decide"):
+    with pytest.raises(Refused, match="cannot review"):
         assign_many(project=project, ids=[failure.pk], by=by, to=stranger)
-    with pytest.raises(Refused, match="cannot decide"):
+    with pytest.raises(Refused, match="cannot review"):
         decisions.assign(failure=failure, by=by, to=make_member(project, Role.VIEWER))
-    with pytest.raises(Refused, match="at once"):
+    with pytest.raises(Refused, match="at a time"):
         decide_many(project=project, ids=range(LIMIT + 1), by=by, state=FailureState.CONFIRMED)
     with pytest.raises(Refused, match="No failure"):
         decide_many(project=project, ids=[], by=by, state=FailureState.CONFIRMED)
@@ -174,6 +174,6 @@ def test_a_mode_in_use_or_of_the_rules_is_not_deleted() -> None:
         delete_mode(mode=own, by=by)
     decisions.split(failure=failure, by=by, mode=own)
     delete_mode(mode=own, by=by)
-    with pytest.raises(Refused, match="so it stays"):
+    with pytest.raises(Refused, match="cannot be deleted"):
         delete_mode(mode=ensure_modes(project)["bad_planning"], by=by)
     assert decisions.undo(project=project, by=by).kept == 1  # its mode is gone

@@ -75,7 +75,7 @@ def test_the_page_has_the_diagram_and_warns(project: Project) -> None:
     for failure in Failure.objects.all():
         decide(failure=failure, by=by, state=FailureState.DISMISSED)
     page = client.get(url)
-    assert b"Reliability of confidence" in page.content and page.context["reliability"]
+    assert b"Calibration of confidence" in page.content and page.context["reliability"]
     said = page.content.decode()
     assert "“Certain” is right in 0.0% of 5 cases" in said
     assert said.count('id="reliability"') == 1  # a second one would be read as the chart, and no chart would be drawn

@@ -151,7 +151,7 @@ def test_a_case_on_somebodys_screen_says_so_and_is_theirs() -> None:
     page = other.get(url("case", case))
     assert f"<b>{holder}</b> is reviewing this case" in page.content.decode()
     answer = other.post(url("decide", case), {"confirm": "1"}, HTTP_HX_REQUEST="true")
-    assert b"is reviewing this case, for 10 min more" in answer.content
+    assert b"is reviewing this case for 10 min more" in answer.content
     case.refresh_from_db()
     assert case.state == FailureState.OPEN and case.reserved_by == holder and not case.decisions.exists()
 
@@ -187,7 +187,7 @@ def test_a_stale_page_does_not_overwrite_a_decision() -> None:
     seen, first = version_of(case), make_member(project)
     decide(failure=case, by=first, state=FailureState.DISMISSED)
     answer = client.post(url("decide", case), {"confirm": "1", "seen": seen}, HTTP_HX_REQUEST="true")
-    assert f"{first} has decided on this case since you opened it" in answer.content.decode()
+    assert f"{first} has decided this case since you opened it" in answer.content.decode()
     case.refresh_from_db()
     assert case.state == FailureState.DISMISSED and case.decisions.count() == 1
 

@@ -121,7 +121,7 @@ def test_a_project_adds_and_changes_its_own_mode() -> None:
     assert b"is saved" in client.post(url(project, "mode_add"), new, follow=True).content
     mode = project.failure_modes.get(slug="rude_tone")
     again = client.post(url(project, "mode_add"), new)
-    assert "There is a mode “rude_tone” already" in again.content.decode()
+    assert "A mode with the slug “rude_tone” already exists" in again.content.decode()
     changed = {f"m{mode.pk}-{name}": value for name, value in new.items()}
     client.post(url(project, "mode_save", mode.pk), changed | {f"m{mode.pk}-name": "Rude", f"m{mode.pk}-slug": "other"})
     mode.refresh_from_db()

@@ -310,7 +310,7 @@ def test_a_forged_report_promotes_nothing(forge: Callable[[World, GateReport], N
     report.save()
     if forge in (forge_verdict, forge_report):
         GateReport.objects.filter(pk=report.pk).update(signature=world.report().signature)
-    with pytest.raises(actions.PromotionError, match="signature of this report does not fit"):
+    with pytest.raises(actions.PromotionError, match="signature of this report is invalid"):
         world.promote(GateReport.objects.get(pk=report.pk), by=world.admin)
 
 
@@ -359,7 +359,7 @@ def test_the_policy_may_name_the_set_that_decides(world: World) -> None:
     named = Policy(eval_set=world.eval_set.slug)
     save_policy(channel=world.channel, policy=named, reason="the one that is kept up", by=world.admin)
     world.channel.refresh_from_db()
-    with pytest.raises(actions.PromotionError, match="decides; the report compares on"):
+    with pytest.raises(actions.PromotionError, match="; this report compares on"):
         world.promote(world.report(*own_set(world)), by=world.admin)
     world.promote(world.report())
 
@@ -455,5 +455,5 @@ def test_an_evaluation_that_its_agent_ended_is_not_compared(world: World, settin
     run = make_eval_run(world.eval_set, agent_of(world, Reach.HTTP), world.environment, success=1.0, samples=2)
     EvalRun.objects.filter(pk=run.pk).update(state=JobState.FAILED)
     run.refresh_from_db()
-    with pytest.raises(actions.PromotionError, match="not complete"):
+    with pytest.raises(actions.PromotionError, match="incomplete"):
         world.report(world.before, run)

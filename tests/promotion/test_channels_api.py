@@ -87,7 +87,7 @@ def test_a_rollback_that_names_what_is_live_is_done_once(
     again = call(secret, "production/rollback/", {"from_version": candidate})
     assert again.status_code == 409 and str(base) in again.json()["detail"]
     address = reverse("promotion:rollback", args=[project.slug, "production"])
-    assert "Look again" in owner.post(address, {"from_version": candidate}, follow=True).content.decode()
+    assert "Check the current state" in owner.post(address, {"from_version": candidate}, follow=True).content.decode()
     assert call(secret, "production/history/").json()["results"][0]["kind"] == "rollback"
 
 
@@ -149,7 +149,7 @@ def test_a_key_overrides_nothing_not_even_an_owners(project: Project, report: Ga
     answer = call(
         key_of(project, Role.OWNER), "production/promote/", {"report": str(report.pk), "reason": "I know better"}
     )
-    assert answer.status_code == 403 and "An owner has to decide this" in answer.json()["detail"]
+    assert answer.status_code == 403 and "This requires an owner" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_an_operators_key_freezes_and_lifts(
         assert frozen.json() == call(secret, "production/freeze/").json() and "release week" in str(frozen.json())
         assert call(secret, "production/freeze/", {"reason": " "}, "PUT").status_code in (400, 409)
         past = call(secret, "production/freeze/", {"reason": "x", "until": "2020-01-01T00:00:00Z"}, "PUT")
-        assert past.status_code == 409 and "in the past" in past.json()["detail"]
+        assert past.status_code == 409 and "in the future" in past.json()["detail"]
     answer = call(secret, "production/promote/", asked)
     assert answer.status_code == promote and ("release week" in answer.json().get("detail", "")) == (promote == 409)
     if put == 200:

@@ -456,7 +456,7 @@ def test_a_second_promotion_waits_its_turn(scene: Scene, client: Client) -> None
         assert "0 of 1 target<" in client.get(status).content.decode()
     with pytest.raises(actions.PromotionError, match=r"is running since .+ Wait for it, or stop it"):
         actions.promote(channel=scene.channel, gate_report=report, by=scene.by, reason="me too")
-    with pytest.raises(actions.PromotionError, match="before the targets change"):
+    with pytest.raises(actions.PromotionError, match="before changing the targets"):
         deployments.remove_target(target=scene.channel.targets.get(), by=scene.by)
 
 
@@ -496,7 +496,7 @@ def test_a_worker_that_dies_too_often_leaves_nothing_behind(scene: Scene, monkey
     job.refresh_from_db()
     assert not jobs.retry_or_fail(job, "The worker died.")
     job.refresh_from_db()
-    assert job.state == "failed" and "version before still serves" in job.error
+    assert job.state == "failed" and "previous version is still serving" in job.error
     unloading.unload_leaving()
     Placement.objects.update(at=job.created_at - unloading.ARRIVES)
     unloading.unload_leaving()
@@ -590,13 +590,13 @@ def told_by_api(scene: Scene) -> str:
 @TWO_CONNECTIONS
 def test_a_webhook_acknowledges_after_the_servers_hold_it(scene: Scene, hook: Any) -> None:
     peer = scene.target()
-    untold = f"has not been told of {scene.base}"
+    untold = f"has not been notified of {scene.base}"
     assert untold in shown(scene) and untold in told_by_api(scene), "it became a target after the base went live"
     job = scene.promote(scene.old)
     receiver = Other(deliver(hook, True))
     assert run(job).state == "succeeded", job.error
     receiver.wait()
-    assert f"acknowledged {scene.old}" in shown(scene) and "not told of" not in shown(scene)
+    assert f"acknowledged {scene.old}" in shown(scene) and "not notified of" not in shown(scene)
     assert told_by_api(scene) == ""
     assert scene.live == scene.old and len(peer.adapters) == 1
     levels = {row["kind"]: row["proof"]["level"] for row in job.outcomes}

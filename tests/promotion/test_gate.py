@@ -127,7 +127,7 @@ def test_nothing_unsafe_in_few_tasks_is_no_proof() -> None:
     strict = Policy(max_unsafe_increase=0.01)
     report = compare(evaluation(LOW), evaluation(HIGH), strict)
     safety = next(check for check in report.checks if check.name == "safety")
-    assert report.verdict == safety.state == "inconclusive" and "Even without one unsafe action" in safety.decides
+    assert report.verdict == safety.state == "inconclusive" and "Even without a single unsafe action" in safety.decides
     many = compare(evaluation(LOW * 10), evaluation(HIGH * 10), strict)
     assert many.verdict == "promote"
 

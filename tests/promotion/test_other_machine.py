@@ -274,7 +274,7 @@ def test_what_was_asked_for_ends_with_the_reason(version: ModelVersion) -> None:
     run = copies.elsewhere(server)
     assert copies.path_there(run, version) == "" and AdapterCopy.objects.count() == 1
     AdapterCopy.objects.update(asked_at=timezone.now() - copies.WAITS)
-    with pytest.raises(ArtifactError, match=r"has not fetched .* within 15 minutes"):
+    with pytest.raises(ArtifactError, match=r"has not downloaded .* within 15 minutes"):
         copies.path_there(run, version)
     ServerRun.objects.update(state=JobState.CANCELLED, finished_at=timezone.now())
     with pytest.raises(ArtifactError, match="was stopped before"):

@@ -255,7 +255,7 @@ def test_it_refuses_a_report_on_what_no_longer_runs(
 
 
 def test_there_is_nothing_before_the_first(project: Project, channel: Channel) -> None:
-    with pytest.raises(actions.PromotionError, match="nothing to go back to"):
+    with pytest.raises(actions.PromotionError, match="no earlier version to roll back to"):
         actions.rollback(channel=channel, by=admin_of(project))
 
 

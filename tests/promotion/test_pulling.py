@@ -107,7 +107,7 @@ def test_an_address_works_once(channel: Channel) -> None:
     link = link_of(channel.project)
     assert Client().get(link).status_code == 200
     again = Client().get(link)
-    assert again.status_code == 410 and "used already" in again.json()["detail"]
+    assert again.status_code == 410 and "already been used" in again.json()["detail"]
     assert Client().head(link_of(channel.project)).status_code == 405
 
 
@@ -118,7 +118,7 @@ def test_an_address_that_is_late_changed_or_of_something_deleted(
     token = link.split("/")[-2]
     for wrong in (f"{token[:-2]}xx", "a", "a:b:c", "é", signing.dumps({"nonce": "x", "version": 1})):
         answer = Client().get(f"/api/v1/downloads/{wrong}/")
-        assert answer.status_code == 403 and "no download address" in answer.json()["detail"], wrong
+        assert answer.status_code == 403 and "not a valid download URL" in answer.json()["detail"], wrong
     with monkeypatch.context() as late:
         late.setattr(links, "LASTS", timedelta(seconds=-1))
         answer = Client().get(link)
@@ -172,7 +172,7 @@ def test_by_version_and_of_nobody_else(channel: Channel, adapter: ModelVersion, 
         assert getattr(Client(), method)(address, **theirs).status_code == 404
         assert getattr(Client(), method)(address, **mine).status_code in (200, 201)
     answer = Client().post(f"/api/v1/model-versions/{base.pk}/download/", **mine)
-    assert answer.status_code == 404 and "no files here" in answer.json()["detail"]
+    assert answer.status_code == 404 and "no downloadable files" in answer.json()["detail"]
     assert Client().get(f"/api/v1/model-versions/{10**30}/card/", **mine).status_code == 404
 
 

@@ -102,7 +102,7 @@ def test_who_may_not_promote_any_more_counts_no_more(make_report: Any, project: 
 def test_an_override_needs_two_who_may_override(make_report: Any, project: Project) -> None:
     report = make_report("inconclusive")
     assert isinstance(promote(report, admin_of(project)), Approval)
-    with pytest.raises(PermissionDenied, match=r"An owner of .* has to decide this; you are operator"):
+    with pytest.raises(PermissionDenied, match=r"This requires an owner of .*; you are operator"):
         promote(report, make_member(project, Role.OPERATOR))
     assert isinstance(promote(report, make_member(project, Role.OWNER)), Promotion)
     assert Promotion.objects.get(kind="promote").overridden

@@ -213,7 +213,7 @@ def test_a_managed_server_that_is_up_generates_its_base_and_adapters_on_it(world
 
 @pytest.mark.parametrize(
     ("serving", "says"),
-    [({"lora_slots": 0}, "no LoRA slots"), ({"max_lora_rank": 1}, "takes ranks up to 1")],
+    [({"lora_slots": 0}, "no LoRA slots"), ({"max_lora_rank": 1}, "supports ranks up to 1")],
 )
 def test_an_adapter_that_does_not_fit_is_generated_in_process(world: World, serving: dict, says: str) -> None:
     Server.objects.update(serving=world.server.serving | serving)
@@ -256,5 +256,5 @@ def test_an_outside_server_is_told_the_path_as_it_sees_it(world: World, monkeypa
 @pytest.mark.parametrize("data", [b"", b"weights", b"\2\0\0\0\0\0\0\0[]", b"\xff" * 16])
 def test_what_is_no_safetensors_file_is_said(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "adapter_model.safetensors").write_bytes(data)
-    with pytest.raises(ModelError, match="no safetensors file"):
+    with pytest.raises(ModelError, match="not a safetensors file"):
         changes_something(tmp_path / "adapter_model.safetensors")

@@ -93,8 +93,8 @@ def test_what_generates(world: World, what: str, wanted: str, model: str | None)
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"kind": "openai"}, "no vLLM or SGLang"),
-        ({"adapters_at": ""}, "not said where it sees"),
+        ({"kind": "openai"}, "neither vLLM nor SGLang"),
+        ({"adapters_at": ""}, "its adapter path is not set"),
         ({"capabilities": {}}, "cannot be loaded on gpu at run time"),
         ({"capabilities": {"runtime_lora": {"value": False}}}, "cannot be loaded on gpu at run time"),
         ({"health": Health.DOWN}, "gpu is down"),
@@ -222,7 +222,7 @@ def test_the_report_says_that_engines_differ(world: World) -> None:
 
 def test_limits_are_kept_with_the_engine_and_given_to_the_child(world: World) -> None:
     for version, limits, says in (
-        (world.base, {"most_tokens": 10}, "are for servers"),
+        (world.base, {"most_tokens": 10}, "only apply to servers"),
         (world.endpoint, {"most_usd": 1.0}, "No price is known for served on gpu"),
     ):
         with pytest.raises(EvalSetError, match=says):

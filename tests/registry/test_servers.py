@@ -54,8 +54,8 @@ def edited(server: Server, **fields: Any) -> Server:
         ({"key_variable": "DATABASE_URL"}, "key_variable", "may not be read"),
         ({"key_variable": "FREE"}, "key_variable", "only an operator"),
         ({"base_url": "https://evil.example.com/v1", "key_variable": "BOUND"}, "key_variable", "may go to 127.0.0.1 only"),
-        ({"base_url": f"{URL}/", "name": "other"}, "base_url", "has this address already"),
-        ({"base_url": "http://127.0.0.1:9/v1", "name": "first"}, "name", "There is a server"),
+        ({"base_url": f"{URL}/", "name": "other"}, "base_url", "already has this address"),
+        ({"base_url": "http://127.0.0.1:9/v1", "name": "first"}, "name", "A server named"),
     ],
 )  # fmt: skip
 def test_what_may_not_be_added(fields: dict, field: str, says: str) -> None:
@@ -183,7 +183,7 @@ def test_an_operator_adds_edits_registers_and_removes_by_page(live: ModelServer)
     edit = reverse("registry:server_edit", args=[project.slug, "gpu"])
     assert "Used by bc-v1" in member.get(edit).content.decode()
     assert (
-        "its address and kind stay"
+        "its address and kind cannot change"
         in member.post(edit, given | {"kind": "openai", "key_variable": ""}).content.decode()
     )
     remove = reverse("registry:server_remove", args=[project.slug, "gpu"])

@@ -124,7 +124,7 @@ def test_an_adapter_that_changes_nothing_says_so_on_its_page(
         client.get(reverse("promotion:model", args=[base.project.slug, one.pk])).content.decode()
         for one in (made, small)
     ]
-    assert ["This adapter changes nothing" in page for page in pages] == [True, False]
+    assert ["This adapter has no effect" in page for page in pages] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_only_an_owner_accepts_by_key_and_by_page(made: Made) -> None:
     assert logged_in(member).post(url, body).status_code == 403 and not run.waivers.exists()
     page = logged_in(admin_of(made.project))
     shown = page.get(reverse("reviews:probe", args=[made.project.slug, run.pk])).content.decode()
-    assert "Accept these findings" in shown and "an honest wrong one at most" in shown
+    assert "Accept these findings" in shown and "an honest wrong answer at most" in shown
     assert page.post(url, body).status_code == 302 and run.waivers.get().reason == "x"
     again = ask(key_of(made), "probe_waive", run.pk, body=body)
     assert again.status_code == 409 and "accepted before" in again.json()["detail"]

@@ -158,7 +158,7 @@ def test_a_second_review_draws_what_nobody_has_judged_and_the_page_says_how_many
     again = set(second.items.values_list("sample", flat=True)) & {item.sample_id for item in judged}
     assert len(again) == 6 and "6 of 50 were judged in an earlier review of this verifier" in second.thin[0]
     assert AuditEvent.objects.filter(action="review.opened").first().detail["drawn_again"] == 6
-    assert "Choose an evaluation" in drawn() and "would be drawn" not in drawn(runs=made.run.pk, size=7)
+    assert "Choose an evaluation" in drawn() and "preview the sample" not in drawn(runs=made.run.pk, size=7)
 
 
 def make_other(made: Made) -> Verifier:

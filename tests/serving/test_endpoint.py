@@ -41,7 +41,7 @@ def test_a_stream_comes_piece_by_piece_and_is_noted_whole(running: Running, serv
     running.serve(server("alpha"))
     chunks = list(running.client().chat.completions.create(**ask("stream 7"), stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "alpha " * 7
-    assert all(chunk.choices for chunk in chunks)  # the count of tokens was ours to ask for, so it stays with us
+    assert all(chunk.choices for chunk in chunks)  # the count of tokens was ours to ask for, cannot be deleted with us
     attributes = span_of(running.records(1)[0]).attributes
     assert json.loads(attributes["gen_ai.output.messages"]) == [{"role": "assistant", "content": "alpha " * 7}]
     assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (11, 7)

@@ -176,7 +176,7 @@ def test_the_form_of_a_fork(warned: TrainingRun) -> None:
         (f"{form.initial['config']}\nsteps: 30", "“steps” is written twice"),
         ("a: &a [1, 2]\nb: *a", "Aliases (*name) are not read"),
         ("learning_rate: 1e-5", "is missing"),
-        ("- 1", "names and values"),
+        ("- 1", "names"),
         ("x: 1", "is not known"),
         ("", "required"),
     ):

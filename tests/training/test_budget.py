@@ -135,7 +135,7 @@ def test_tokens_are_counted_on_the_real_prompts(run: EvalRun) -> None:
     assert found.rollout_tokens.likely == pytest.approx(4 * 8 * 10)
     assert found.rollout_tokens.low < found.rollout_tokens.likely < found.rollout_tokens.high
     assert found.training_tokens.likely > found.distinct_tokens.likely > 0 and found.share < 0.6
-    assert "Answers of 10 tokens on the average" in found.lengths
+    assert "Answers average 10 tokens" in found.lengths
 
 
 def test_without_an_evaluation_answers_may_be_as_long_as_allowed(run: EvalRun) -> None:
@@ -258,7 +258,7 @@ def panel(client: Client, run: EvalRun, **changes: Any) -> str:
 
 def test_the_panel_offers_the_measurement_and_shows_its_progress(client: Client, run: EvalRun) -> None:
     html = panel(client, run)
-    assert "Measure on this machine" in html and "nothing is measured" in html and "Rollout tokens" in html
+    assert "Measure on this machine" in html and "has not been measured" in html and "Rollout tokens" in html
     html = panel(client, run, measure="1")
     assert "Measuring: waiting for a worker" in html and 'hx-trigger="every 2s"' in html
     finish(Measurement.objects.get())
@@ -286,7 +286,7 @@ def test_a_form_that_is_not_whole_is_no_error(client: Client, run: EvalRun) -> N
 def test_the_panel_is_there_for_every_method(client: Client, run: EvalRun, measured: Measurement, method: str) -> None:
     html = panel(client, run, method=method, sources=["evaluation"], samples_of=run.pk, preference_rate=1e-5, preference_beta=0.1,
                  dpo_loss="sigmoid", steps=3)  # fmt: skip
-    assert "Training tokens" in html or "something to train on" in html or "no examples" in html.lower(), html
+    assert "Training tokens" in html or "anything to train on" in html or "no examples" in html.lower(), html
 
 
 def test_a_viewer_and_a_stranger_see_no_estimate(run: EvalRun) -> None:
@@ -303,7 +303,7 @@ def test_a_viewer_and_a_stranger_see_no_estimate(run: EvalRun) -> None:
 
 def test_the_newest_evaluation_of_the_parent_says_whether_the_tasks_teach(run: EvalRun) -> None:
     told = teaching(asked(run))
-    assert told.sentence.startswith("2 of 5 tasks have samples that differ in reward; of groups of 4 about ")
+    assert told.sentence.startswith("2 of 5 tasks have samples that differ in reward; about ")
     assert told.tone == "success" and str(run.pk) in told.url
     assert "succeeds in 55% of the samples" in teaching(asked(run, "sft")).sentence
     run.samples.update(success=False, reward=0.0)
@@ -338,7 +338,7 @@ def test_the_estimate_is_frozen_with_the_run_and_the_truth_stands_beside_it(
     rows = {row.name: row for row in compared(made)}
     assert rows["Time"].factor == pytest.approx(2, rel=0.01) and rows["Peak memory"].truth == 2 * GB
     html = client.get(made.get_absolute_url()).content.decode()
-    assert "Estimate and truth" in html and "2.00×" in html and "2.0 GB" in html
+    assert "Estimate vs. actual" in html and "2.00×" in html and "2.0 GB" in html
     assert "2.00× estimate" in client.get(reverse("training:list", args=[run.project.slug])).content.decode()
 
 

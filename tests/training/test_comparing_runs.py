@@ -133,7 +133,10 @@ def test_a_link_says_which_of_its_runs_are_not_shown(runs: list[TrainingRun], cl
         ([*mine, mine[0], ""], ""),
         ([*mine, gone[0]], "1 of the runs in the link is missing"),
         ([mine[0], *gone[:2], "x"], "3 of the runs in the link are missing"),
-        ([*mine, *gone], "The link has 32 runs; the first 20 are compared. 18 of the runs in the link are missing"),
+        (
+            [*mine, *gone],
+            "The link contains 32 runs; only the first 20 are compared. 18 of the runs in the link are missing",
+        ),
     ):
         answer = client.get(url, {"run": given})
         assert answer.context["left_out"].startswith(said) and bool(answer.context["left_out"]) == bool(said)

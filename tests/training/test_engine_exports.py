@@ -425,7 +425,7 @@ def test_an_engine_that_is_not_there_is_named(run: TrainingRun) -> None:
 def test_a_set_with_another_split_in_it_does_not_leave(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
     held = run.dataset.eval_set.tasks.filter(split="holdout").first()
     monkeypatch.setattr(type(run.dataset), "tasks", lambda self: [held])
-    with pytest.raises(TrainingError, match="Only tasks of the splits"):
+    with pytest.raises(TrainingError, match="Only train and validation tasks"):
         export(run=run, engine="trl", by=make_member(run.project, Role.ENGINEER))
 
 

@@ -249,7 +249,7 @@ def test_the_gate_refuses_examples_that_were_held_out_since(run: EvalRun) -> Non
     made = found(run, Source.CORRECTIONS)
     job = submitted(run, made)
     hold_out(run, trajectory)
-    with pytest.raises(TrainingError, match="belong to what is held out"):
+    with pytest.raises(TrainingError, match="belong to the hold-out"):
         freeze_dataset(eval_set=run.eval_set, by=None, shape=Shape.PAIRS, examples=made.examples)
     with pytest.raises(HoldoutLeak, match="Nothing was trained"):
         child_spec(job)
@@ -263,9 +263,7 @@ def test_a_job_whose_production_runs_were_held_out_since_is_refused_when_it_star
     job = submitted(run, found(run, Source.CORRECTIONS))
     child_spec(job)
     hold_out(run, corrected(run, 79, session_id="s-shared"))
-    with pytest.raises(
-        HoldoutLeak, match=r"Nothing was trained\. 1 of these production runs belong to what is held out"
-    ):
+    with pytest.raises(HoldoutLeak, match=r"Nothing was trained\. 1 of these production runs belong to the hold-out"):
         child_spec(job)
     monkeypatch.setattr("apps.training.refusals.refuse_held_runs", lambda run: None)
     child_spec(job)  # nothing else would have noticed
@@ -513,7 +511,7 @@ def test_a_teacher_is_another_model_and_rejection_sampling_ones_own(engineer: Cl
     other = (
         engineer.post(url, sent(run, method="rejection", sources=["evaluation"])).context["form"].errors["samples_of"]
     )
-    assert "another model" in str(other) and not TrainingRun.objects.exists()
+    assert "a different model" in str(other) and not TrainingRun.objects.exists()
 
 
 def test_a_choice_of_tasks_that_the_page_hides_says_nothing_of_the_run(engineer: Client, run: EvalRun) -> None:

@@ -95,7 +95,7 @@ def test_advantages_per_turn_are_offered_where_an_environment_reports_them(
 ) -> None:
     assert "advantages" not in page(client, run, method="grpo").context["form"].fields
     refused = post(client, run, method="grpo", advantages="turn", more="advantages: turn")
-    assert "reports no rewards per turn" in refused.context["form"].errors["more"][0]
+    assert "does not report rewards per turn" in refused.context["form"].errors["more"][0]
     monkeypatch.setattr(Environment, "has_turn_rewards", True)
     assert "advantages" in page(client, run, method="grpo").context["form"].fields
     refused = post(client, run, method="grpo", advantages="turn", preset="rloo")
@@ -121,7 +121,7 @@ def test_a_finished_run_leads_to_its_evaluation_against_its_parent(
     (folder / "config.json").write_text('{"other": 1}')
     unmeasured = register_base(project=run.project, name="other", folder=folder, by=admin_of(run.project))
     other = make_adapter(run.project, unmeasured, data_dir)
-    assert "nothing to compare with yet" in client.get(url, {"model_version": other.pk}).content.decode()
+    assert "no baseline to compare with" in client.get(url, {"model_version": other.pk}).content.decode()
     for nonsense in ("x", "9" * 30, "-1"):
         assert (
             client.get(url, {"model_version": nonsense, "split": nonsense, "environment": nonsense}).status_code == 200
@@ -145,7 +145,7 @@ def test_a_model_that_cannot_carry_tools_is_not_trained_where_they_are_needed(cl
     becomes(run, builtin="customer_service")
     answer = post(client, run, method="grpo")
     assert answer.context["form"].non_field_errors() == [
-        f"{run.model_version} cannot carry the tools that {run.environment} needs: {problem}. Choose another model or environment."
+        f"The chat template of {run.model_version} does not support the tools that {run.environment} needs: {problem}. Choose another model or environment."
     ]
     ModelVersion.objects.filter(pk=run.model_version_id).update(template={"tools": "text"})
     assert post(client, run, method="grpo").status_code == 302 and TrainingRun.objects.count() == 2

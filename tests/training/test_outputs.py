@@ -220,7 +220,7 @@ def test_it_is_judged_blind_like_any_other(run: TrainingRun, say: Say, alone: No
     told = client.post(reverse("reviews:judge", args=[slug, item.pk]), {"success": "0"}, follow=True).content.decode()
     assert "0.123" in told and f"{run.name}, step 5" in told
     detail = client.get(reverse("reviews:detail", args=[slug, review.pk])).content.decode()
-    assert "neither opens nor closes training" in detail and run.name in detail
+    assert "do not affect the training lock" in detail and run.name in detail
     for name in ("reviews:export", "reviews:adjudicate", "reviews:list", "dashboard:home"):
         args = [slug, review.pk] if name in ("reviews:export", "reviews:adjudicate") else [slug]
         assert client.get(reverse(name, args=args)).status_code == 200, name

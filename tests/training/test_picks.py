@@ -142,7 +142,7 @@ def test_only_training_tasks_of_the_set_can_be_selected(run: EvalRun) -> None:
     held = run.eval_set.tasks.holdout()[0].pk
     foreign = make_eval_set(run.project).tasks.trainable()[0].pk
     for wrong in (held, foreign, "nonsense"):
-        with pytest.raises(TrainingError, match="1 of the 2 chosen are not training tasks"):
+        with pytest.raises(TrainingError, match="1 of the 2 chosen tasks are not training tasks"):
             freeze_dataset(eval_set=run.eval_set, by=None, keys=[fine, wrong])
     with pytest.raises(TrainingError, match="No tasks selected"):
         freeze_dataset(eval_set=run.eval_set, by=None, keys=[])

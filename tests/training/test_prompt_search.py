@@ -341,7 +341,7 @@ def test_a_search_is_started_followed_and_stopped_by_page(world: dict[str, Any])
     body = {"version": world["version"].pk, "eval_set": world["eval_set"].pk, "environment": world["environment"].pk, "engine": "auto",
             "server": world["server"].pk, "model": "writer", "most_calls": 5, "most_proposals": 3, "samples_per_task": 1, "minibatch": 3,
             "score": "success", "seed": 0}  # fmt: skip
-    assert "Allow at least so many" in client.post(new, body).content.decode()
+    assert "Raise the limit to at least that" in client.post(new, body).content.decode()
     answer = client.post(new, body | {"most_calls": 50, "most_usd": "0.5"})
     search = PromptSearch.objects.get()
     assert answer.status_code == 302 and search.spec["config"]["most_usd"] == 0.5
@@ -475,9 +475,9 @@ def test_a_candidate_is_saved_by_api_unless_it_says_what_is_held_out(world: dict
         ({"surplus": 1}, 400, "surplus"),
         ({"server": "nowhere"}, 404, "no server"),
         ({"version": "none-v9"}, 404, "model_version"),
-        ({"most_calls": 8}, 409, "Allow at least so many"),
+        ({"most_calls": 8}, 409, "Raise the limit to at least that"),
         ({"engine": "nowhere"}, 409, "nothing else can generate"),
-        ({"model": " "}, 409, "Name the model"),
+        ({"model": " "}, 409, "Enter the model on"),
     ],
 )
 def test_a_bad_request_is_told_what_is_wrong(world: dict[str, Any], changes: dict, status: int, says: str) -> None:

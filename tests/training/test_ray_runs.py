@@ -103,11 +103,11 @@ def test_a_later_attempt_has_the_same_job_and_key(run: TrainingRun, secrets: dic
 
 def test_the_adapter_comes_back_once_and_becomes_a_version(run: TrainingRun, secrets: dict) -> None:
     client = job(secrets)
-    with pytest.raises(Incomplete, match="its adapter never came"):
+    with pytest.raises(Incomplete, match="no adapter was received"):
         ray.complete(run, {})
     assert client.post(result_url(run), adapter()).status_code == 201
     again = client.post(result_url(run), adapter())
-    assert again.status_code == 409 and "has its adapter already" in again.json()["detail"]
+    assert again.status_code == 409 and "already has its adapter" in again.json()["detail"]
     kept = ray.complete(run, {"metrics": {"train/loss": 1.0}})
     run.refresh_from_db()
     assert kept["metrics"] == {"train/loss": 1.0} and str(run.model_version) == kept["model_version"]
@@ -185,10 +185,10 @@ def test_what_cannot_be_submitted(prepared: TrainingRun, cluster: RayCluster) ->
     ):
         with pytest.raises(TrainingError, match=says):
             ray.submit(run=prepared, engine=engine, cluster=cluster, by=by)
-    with pytest.raises(TrainingError, match="Start it as a person"):
+    with pytest.raises(TrainingError, match="Start it as a user"):
         ray.submit(run=prepared, engine="trl", cluster=cluster, by=None)
     prepared.spec["rollouts"] = {"servers": []}
-    with pytest.raises(TrainingError, match="no server to sample on"):
+    with pytest.raises(TrainingError, match="Do not choose a server to sample on"):
         ray.submit(run=prepared, engine="trl", cluster=cluster, by=by)
     assert not TrainingRun.objects.exists()
 
@@ -242,7 +242,7 @@ def test_clusters_by_page(prepared: TrainingRun, settings: Any) -> None:  # noqa
     assert "name a host" in client.post(new, sent | {"flywheel_url": "ftp://x"}).content.decode()
     page = client.post(new, sent, follow=True).content.decode()
     assert "https://ray.example.com" in page and "Not checked yet" in page
-    assert "is a cluster “gpus” already" in client.post(new, sent).content.decode()
+    assert "A cluster named “gpus” already exists" in client.post(new, sent).content.decode()
     edit = reverse("registry:ray_cluster_edit", args=[project.slug, "gpus"])
     client.post(edit, sent | {"bases_at": "/models"})
     assert RayCluster.objects.get().bases_at == "/models"

@@ -93,7 +93,9 @@ def test_after_an_alarm_a_fork_comes_first(failed: TrainingRun) -> None:
     assert '<button class="primary">Resume from step 7' in client.get(address).content.decode()
     RunAlarm.objects.create(run=failed, step=7, name="kl", action="stop", message="KL exploded.", attempt=1)
     page = client.get(address).content.decode()
-    assert "An alarm stopped this run at step 7. Go on with the same settings" in page and 'class="btn primary"' in page
+    assert (
+        "An alarm stopped this run at step 7. Continue with the same settings" in page and 'class="btn primary"' in page
+    )
     assert '<button class="primary">Resume' not in page
 
 

@@ -116,13 +116,13 @@ def test_a_production_run_that_asks_what_a_task_asks_is_kept_aside_with_it(run: 
 
 
 def test_a_fork_is_measured_on_what_its_checkpoint_never_saw(run: EvalRun, tmp_path: Path) -> None:
-    """With another share, pairs that the checkpoint has learned from would be kept aside and count as unseen."""
+    """With another share, pairs that the checkpoint has learned from would be held back and count as unseen."""
     job = submitted(run)
     (folder := tmp_path / "checkpoint-1").mkdir()
     Checkpoint.objects.create(run=job, step=1, path=str(folder), attempt=1)
     for share in (0.1, 0.4):
         config = job.spec["config"] | {"validation_share": share}
-        with pytest.raises(TrainingError, match="keeps the same examples aside"):
+        with pytest.raises(TrainingError, match="holds back the same examples"):
             fork(run=job, step=1, config=config, by=job.created_by)
     assert fork(run=job, step=1, config=job.spec["config"], by=job.created_by).forked_from == job
 
@@ -177,7 +177,7 @@ def test_pairs_of_one_group_are_refused_since_none_could_be_kept_aside(run: Eval
     one = _examples(run)[0]
     same = [replace(one, data={"chosen": f"right {at}", "rejected": "wrong"}) for at in range(5)]
     dataset = freeze_dataset(eval_set=run.eval_set, by=None, shape=Shape.PAIRS, examples=same)
-    with pytest.raises(TrainingError, match="are of one group of tasks"):
+    with pytest.raises(TrainingError, match="belong to one group of tasks"):
         submit_training(
             project=run.project, method=Method.REWARD, parent=run.model_version, environment=run.environment, config=CONFIG,
             dataset=dataset, by=admin_of(run.project),
@@ -229,7 +229,7 @@ def test_what_it_makes_is_a_reward_model_and_offered_as_no_agent(run: EvalRun, d
         choose(model)
     with pytest.raises(ModelError, match="scores answers and gives none"):
         register_prompt(project=run.project, name="p", on=model, prompt={"system_prompt": "x"}, by=None)
-    with pytest.raises(promotion.PromotionError, match="is a reward model and no agent"):
+    with pytest.raises(promotion.PromotionError, match="is a reward model, not an agent"):
         promotion.set_initial(channel=channel_of(run.project), version=model, by=None)
 
 
@@ -348,7 +348,7 @@ def test_a_run_that_it_scores_goes_to_no_engine_elsewhere(run: EvalRun, data_dir
         )
         for method, config in ((Method.GRPO, {"steps": 1}), (Method.SFT, {"steps": 1, "batch_size": 2}))
     }  # fmt: skip
-    assert "liked@1 scores with a reward model" in reason_against(made[Method.GRPO], ENGINES["trl"])
+    assert "liked@1 uses a reward model" in reason_against(made[Method.GRPO], ENGINES["trl"])
     assert "reward model" not in reason_against(made[Method.SFT], ENGINES["trl"])
 
 

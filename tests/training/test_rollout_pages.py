@@ -172,4 +172,4 @@ def test_each_turns_advantage_is_shown_where_turns_are_compared(run: TrainingRun
         Rollout.objects.filter(pk=row.pk).update(components=components, turns=2)
     updated(run, 1)
     text = page(client, Rollout.objects.get(pk=rows[1].pk))
-    assert "Each turn:" in text and "+0.000, +0.707" in " ".join(text.split()) and "trained" in text
+    assert "By turn:" in text and "+0.000, +0.707" in " ".join(text.split()) and "trained" in text

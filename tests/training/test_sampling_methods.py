@@ -82,7 +82,7 @@ def test_a_teacher_that_cannot_teach_is_refused_with_what_to_do(run: EvalRun, te
     (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 1}}}')
     (Path(run.model_version.base) / "tokenizer.json").write_text('{"model": {"vocab": {"a": 2}}}')
     other.base = str(folder)
-    with pytest.raises(TrainingError, match=r"writes other tokens than .*1 of 1 tokens differ \('a'\)"):
+    with pytest.raises(TrainingError, match=r"uses a different tokenizer than .*1 of 1 tokens differ \('a'\)"):
         submitted(run, Method.ON_POLICY, TAUGHT, teacher=other)
 
 

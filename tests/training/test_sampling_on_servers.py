@@ -100,7 +100,7 @@ def test_a_server_that_somebody_else_runs_needs_its_adapter_path_and_the_route(r
     server = make_server(run.project, kind="vllm", adapters_at="")
     assert "adapter path is not set" in why_not(server)
     server.adapters_at = "/mnt/artifacts"
-    assert "by the last probe" in why_not(server)
+    assert "according to the last probe" in why_not(server)
     server.capabilities = {"runtime_lora": {"value": True}, "lora_slots": {"value": 0, "most": 1}}
     assert not why_not(server) and "needs 2" in why_not(server, steps_ahead=1)
     server.health = Health.DOWN

@@ -66,7 +66,7 @@ def test_silence_is_judged_by_its_own_steps(train: Train, given: dict[str, Any],
 def test_it_is_said_once_and_goes_when_the_run_speaks_again(train: Train) -> None:
     run = train(quiet=1100)
     assert [stalls.watch(NOW), stalls.watch(NOW + timedelta(minutes=1))] == [1, 1]
-    assert run.alarms.get().message.endswith("It has said nothing for 18 minutes; a step takes 100 s.")
+    assert run.alarms.get().message.endswith("No output for 18 minutes; a step usually takes 100 s.")
     assert Notification.objects.filter(topic="training.alarm").count() == 1
     JobLog.objects.create(job=run.pk, attempt=1, seq=5, message="Validating.", at=NOW)
     assert stalls.watch(NOW + timedelta(minutes=2)) == 0 and run.alarms.get().cleared_step == 8
@@ -84,7 +84,7 @@ def test_a_stop_fails_it(train: Train) -> None:
     run = train(quiet=3100, alarms={"stall": {"action": "stop"}})
     stalls.watch(NOW)
     run = ended(run)
-    assert run.state == JobState.FAILED and "has said nothing for 52 minutes" in run.error
+    assert run.state == JobState.FAILED and "No output for 52 minutes" in run.error
 
 
 def test_who_has_ended_is_left_alone(train: Train) -> None:

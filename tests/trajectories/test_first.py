@@ -72,7 +72,7 @@ def test_it_says_which_keys_were_used_and_how_content_is_turned_on(client: Clien
     html = shown(client, project).content.decode()
     assert "last used" in html and "never used" not in html and "Bearer%20" in html
     project.api_keys.update(scopes=["read"])
-    assert "Keys that may send" not in shown(client, project).content.decode()
+    assert "Keys with the scope “ingest”" not in shown(client, project).content.decode()
     make_trajectory(project, messages=[{"role": "user", "content": None}], metadata={"content_captured": False})
     assert "TRACELOOP_TRACE_CONTENT" in shown(client, project).content.decode()
 

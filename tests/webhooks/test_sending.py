@@ -81,7 +81,7 @@ def test_a_failure_is_tried_again_under_the_same_id(hook: Webhook, receiver: Rec
 @pytest.mark.parametrize(
     "reply,status,error",
     [
-        (says(301, Location="/elsewhere"), 301, "It redirects, which is not followed"),
+        (says(301, Location="/elsewhere"), 301, "The URL redirects, and redirects are not followed"),
         (says(404), 404, ""),
         (says(500, b""), 500, ""),
     ],
@@ -292,13 +292,13 @@ def test_a_receiver_that_is_gone_is_left_alone(hook: Webhook, receiver: Receiver
     receiver.replies = [says(410)]
     assert rounds(tell(hook)).state == "failed"
     hook.refresh_from_db()
-    assert hook.disabled_reason == "The receiver answered 410: it wants no more events."
+    assert hook.disabled_reason == "The receiver answered 410 (Gone): it no longer accepts events."
 
 
 def test_a_failed_delivery_is_sent_again_with_all_its_tries(hook: Webhook, receiver: Receiver) -> None:
     by = admin_of(hook.project)
     row = tell(hook)
-    with pytest.raises(actions.WebhookError, match="still being tried"):
+    with pytest.raises(actions.WebhookError, match="still being retried"):
         actions.send_again(delivery=row, by=by)
     receiver.replies = [says(410)]
     rounds(row)

@@ -715,7 +715,7 @@ def test_a_run_whose_policy_climbs_a_hole_does_what_the_alarm_says(
     alarms = {"hacking": {"action": action, "over": 2}}
     spec = run_spec(config=CONFIG | {"steps": 6, "save_every": 100, "alarms": alarms}, validation_tasks=[])
     ends = {
-        "stop": pytest.raises(Alarmed, match="climbs a hole"),
+        "stop": pytest.raises(Alarmed, match="exploiting a hole"),
         "pause": pytest.raises(Paused, match="Paused at step 4"),
     }
     with ends.get(action, nullcontext()):

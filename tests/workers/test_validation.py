@@ -1,4 +1,4 @@
-"""What runs of rows measure at intervals: the loss on what was kept aside and the success on validation tasks, and nothing of it
+"""What runs of rows measure at intervals: the loss on what was held back and the success on validation tasks, and nothing of it
 changes what they learn."""
 
 from __future__ import annotations

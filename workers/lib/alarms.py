@@ -292,55 +292,79 @@ TABLE: tuple[Rule, ...] = (
          warn=2.0, act=4.0, action="stop", source="veRL: mean below 0.5 or above 2"),
     Rule("importance_spread", "Standard deviation of the importance weights", "Turn rollout correction on, or sample on policy.", reads=("train/is_std",), warn=1.0,
          source="veRL: above 1"),
-    Rule("effective_samples", "Effective sample size, share of the samples", "Most of the batch carries no weight: turn rollout correction on, or sample on policy.",
+    Rule("effective_samples", "Effective sample size, share of the samples", "Most of the batch has no weight: turn "
+                                                                             "rollout correction on, or sample on policy.",
          reads=("train/ess",), warn=0.3, act=0.1, action="stop", below=True, source="veRL: below 0.3"),
     Rule("rollout_kl", "KL between sampler and trainer", "Check that the sampler has this step's weights, its precision and its sampling settings.",
          reads=("train/rollout_kl",), warn=0.1, source="veRL: |rollout KL| above 0.1"),
     Rule("sampler_gap", "Log-probability gap of sampler and trainer", "Sampler and trainer compute different models: check precision, attention kernel and the adapter that serves.",
          reads=("train/gen_kl_error",), warn=1e-3, act=2e-3, action="stop", over=3, source="NeMo RL: gen_kl_error, look above 1e-3, stop above 2e-3 (LoRA)"),
-    Rule("token_error", "Multiplicative error of token probabilities", "Sampler and trainer drift apart: use the same kernels and precision, or turn rollout correction on.",
+    Rule("token_error", "Multiplicative error of token probabilities", "Sampler and trainer are diverging: use the "
+                                                                       "same kernels and precision, or turn rollout correction on.",
          reads=("train/token_mult_prob_error",), warn=1.02, source="NeMo RL: trending above 1% to 2%"),
-    Rule("entropy_low", "Entropy, against its start", "The policy says the same thing every time and explores no more: lower the learning rate, raise clip_high, or stop here if it "
+    Rule("entropy_low", "Entropy, relative to the start", "The policy always gives the same output and no longer "
+                                                      "explores: lower the learning rate, raise clip_high, or stop here if it "
          "has learned the task.", reads=("train/entropy",), warn=0.25, act=0.05, below=True, relative=True, source="relative to the run's start", but=("sft",)),
-    Rule("entropy_high", "Entropy, against its start", SAFER, reads=("train/entropy",), warn=3.0, act=8.0, action="stop", over=3, relative=True, least=0.05,
+    Rule("entropy_high", "Entropy, relative to the start", SAFER, reads=("train/entropy",), warn=3.0, act=8.0, action="stop", over=3, relative=True, least=0.05,
          source="relative to the run's start", but=("sft",)),
-    Rule("grad_norm", "Gradient norm, against its start", "Clipping holds it (max_grad_norm); if the reward suffers, lower the learning rate.", reads=("train/grad_norm",),
+    Rule("grad_norm", "Gradient norm, relative to the start", "Clipping holds it (max_grad_norm); if the reward "
+                                                              "suffers, lower the learning rate.", reads=("train/grad_norm",),
          warn=20.0, relative=True, least=1e-3, source="relative to the run's start"),
-    Rule("no_gradient", "Gradient norm is zero", f"Nothing is learned any more: the weights may have been driven where every output is equally likely. {SAFER}",
+    Rule("no_gradient", "Gradient norm is zero", f"Training has stopped making progress: the weights may have "
+                                                 f"collapsed to a point where every output is equally likely. {SAFER}",
          reads=("train/grad_norm",), act=1e-12, action="stop", below=True, source="chosen"),
-    Rule("loss", "Loss, against its start", SAFER, reads=("train/loss",), warn=1.5, act=3.0, action="stop", over=3, relative=True, least=0.05,
+    Rule("loss", "Loss, relative to the start", SAFER, reads=("train/loss",), warn=1.5, act=3.0, action="stop", over=3, relative=True, least=0.05,
          source="relative to the run's start", but=("grpo",)),
-    Rule("length", "Completion length, against its start", "Look at the longest outputs: if they are padding, bound max_new_tokens or turn overlong shaping on.",
+    Rule("length", "Completion length, relative to the start", "Look at the longest outputs: if they are padding, "
+                                                               "bound max_new_tokens or turn overlong shaping on.",
          reads=("train/completion_length",), warn=2.0, act=4.0, relative=True, least=4.0, source="relative to the run's start"),
-    Rule("truncated", "Share of truncated completions", "Raise max_new_tokens, or turn overlong shaping on: what is cut off is scored as wrong.", reads=("train/truncated_share",),
+    Rule("truncated", "Share of truncated completions", "Raise max_new_tokens, or turn overlong shaping on: truncated "
+                                                        "answers are scored as wrong.", reads=("train/truncated_share",),
          warn=0.5, source="chosen"),
-    Rule("flat_groups", "Share of groups without reward spread", "They teach nothing: choose informative tasks (learnability), raise the temperature, or sample dynamically.",
+    Rule("flat_groups", "Share of groups without reward spread", "They give no training signal: choose informative "
+                                                                 "tasks (learnability), raise the temperature, or sample dynamically.",
          reads=("train/zero_std_share",), warn=0.8, source="chosen", but=NO_REWARD),
-    Rule("same_reward", "Steps in which every rollout got the same reward", "Either no task is solved (start with SFT or easier tasks) or the verifier always says the same: probe it.",
+    Rule("same_reward", "Steps in which all rollouts got the same reward", "Either no task is solved (start with SFT "
+                                                                            "or easier tasks) or the verifier always gives the same score: probe it.",
          value=same_reward, warn=4.5, act=9.5, action="pause", unit="steps in a row", spared=reward_rises,
          source="chosen: nothing is learned from equal rewards; only warns where the reward has risen, as in a run that has solved its tasks",
          but=NO_REWARD),
-    Rule("tool_failures", "Share of tool calls that failed", "Open a rollout: is it the policy's arguments or the environment that fails?", reads=("train/tool_failures",),
+    Rule("tool_failures", "Share of tool calls that failed", "Open a rollout to see whether the policy's arguments or "
+                                                             "the environment are at fault.", reads=("train/tool_failures",),
          warn=0.3, act=0.8, action="pause", source="chosen"),
-    Rule("masked", "Share of masked or errored rollouts", "The environment or the verifier fails: open a masked rollout and its reason, repair it, then resume.",
+    Rule("masked", "Share of masked or errored rollouts", "The environment or the verifier is failing: open a masked "
+                                                          "rollout to see the reason, fix it, then resume.",
          reads=("train/masked_share",), warn=0.05, act=0.2, action="pause", source="prime-rl: sustained above 5%"),
-    Rule("held_out", "Success in training has risen more than on validation tasks, by at least", "The policy memorises or exploits the training tasks: evaluate the checkpoint, "
+    Rule("held_out", "Gain in training success minus gain in validation success", "The policy memorises or exploits "
+                                                                                  "the training tasks: evaluate the checkpoint, "
          "add tasks, or stop earlier.", value=held_out, warn=0.10, act=0.25, action="pause", source="Azure, reward hacking: gap above 0.10"),
-    Rule("reward_only", "Reward up, validation success not", "Read the best-paid outputs and probe the reward on them: the reward pays for something else.", value=reward_only, warn=0.5, act=1.5,
+    Rule("reward_only", "Reward up, validation success not", "Read the highest-reward outputs and run probes on them: "
+                                                             "the reward is rewarding something else.", value=reward_only, warn=0.5, act=1.5,
          action="pause", unit="standard deviations of the start", source="relative to the run's start", but=NO_REWARD),
-    Rule("hacking", "Wrong outputs that are paid, rise of their share", "The policy climbs a hole in the verifier: read its outputs at the checkpoints, repair the verifier, and fork from before.",
+    Rule("hacking", "Rise in the share of wrong but rewarded outputs", "The policy is exploiting a hole in the "
+                                                                        "verifier: read its outputs at the checkpoints, fix the verifier, and fork from an earlier checkpoint.",
          value=hole, act=0.2, action="stop", source="chosen (docs/probes.md)", but=NO_REWARD),
-    Rule("exploits", "Sampled outputs that are wrong and paid like right ones", "The verifier pays for something else already: read the example and probe the verifier.",
+    Rule("exploits", "Wrong but rewarded sampled outputs like right ones", "The verifier already rewards something "
+                                                                           "else: read the example and probe the "
+                                                                           "verifier.",
          reads=("watch/exploits",), warn=0.25, over=1, source="chosen (docs/probes.md)", but=NO_REWARD),
-    Rule("marks", "Best-paid outputs with a suspicious mark", "Read the example: claims, flattery, orders to a judge or a copied prompt may be what is paid.", value=marks, warn=0.5,
+    Rule("marks", "Highest-reward outputs with suspicious signs", "Read the example: claims, flattery, instructions "
+                                                                  "to a judge or a copied prompt may be what earns "
+                                                                  "the reward.", value=marks, warn=0.5,
          over=1, source="chosen (docs/probes.md)"),
-    Rule("best_length", "Length of the best-paid outputs, against its start", "Read the longest of them: the reward may pay for length.", reads=("watch/best_length",), warn=2.0,
+    Rule("best_length", "Length of the highest-reward outputs, relative to the start", "Read the longest of them: the "
+                                                                                       "verifier may be rewarding "
+                                                                                       "length.", reads=("watch/best_length",), warn=2.0,
          relative=True, least=1.0, source="relative to the run's start"),
-    Rule("stall", "No sign of life from the run, in steps of its usual length", "Look at the log and at the machine (memory, disk, a rollout server that hangs), then resume "
-         "from the last checkpoint.", warn=10.0, act=30.0, action="pause", over=20, unit="steps", source="chosen; judged from outside, since a run that hangs says nothing"),
-    Rule("judge_gap", "Success by the verifier above success by people on reviewed outputs, by at least", "People see failures that the verifier pays: read them in the review, repair "
-         "the verifier, and fork from before.", warn=0.10, act=0.25, action="pause", over=10, source="chosen; the gap of Azure's reward hacking, judged when people have judged"),
-    Rule("no_progress", "Steps without a rise of the reward", "Measure learnability: the tasks may be too easy or too hard. Otherwise raise the learning rate or the group size.",
+    Rule("stall", "No output from the run, in multiples of its usual step time", "Check the log and the machine "
+                                                                                 "(memory, disk, a hanging rollout server), then resume from the "
+         "last checkpoint.", warn=10.0, act=30.0, action="pause", over=20, unit="steps", source="chosen; judged from "
+         "outside, since a run that hangs says nothing"),
+    Rule("judge_gap", "Success by the verifier minus success by people, on reviewed outputs", "People see failures "
+                                                                                              "that the verifier rewards: read them in the review, fix "
+         "the verifier, and fork from an earlier checkpoint.", warn=0.10, act=0.25, action="pause", over=10, source="chosen; the gap of Azure's reward hacking, judged when people have judged"),
+    Rule("no_progress", "Steps without an increase in reward", "Measure learnability: the tasks may be too easy or "
+                                                               "too hard. Otherwise raise the learning rate or the group size.",
          value=no_progress, warn=39.5, over=20, unit="steps", source="chosen"),
 )  # fmt: skip
 RULES = {rule.name: rule for rule in TABLE}

@@ -168,8 +168,8 @@ class Training(Lora, kw_only=True):
 
 
 class RowsConfig(Training, kw_only=True):
-    """What learns from rows. Every `eval_every` steps (0: never) the loss on what was kept aside and, with `eval_samples` of each,
-    the success on validation tasks are measured; `validation_share` of the examples are kept aside, whole groups of them."""
+    """What learns from rows. Every `eval_every` steps (0: never) the loss on what was held back and, with `eval_samples` of each,
+    the success on validation tasks are measured; `validation_share` of the examples are held back, whole groups of them."""
 
     batch_size: AtOnce
     max_length: AnswerTokens = 2048  # tokens of a row, of a pair those of the longer answer with its prompt

@@ -1,4 +1,4 @@
-"""What a program that TRL trains measures at intervals on what does not train: the loss on the rows that were kept aside and, in the
+"""What a program that TRL trains measures at intervals on what does not train: the loss on the rows that were held back and, in the
 run's environment, the success on validation tasks. Heavy: imports torch."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Values = dict[str, float]
 
 
 class Validation:
-    """`held` gives the metrics of what was kept aside; None where nothing was."""
+    """`held` gives the metrics of what was held back; None where nothing was."""
 
     def __init__(
         self, spec: Any, events: Emitter, stop: StopFlag, model: Any, tokenizer: Any, held: Callable[[], Values] | None

@@ -76,7 +76,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("error", models.TextField(blank=True)),
-                ("note", models.CharField(blank=True, help_text="What it waits for, as a sentence", max_length=300)),
+                (
+                    "note",
+                    models.CharField(blank=True, help_text="What it is waiting for, as a sentence", max_length=300),
+                ),
                 (
                     "not_before",
                     models.DateTimeField(help_text="Of a queued one that waits for a time: others go first", null=True),

@@ -38,7 +38,7 @@ class CountedCode:
         try:
             code = super().clean_code()
             if not cache.add(f"used code {self.user.pk} {code}", True, CODE_KEPT_S):
-                raise forms.ValidationError("This code was used already. Wait for the next one.")
+                raise forms.ValidationError("This code has already been used. Wait for the next one.")
         except forms.ValidationError:
             attempt.failed()
             raise

@@ -58,7 +58,8 @@ EXAMPLE = {
         OpenApiParameter("cursor", description="`next` of the page before"),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
     ],
-    description="Who changed what in the project, the newest first. People, keys and webhooks only for keys whose creator manages "
+    description="Who changed what in the project, newest first. People, keys and webhooks only for keys whose creator "
+                "manages "
     "them.",
 )  # fmt: skip
 @api_view(["GET"])

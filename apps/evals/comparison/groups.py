@@ -15,14 +15,14 @@ from apps.evals.paired import corrected
 
 BUCKET, TOOL, TAG, DIFFICULTY = "bucket", "tool", "tag", "difficulty"
 KINDS = {
-    BUCKET: ("Failure mode", "of the production failure that the task was made from"),
-    TOOL: ("Tool", "called by at least one of the evaluations"),
-    TAG: ("Tag", "of the task, or of the production run that it was made from"),
+    BUCKET: ("Failure mode", "of the production failure the task was created from"),
+    TOOL: ("Tool", "called in at least one of the evaluations"),
+    TAG: ("Tag", "of the task, or of the production run it was created from"),
     DIFFICULTY: ("Difficulty", ""),
 }
 MOST, LONGEST = 25, 80
-NAMED = "as the tasks say"
-POOLED = "by the share of passes over all of these evaluations together, so that it favours none of them"
+NAMED = "as given in the tasks"
+POOLED = "by the pass rate over all of these evaluations together, so that it favours none of them"
 HARD, EASY = 1 / 3, 2 / 3
 
 

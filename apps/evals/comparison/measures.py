@@ -72,7 +72,7 @@ def measures_of(tables: Tables) -> list[Measure]:
         Measure("latency_ms", "Latency", MS, -1, tables.mean("latency", "timed")),
         Measure("input_tokens", "Tokens in", TOKENS, -1, tables.mean("input", "input_known")),
         Measure("output_tokens", "Tokens out", TOKENS, -1, tables.mean("output", "output_known")),
-        Measure("cost_usd", "Cost of an answer", USD, -1, tables.cost),
+        Measure("cost_usd", "Cost per answer", USD, -1, tables.cost),
     ]
     return [measure for measure in found if not np.isnan(measure.values).all()]
 

@@ -57,9 +57,9 @@ def read(format: str, lines: Iterable[Line], answers: Iterable[Line] | None = No
     Raises ValueError for a format there is not, or for `answers` where the format has none.
     """
     if format not in READERS:
-        raise ValueError(f"There is no format “{format}” of task files. There are: {', '.join(FORMATS)}.")
+        raise ValueError(f"Unknown task file format “{format}”. Known formats: {', '.join(FORMATS)}.")
     if answers is not None and format != "bfcl":
-        raise ValueError(f"A file of answers goes with the format bfcl, not with {format}.")
+        raise ValueError(f"An answers file is only used with the format bfcl, not with {format}.")
     return _keyed(bfcl.read(lines, answers) if format == "bfcl" else READERS[format](lines))
 
 
@@ -70,17 +70,17 @@ def _keyed(found: Iterable[Read]) -> Iterator[Read]:
     for row in found:
         nothing = False
         if isinstance(row, TaskRow) and row.key in keys:
-            yield RowProblem(row.line, "key", f"“{row.key}” comes a second time, or the request does. Leave one out.")
+            yield RowProblem(row.line, "key", f"“{row.key}” or its request occurs twice. Remove one.")
             continue
         if isinstance(row, TaskRow):
             keys.add(row.key)
         yield row
     if nothing:
-        yield RowProblem(1, "", "the file has no rows. Give one task a line.")
+        yield RowProblem(1, "", "the file has no rows. Write one task per line.")
 
 
 def write(format: str, rows: Iterable[TaskRow]) -> Iterator[str]:
     """Lines of a file. Raises ValueError for a format that is not written."""
     if format not in WRITERS:
-        raise ValueError(f"Tasks are not written as “{format}”. There are: {', '.join(WRITERS)}.")
+        raise ValueError(f"Unknown export format “{format}”. Known formats: {', '.join(WRITERS)}.")
     return WRITERS[format](rows)

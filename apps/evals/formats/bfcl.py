@@ -45,7 +45,9 @@ def read(lines: Iterable[Line], answers: Iterable[Line] | None = None) -> Iterat
             yield RowProblem(number, error.field, error.message)
     for identity, (number, _) in truths.items():
         yield RowProblem(
-            number, "id", f"the answer “{identity}” has no question. Give the questions of the same file pair."
+            number,
+            "id",
+            f"the answer “{identity}” has no matching question. Upload the question file that belongs to it.",
         )
 
 
@@ -72,7 +74,7 @@ def _row(record: dict, truths: dict[str, tuple[int, Any]]) -> TaskRow:
     tools = [_tool(tool, f"function[{at}]", language) for at, tool in enumerate(record.get("function") or [])]
     if truth is None and NO_CALL not in identity and ANY_CALL not in identity:
         raise Bad(
-            "ground_truth", f"“{identity}” has no possible answer. Give the file possible_answer_… beside this one."
+            "ground_truth", f"“{identity}” has no possible answer. Upload the matching possible_answer_… file too."
         )
     calls = [
         _call(call, f"ground_truth[{at}]")
@@ -87,7 +89,7 @@ def _row(record: dict, truths: dict[str, tuple[int, Any]]) -> TaskRow:
 
 def _conversation(record: dict, identity: str, turns: list, truth: Any) -> TaskRow:
     """A task of multi_turn for the environment bfcl_turns: its tools, and what is right, come of BFCL's own classes."""
-    wanted = want(truth, list, "ground_truth", "Give the file possible_answer_… beside this one.")
+    wanted = want(truth, list, "ground_truth", "Upload the matching possible_answer_… file too.")
     if len(wanted) != len(turns):
         raise Bad("ground_truth", f"{len(wanted)} turns, but the question has {len(turns)}.")
     expected = [

@@ -56,27 +56,25 @@ def _header(cells: list[str]) -> list[str]:
     names = [cell.strip().casefold() if not cell.strip().startswith(PREFIXES) else cell.strip() for cell in cells]
     for name in names:
         if name not in COLUMNS and not name.startswith(PREFIXES):
-            raise Bad(name or "(empty)", f"there is no such column. {HELP}")
+            raise Bad(name or "(empty)", f"unknown column. {HELP}")
         if names.count(name) > 1:
-            raise Bad(name, "stands twice in the header.")
+            raise Bad(name, "occurs twice in the header.")
     if "prompt" not in names:
-        raise Bad("prompt", f"there is no such column in the file, and it is needed. {HELP}")
+        raise Bad("prompt", f"this required column is missing. {HELP}")
     if not {"expected", "tool", "answer"} & set(names):
-        raise Bad(
-            "expected", "the file says nowhere what is right. Give a column expected, tool (with args) or answer."
-        )
+        raise Bad("expected", "the file has no expected answers. Add a column expected, tool (with args) or answer.")
     return names
 
 
 def _cells(header: list[str], cells: list[str]) -> dict[str, str]:
     if len(cells) != len(header):
-        raise Bad("", f"{len(cells)} cells, but the header has {len(header)}. Quote cells that have commas in them.")
+        raise Bad("", f"{len(cells)} cells, but the header has {len(header)}. Quote cells that contain commas.")
     return dict(zip(header, cells, strict=True))
 
 
 def _row(cells: dict[str, str]) -> TaskRow:
     if not cells["prompt"].strip():
-        raise Bad("prompt", "empty. Give the request that the agent is to answer.")
+        raise Bad("prompt", "empty. Enter the request that the agent should answer.")
     system = [{"role": "system", "content": cells["system"]}] if cells.get("system", "").strip() else []
     return task(
         key=cells.get("key", "").strip(),
@@ -115,7 +113,7 @@ def _args(cells: dict[str, str]) -> dict:
         if name.startswith("args.") and cell
     }
     if both := sorted(args.keys() & named.keys()):
-        raise Bad(f"args.{both[0]}", "given in the column args too. Give it once.")
+        raise Bad(f"args.{both[0]}", "also given in the column args. Give it only once.")
     return args | named
 
 

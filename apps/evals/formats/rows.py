@@ -152,7 +152,7 @@ def check_storable(value: Any, name: str) -> None:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
     except (ValueError, RecursionError) as error:
-        raise Bad(name, "has characters or numbers that cannot be stored. Remove them.") from error
+        raise Bad(name, "contains characters or numbers that cannot be stored. Remove them.") from error
     if "\\u0000" in text.replace("\\\\", ""):
         raise Bad(name, "has a NUL character, which cannot be stored. Remove it.")
 
@@ -162,7 +162,7 @@ def _short(value: Any, name: str, most: int) -> str:
         value = str(value)
     text = want("" if value is None else value, str, name, "Give text.")
     if len(text) > most:
-        raise Bad(name, f"{len(text)} characters long. At most {most} are stored: shorten it.")
+        raise Bad(name, f"{len(text)} characters long; at most {most} are allowed. Shorten it.")
     return text
 
 
@@ -170,7 +170,7 @@ def checked_split(value: Any, name: str) -> str:
     text = want("" if value is None else value, str, name, f"Give one of {', '.join(SPLITS)}.").strip().casefold()
     text = ALIASES.get(text, text)
     if text and text not in SPLITS:
-        raise Bad(name, f"there is no split “{text}”. Give one of {', '.join(SPLITS)}, or leave it empty.")
+        raise Bad(name, f"unknown split “{text}”. Give one of {', '.join(SPLITS)}, or leave it empty.")
     return text
 
 
@@ -180,7 +180,7 @@ def checked_messages(value: Any, name: str = "messages") -> list[dict]:
     for index, message in enumerate(value):
         _check_message(message, f"{name}[{index}]")
     if not any(message["role"] in ("user", "tool") for message in value):
-        raise Bad(name, "there is no message of the role “user”. Give the request that the agent is to answer.")
+        raise Bad(name, "there is no message with the role “user”. Add the request that the agent should answer.")
     return value
 
 
@@ -220,7 +220,7 @@ def checked_expected(value: Any, name: str = "expected") -> dict:
     for form in found:
         CHECKED[form](value if form == "tool" else value[form], name if form == "tool" else f"{name}.{form}")
     if not found and (value.get("answer") is None or value["answer"] == []):
-        raise Bad(name, f"says neither a call nor an answer. Give {FORMS}.")
+        raise Bad(name, f"contains neither a call nor an answer. Give {FORMS}.")
     return value
 
 
@@ -319,7 +319,7 @@ def only(record: dict, known: Iterable[str], advice: str) -> None:
     """Raises Bad for a field that is not known: half of a row is never read in silence."""
     unknown = [name for name in record if name not in set(known)]
     if unknown:
-        raise Bad(unknown[0], f"there is no such field. {advice}")
+        raise Bad(unknown[0], f"unknown field. {advice}")
 
 
 def parsed_arguments(value: Any, name: str) -> dict:

@@ -167,8 +167,8 @@ def refusal(project: Project, tasks: Iterable[Task]) -> Refusal | None:
     task, other = found[0]
     more = f" So are {len(found) - 1:,} more of these tasks." if len(found) > 1 else ""
     sentence = (
-        f"“{task.key}” is held out by {other.eval_set}: {_shared(task, other)}.{more} What belongs to a held-out "
-        "group never trains: remove it in a new version of the set, or divide that set by another group."
+        f"“{task.key}” is held out by {other.eval_set}: {_shared(task, other)}.{more} Tasks of a held-out group "
+        "can never be trained on: remove it in a new version of the set, or split that set by another group."
     )
     return Refusal(sentence, [other.canonical_hash for _, other in found])
 
@@ -177,7 +177,7 @@ def _shared(task: Task, other: Task) -> str:
     if task.canonical_hash == other.canonical_hash:
         return "both are the same request"
     name = next((name for name in _names(task, False) if name == other.group_key), "")
-    return f"both are of the group “{name}”" if name else "a person judged them the same task"
+    return f"both are in the group “{name}”" if name else "a person judged them to be the same task"
 
 
 def _conflicts(project: Project, tasks: Sequence[Task], *, held: bool) -> Iterator[tuple[Task, Task]]:

@@ -31,16 +31,16 @@ INDEXES = 4  # hold-outs of which an index stays in this process's memory; one o
 SHOWN = 300  # characters of a request in a sentence
 JUDGED = "judged"  # by a person: `judged`
 REASONS: dict[str, str] = {
-    JUDGED: "are the same task (a person judged them so)",
+    JUDGED: "are the same task (decided by a person)",
     Why.SAYS: "are the same task (one contains the request of the other)",
     Why.CALLS: "are the same task (the same calls are expected)",
-    Why.ALIKE: "are nearly the same task",
+    Why.ALIKE: "are near-duplicates",
 }
 
 
 @dataclass(frozen=True)
 class Leak:
-    """What is on one side of a hold-out, and what on the other says the same. `similarity` is 0 for two of one group.
+    """What is on one side of a hold-out, and what on the other says the same. `similarity` is 0 for two of the same group.
 
     Whichever is held out is shown only where that is counted as a look.
     """
@@ -70,7 +70,7 @@ class Leak:
     def reason(self) -> str:
         """What is the matter with the two, as the end of a sentence about them."""
         if not self.similarity:
-            return "are of one group"
+            return "belong to the same group"
         return REASONS[self.why] + (f" ({self.similarity:.0%})" if self.why == Why.ALIKE else "")
 
     @property
@@ -88,7 +88,8 @@ def request_of(task: Task) -> str:
 
 
 def same(task: Task, other: Task) -> Leak:
-    """The two of one request (similarity 1), of one group (0), or of which a person says that they are the same task."""
+    """The two of one request (similarity 1), of the same group (0), or of which a person says that they are the same "
+    "task."""
     found = Leak(task.key, request_of(task), request_of(other), _place(other), 1.0, other.canonical_hash,
                  ours_hash=task.canonical_hash)  # fmt: skip
     if other.canonical_hash == task.canonical_hash:

@@ -22,8 +22,8 @@ from apps.evals.models import HoldoutView, Task
 DAY = timedelta(days=1)
 MOST_TEXTS = 200
 NEEDS_THE_RIGHT = (
-    "This is a held-out task, or nearly one. Use an API key that may see hold-outs: an operator makes one under Settings → "
-    "API keys. Or use tasks of the validation split."
+    "This is a held-out task or a near-duplicate of one. Use an API key with access to hold-outs (an operator can create one "
+    "under Settings → API keys), or tasks of the validation split."
 )
 
 
@@ -44,9 +44,9 @@ def guard(key: ApiKey, task: dict, use: Use) -> None:
         if scores_today(key.project) >= settings.FLYWHEEL_HOLDOUT_SCORES_A_DAY:
             raise Refusal(
                 429,
-                f"{settings.FLYWHEEL_HOLDOUT_SCORES_A_DAY} answers to held-out tasks of this project were scored by API in the "
-                "last 24 hours, which is the limit (FLYWHEEL_HOLDOUT_SCORES_A_DAY). Score tasks of another split, evaluate in "
-                "Flywheel, or wait.",
+                f"{settings.FLYWHEEL_HOLDOUT_SCORES_A_DAY} answers to held-out tasks of this project were scored through the API "
+                "in the last 24 hours, which is the limit (FLYWHEEL_HOLDOUT_SCORES_A_DAY). Score tasks of another "
+                "split, evaluate in Flywheel, or wait.",
             )
         record_seen(key.project, tasks, by=key, detail="scored by API", kind=HoldoutView.Kind.SCORE, each_time=True)
 

@@ -25,7 +25,7 @@ def choose_holdout(groups: Sequence[str], size: int, seed: int) -> set[str]:
         count += sizes[name]
     if count < size or len(chosen) == len(names):
         raise ValueError(
-            f"A hold-out of {size} needs more than {size} tasks in at least two groups; there are {len(groups)} tasks "
-            f"in {len(names)} groups. Add tasks or choose a smaller hold-out."
+            f"A hold-out of {size} tasks requires more than {size} tasks in at least two groups; this set has "
+            f"{len(groups)} tasks in {len(names)} groups. Add tasks or choose a smaller hold-out."
         )
     return chosen

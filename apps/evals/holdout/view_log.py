@@ -161,7 +161,7 @@ def viewers_of(eval_set: EvalSet) -> list[dict[str, Any]]:
 
 def _name(row: dict[str, Any]) -> str:
     key = row["api_key__name"]
-    return row["by__username"] or (f"API key “{key}”" if key else "command line, or someone deleted")
+    return row["by__username"] or (f"API key “{key}”" if key else "command line, or a deleted user")
 
 
 _KEYS: dict[str, int] = {}  # content keys by canonical hash: of equal prompts they are equal

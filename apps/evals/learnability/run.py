@@ -12,7 +12,7 @@ from apps.evals.learnability.signal import Learnability, Pick, TaskView, learnab
 from apps.evals.models import EvalRun, Split
 from apps.evals.stats import SampleRow
 
-NO_ANSWER = "no sample of it was scored"
+NO_ANSWER = "none of its samples were scored"
 
 
 class CannotPick(Exception):
@@ -42,7 +42,9 @@ class RunLearnability:
         if self.run.split == Split.HOLDOUT:
             return "These tasks are held out and can never be picked for training. This page is for information only."
         if self.run.split != Split.TRAIN:
-            return f"Its tasks are of the {self.run.get_split_display().lower()} split, which does not train."
+            return (
+                f"Its tasks belong to the {self.run.get_split_display().lower()} split, which is not used for training."
+            )
         if self.run.state != JobState.SUCCEEDED:
             return "Tasks can be picked only from a finished evaluation."
         return ""

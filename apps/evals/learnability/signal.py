@@ -115,9 +115,9 @@ def _sentence(tasks: Sequence[TaskView]) -> str:
     if not tasks:
         return "No task has a scored sample yet."
     if all(item.n == 1 for item in tasks):
-        return "One sample per task does not show what RL can learn from. Use at least 4."
+        return "One sample per task is not enough to estimate learnability. Use at least 4."
     learns = sum(item.has_signal for item in tasks)
-    return f"RL will learn from {learns} of {len(tasks)} {'task' if len(tasks) == 1 else 'tasks'}."
+    return f"RL can learn from {learns} of {len(tasks)} {'task' if len(tasks) == 1 else 'tasks'}."
 
 
 def signal_chance(passed: int, n: int, size: int, prior: tuple[float, float] = PRIOR) -> float:
@@ -141,7 +141,7 @@ def pick(
 ) -> Pick:
     """Mixed tasks, the nearest to p = ½ first; then, with `partial`, tasks without both outcomes whose rewards differ.
 
-    `per_group` caps tasks of one group (of none: no cap), `size` the whole. Every task is chosen or has its reason.
+    `per_group` caps tasks of the same group (of none: no cap), `size` the whole. Every task is chosen or has its reason.
     """
     chosen: list[str] = []
     left_out: dict[str, str] = {}
@@ -150,9 +150,9 @@ def pick(
         if why := _unfit(item, partial):
             left_out[item.task] = why
         elif item.group and per_group is not None and taken[item.group] >= per_group:
-            left_out[item.task] = f"{per_group} tasks of the group {item.group} are chosen already"
+            left_out[item.task] = f"{per_group} tasks of the group {item.group} are already picked"
         elif size is not None and len(chosen) >= size:
-            left_out[item.task] = f"{size} better ones are chosen already"
+            left_out[item.task] = f"{size} better ones are already picked"
         else:
             taken[item.group] += 1
             chosen.append(item.task)
@@ -170,7 +170,7 @@ def _unfit(item: TaskView, partial: bool) -> str:
     if item.has_signal and (item.kind == "mixed" or partial):
         return ""
     if item.kind == "all_pass":
-        return f"passes in all {item.n} samples: nothing is left to learn"
+        return f"passes in all {item.n} samples: nothing left to learn"
     if item.kind == "all_fail":
-        return f"fails in all {item.n} samples: no reward leads the way"
+        return f"fails in all {item.n} samples: no reward signal"
     return "passes and failures have the same reward"

@@ -55,7 +55,7 @@ PAIR = {
         "held": {"type": ["string", "null"], "description": "The held-out request"},
         "other": {
             "type": ["string", "null"],
-            "description": "The key of the task that could train; null: it was removed",
+            "description": "The key of the trainable task; null if it was removed",
         },
         "split": {"type": ["string", "null"]},
         "text": {"type": "string"},
@@ -73,13 +73,13 @@ WITH_PAIRS = {
 @extend_schema(
     methods=["GET"], operation_id="v1_meaning_checks_list", parameters=[LIMIT, CURSOR],
     responses=described({200: page(CHECK)}, 400, 404),
-    description="The semantic checks of an eval set, the newest first.",
+    description="The semantic checks of an eval set, newest first.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_meaning_checks_start", request={JSON: json_schema(StartCheck)},
     responses=described({202: CHECK}, 400, 403, 404, 409, 413),
-    description="Starts a semantic check between the hold-out and all tasks that could train. Needs a key that may see "
-    "hold-outs. A server is sent the held-out requests: counted as a view.",
+    description="Starts a semantic check between the hold-out and all trainable tasks. Requires a key with access to "
+    "hold-outs. With a server, the held-out requests are sent to it, which counts as a view.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def checks(request: Request, pk: UUID) -> Response:
@@ -94,7 +94,7 @@ def checks(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_meaning_checks_read", responses=described({200: WITH_PAIRS}, 403, 404),
-    description="A check with its pairs, most alike first. They show held-out requests: needs a key that may see hold-outs, "
+    description="A check with its pairs, most similar first. Shows held-out requests: requires a key with access to hold-outs "
     "and counts as a view.",
 )  # fmt: skip
 @api_view(["GET"])
@@ -109,7 +109,7 @@ def item(request: Request, pk: UUID, job: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_meaning_checks_cancel", request=None, responses=described({200: CHECK}, 403, 404, 409),
-    description="Stops a check. 409 where it has finished.",
+    description="Stops a check. 409 if it has already finished.",
 )  # fmt: skip
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID, job: UUID) -> Response:

@@ -81,7 +81,7 @@ def _check_size(eval_set: EvalSet) -> None:
     if not held:
         raise EvalSetError(f"{eval_set} has no hold-out to compare with. Split the tasks by group first.")
     if not others:
-        raise EvalSetError(f"{eval_set} has no train or validation tasks that could be like its hold-out.")
+        raise EvalSetError(f"{eval_set} has no train or validation tasks to compare with its hold-out.")
     if held + others > MOST_TEXTS:
         raise EvalSetError(f"{eval_set} has {held + others:,} tasks to compare; a check takes at most {MOST_TEXTS:,}.")
 
@@ -104,7 +104,7 @@ def _engine_and_model(source: Source, version: ModelVersion | None, is_operator:
     except (ModelError, ArtifactError, ServerError) as error:
         raise EvalSetError(str(error)) from error
     if not source.model:
-        raise EvalSetError("Name the model that the server should use.")
+        raise EvalSetError("Enter the name of the model on that server.")
     engine = address_spec(base_url, source.key_variable, model=source.model, kind=Engine.OPENAI)
     return engine, {"base": source.model, "adapter": None}
 
@@ -129,7 +129,7 @@ def child_spec(job: MeaningCheck) -> dict:
     held = {task: held_text(task) for task in eval_set.tasks.holdout()}
     others = {task: trained_texts(task) for task in eval_set.tasks.filter(split__in=TRAINS)}
     if not any(held.values()) or not any(others.values()):
-        raise EvalSetError("No task of the hold-out, or none that could train, has a text to compare.")
+        raise EvalSetError("Either the hold-out or the trainable tasks have no text to compare.")
     known = judged_different(eval_set.project, held, {task: digest_of(texts) for task, texts in others.items()})
     return {
         "kind": "compare_meaning",

@@ -130,7 +130,9 @@ def decide(*, pair: MeaningPair, verdict: str, by: Any) -> MeaningVerdict:
         said = now.verdict.get_verdict_display()
         raise EvalSetError(f"{now.verdict.by or 'Someone'} has already decided “{said}”. Undo that first.")
     if not now.is_across:
-        raise EvalSetError("The two tasks are no longer on two sides of the hold-out. There is nothing to decide.")
+        raise EvalSetError(
+            "The two tasks are no longer split between the hold-out and training. There is nothing to decide."
+        )
     other = now.pair.other
     removes = verdict == Verdict.SAME and not eval_set.is_frozen
     removed = _removed(other) if removes else {}
@@ -186,9 +188,11 @@ def _put_back(removed: dict, by: Any) -> None:
     made = actions.store_tasks(eval_set=task.eval_set, tasks=[task], by=by, what="undo")
     if not made.made:
         why = (
-            "the set has its request or key again" if made.duplicates else "it would be on both sides of a hold-out now"
+            "the set already has its request or key"
+            if made.duplicates
+            else "it would now be on both sides of a hold-out"
         )
-        raise EvalSetError(f"The task {task.key} cannot be put back: {why}.")
+        raise EvalSetError(f"The task {task.key} cannot be restored: {why}.")
     Task.objects.filter(pk__in=removed["variants"], eval_set=task.eval_set).update(variant_of=task)
     gone = MeaningPair.objects.filter(job__eval_set=task.eval_set, other=None, theirs=task.canonical_hash)
     gone.update(other=task)

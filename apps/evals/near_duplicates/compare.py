@@ -1,4 +1,4 @@
-"""When two tasks are nearly the same task: MinHash/LSH over normalised words, then the exact comparison. Pure.
+"""When two tasks are near-duplicates: MinHash/LSH over normalised words, then the exact comparison. Pure.
 
 What is compared. The system message is the harness's and left out. The words of the other messages (text, and names
 and values of tool calls) are brought into one spelling, fillers dropped (`text`). A feature is (word, how often it

@@ -233,7 +233,7 @@ def difference_figure(found: Comparison) -> dict | None:
         [gap.mean for _, gap in shown],
         [gap.low for _, gap in shown],
         [gap.high for _, gap in shown],
-        f"Success, difference from 1. {found.runs[0].model_version}",
+        f"Difference in success from 1. {found.runs[0].model_version}",
         height=110 + 26 * len(shown),
     )
     figure["layout"]["xaxis"] |= {"tickformat": "+.0%", "zeroline": True}

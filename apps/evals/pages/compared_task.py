@@ -113,7 +113,7 @@ def side(runs: Sequence[EvalRun], row: TaskRow, number: int, asked: str | None, 
         "pk", "run", "task", "index", "success", "masked", "unsafe", "valid", "truncated", "mask_reason"
     ))  # fmt: skip
     if not samples:  # it had some a moment ago
-        raise Http404("This evaluation was deleted meanwhile.")
+        raise Http404("This evaluation has been deleted.")
     wanted = whole(asked)
     shown = next(
         (one for one in samples if one.pk == wanted),

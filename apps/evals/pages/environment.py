@@ -22,7 +22,7 @@ from apps.evals.pages.failures import tell
 def for_set(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     if not eval_set.is_frozen:
-        messages.error(request, "Freeze the set first: an environment needs tasks that cannot change.")
+        messages.error(request, "Freeze the set first: an environment needs immutable tasks.")
         return redirect("evals:detail", project.slug, eval_set.pk)
     form = EnvironmentForm(project, request.POST or None, initial={"slug": eval_set.slug})
     dataset = eval_set.as_dataset

@@ -103,7 +103,7 @@ def _save(request: HttpRequest, failure: Failure, cut: int, form: FailureTaskFor
         request.session[LAST] = {"eval_set": str(given["eval_set"].pk), "split": given["split"]}
         messages.success(request, f"A task was added to {given['eval_set']}, {given['split'].label}.")
     elif made.duplicates:
-        form.add_error(None, f"{given['eval_set']} has this request already. Choose another step or set.")
+        form.add_error(None, f"{given['eval_set']} already has this request. Choose another step or set.")
     else:
         return _leak(request, failure, cut, given, made)
     return None
@@ -161,13 +161,9 @@ def tell(request: HttpRequest, made: actions.TasksMade) -> None:
     """What became of many tasks, in one message; a hold-out's request is not shown."""
     near = made.guarded + len(made.leaks)
     parts = [f"{made.made:,} tasks added"]
-    parts += [f"{made.duplicates:,} were there already"] if made.duplicates else []
+    parts += [f"{made.duplicates:,} already existed"] if made.duplicates else []
+    parts += [f"{made.without_expected:,} skipped: no expected answer"] if made.without_expected else []
     parts += (
-        [f"for {made.without_expected:,} nobody has said what would have been right"] if made.without_expected else []
-    )
-    parts += (
-        [f"{near:,} were left out: they are too near to the other side of a hold-out, or of one group with it"]
-        if near
-        else []
+        [f"{near:,} skipped: too similar to, or in the same group as, the other side of a hold-out"] if near else []
     )
     messages.success(request, "; ".join(parts) + ".")

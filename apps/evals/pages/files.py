@@ -121,9 +121,9 @@ def import_status(request: HttpRequest, project: Project, pk: str, identity: str
 def import_cancel(request: HttpRequest, project: Project, pk: str, identity: str) -> HttpResponse:
     job = get_object_or_404(TaskImport, eval_set__project=project, eval_set=pk, pk=identity)
     if jobs.cancel(job, by=request.user):
-        messages.success(request, "Cancelled. Nothing of the file is stored unless its tasks were just being stored.")
+        messages.success(request, "Cancelled. Nothing is stored unless the tasks were already being written.")
     else:
-        messages.error(request, "This import has already ended.")
+        messages.error(request, "This import has already finished.")
     return redirect("evals:import_status", project.slug, pk, identity)
 
 

@@ -127,8 +127,8 @@ def rate_figure(tasks: Sequence[TaskView]) -> dict:
     kinds = (("all_fail", "all fail", BAD), ("mixed", "mixed", PALETTE[0]), ("all_pass", "all pass", GOOD))
     series = {label: (xs, [counts[kind, place] for place in range(bins + 1)]) for kind, label, _ in kinds}
     colours = {label: colour for _, label, colour in kinds}
-    title = "Tasks by the share of their samples that pass"
-    return bars(series, title, x="samples that pass, %", y="tasks", stacked=True, colours=colours)
+    title = "Tasks by pass rate"
+    return bars(series, title, x="pass rate, %", y="tasks", stacked=True, colours=colours)
 
 
 def _bin(item: TaskView, bins: int) -> int:
@@ -145,7 +145,7 @@ def signal_figure(tasks: Sequence[TaskView]) -> dict:
         for size in GROUP_SIZES
     ]
     values = [100 * share for share in shares]
-    title = "Groups with both outcomes, expected"
-    figure = lines({"groups": (GROUP_SIZES, values)}, title, x="samples in a group (G)", y="%", height=250)
+    title = "Expected share of groups with both outcomes"
+    figure = lines({"groups": (GROUP_SIZES, values)}, title, x="samples per group (G)", y="%", height=250)
     figure["layout"]["yaxis"]["range"] = [0, 100]
     return figure

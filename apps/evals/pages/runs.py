@@ -43,7 +43,7 @@ RATES = (
 )
 SIZE, SHOWN, OTHERS = 40, 260, 50
 LIST_MS = 4_000
-MAY_QUOTE = "It failed. The reason may quote a held-out task, so it is shown with the samples once they are opened."
+MAY_QUOTE = "Failed. The reason may quote a held-out task, so it is shown with the samples once they are opened."
 
 
 @project_view()

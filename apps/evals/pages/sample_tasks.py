@@ -27,7 +27,7 @@ class SampleTasksForm(PlainForm):
     eval_set = forms.ModelChoiceField(None, label="Draft", empty_label=None)
     cut = forms.ChoiceField(
         choices=[
-            (STEP, "At the blamed step, if the right answer there is known"),
+            (STEP, "At the blamed step, if its correct answer is known"),
             (WHOLE, "Where the evaluated task starts"),
         ],
         initial=STEP,

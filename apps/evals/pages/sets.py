@@ -177,7 +177,7 @@ def split(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     def divide() -> None:
         sizes = actions.split_by_group(eval_set=eval_set, by=request.user, **form.cleaned_data)
         told = ", ".join(f"{sizes[part]:,} {part.label.lower()}" for part in actions.DIVIDED)
-        messages.success(request, f"Divided by group: {told}.")
+        messages.success(request, f"Split by group: {told}.")
 
     return attempt(request, eval_set, divide)
 

@@ -102,8 +102,8 @@ def make_variants(request: HttpRequest, project: Project, pk: str) -> HttpRespon
         made = batches.make_batch(eval_set=eval_set, by=request.user, **form.cleaned_data)
         messages.success(
             request,
-            f"{made.made:,} variants wait to be looked through. Left out: {made.faulty:,} faulty, {made.alike:,} like "
-            f"another, {made.guarded:,} too near to a hold-out.",
+            f"{made.made:,} variants are ready for review. Left out: {made.faulty:,} invalid, "
+            f"{made.alike:,} near-duplicates, {made.guarded:,} too similar to a hold-out.",
         )
 
     return attempt(request, eval_set, make, "variants")
@@ -128,9 +128,9 @@ def end_batch(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     def end() -> None:
         if request.POST.get("do") == "use":
             used = batches.use_batch(eval_set=eval_set, by=request.user)
-            messages.success(request, f"{used:,} variants are tasks of the train split now.")
+            messages.success(request, f"{used:,} variants were added to the train split.")
         else:
             gone = batches.discard_batch(eval_set=eval_set, by=request.user)
-            messages.success(request, f"{gone:,} variants were discarded.")
+            messages.success(request, f"{gone:,} variants discarded.")
 
     return attempt(request, eval_set, end, "variants")

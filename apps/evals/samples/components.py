@@ -17,7 +17,7 @@ ABOUT = {
     "turn": ("turns over budget",),
     "token": ("tokens over budget",),
     "error": ("tool errors",),
-    "recovered": ("errors recovered from",),
+    "recovered": ("recovered errors",),
 }  # fmt: skip
 """Component → what its reasons begin with. See workers/lib/verifiers/calls.py and trajectories.py."""
 HELD = "not held: "

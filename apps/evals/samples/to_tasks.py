@@ -40,8 +40,8 @@ def why_not(run: EvalRun) -> str:
     if may_make_tasks(run):
         return ""
     return (
-        f"These tasks are of the {run.get_split_display().lower()} split. Only failures on training and validation tasks become "
-        "tasks: nothing that measures a model may reach its training."
+        f"These tasks are from the {run.get_split_display().lower()} split. Only failures on training and validation tasks can "
+        "become tasks: data that measures a model must not reach its training."
     )
 
 

@@ -89,7 +89,7 @@ def _script(messages: Iterable[dict]) -> list[str]:
         found = [f"{message.get('role')}:", *(line for text in said if text for line in text.splitlines())]
         room -= sum(map(len, found))
         if room < 0:
-            return [*lines, "… the rest is in the conversation"]
+            return [*lines, "… see the conversation for the rest"]
         lines += found
     return lines
 

@@ -41,10 +41,10 @@ def side(change: Any, name: str) -> list[tuple[str, Any]]:
 def near(leak: Leak) -> str:
     """Why two tasks count as one."""
     if leak.why == JUDGED:
-        return "the same task, as a person judged"
+        return "the same task, as decided by a person"
     if leak.similarity >= 1:
         return "the same request"
-    return f"{leak.similarity:.0%} alike" if leak.similarity else "of one group"
+    return f"{leak.similarity:.0%} alike" if leak.similarity else "of the same group"
 
 
 @register.filter

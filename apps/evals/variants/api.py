@@ -65,11 +65,11 @@ class Confirm(Struct, forbid_unknown_fields=True, kw_only=True):
 
 REVIEW = {
     "type": ["object", "null"],
-    "description": "The batch that waits; null where none does",
+    "description": "The batch waiting for review; null if there is none",
     "properties": {
         "batch": {"type": "string"},
         **{key: {"type": "integer"} for key in ("size", "looked", "accepted", "needed")},
-        "may_be_used": {"type": "boolean", "description": "Enough were looked at, and enough of them are good"},
+        "may_be_used": {"type": "boolean", "description": "Enough were reviewed, and enough of them accepted"},
     },
 }
 VARIANT = {
@@ -104,8 +104,8 @@ PAGE = {
     "properties": {
         "seeds": {"type": "integer", "description": "Confirmed tasks of the train split"},
         "review": REVIEW,
-        "sample": {"type": "array", "items": VARIANT, "description": "The variants to look at, drawn at random"},
-        "job": JOB | {"type": ["object", "null"], "description": "The last one in which a model wrote variants"},
+        "sample": {"type": "array", "items": VARIANT, "description": "A random sample of variants to review"},
+        "job": JOB | {"type": ["object", "null"], "description": "The last job in which a model wrote variants"},
     },
 }
 MADE = {
@@ -115,8 +115,8 @@ MADE = {
         "batch": {"type": "string"},
         "made": {"type": "integer"},
         "faulty": {"type": "integer"},
-        "alike": {"type": "integer", "description": "Like another variant, or a task of the set"},
-        "guarded": {"type": "integer", "description": "Too near to a hold-out"},
+        "alike": {"type": "integer", "description": "Similar to another variant or a task in the set"},
+        "guarded": {"type": "integer", "description": "Too similar to a hold-out"},
     },
 }
 ENDED = {"type": "object", "properties": {"used": {"type": "integer"}, "discarded": {"type": "integer"}}}
@@ -141,15 +141,16 @@ JOB_VALUE = {
 
 @extend_schema(
     methods=["GET"], operation_id="v1_variants_read", responses=described({200: PAGE}, 404), examples=[told("A batch", ALL)],
-    description="The batch of synthetic variants that waits, the variants to look at, and the last job of a model. Poll it while "
-    "a model writes.",
+    description="The batch of synthetic variants waiting for review, the variants to review, and the last generation job. Poll it "
+    "while a model is writing.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_variants_make", request={JSON: json_schema(Make)},
     responses=described({201: MADE}, 400, 403, 404, 409, 413),
     examples=[sent("Other words", {"kinds": ["paraphrase"], "each": 2}),
               told("Made", {"batch": "5f0c3c1e7c0d", "made": 80, "faulty": 3, "alike": 5, "guarded": 0}, "201")],
-    description="Makes variants of a draft's confirmed training tasks by templates. They wait until enough of them were looked at.",
+    description="Generates variants of a draft's confirmed training tasks from templates. They wait until enough of "
+                "them have been reviewed.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def variants(request: Request, pk: UUID) -> Response:
@@ -166,7 +167,7 @@ def variants(request: Request, pk: UUID) -> Response:
     operation_id="v1_variants_judge", request={JSON: json_schema(Judge)},
     responses=described({200: PAGE}, 400, 403, 404, 409, 413),
     examples=[sent("A good one", {"task": TASK, "verdict": "accepted"}), told("What waits now", ALL)],
-    description="Accepts or rejects one variant of the batch that waits.",
+    description="Accepts or rejects one variant of the waiting batch.",
 )  # fmt: skip
 @api_view(["POST"])
 def judge(request: Request, pk: UUID) -> Response:
@@ -179,8 +180,8 @@ def judge(request: Request, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_variants_end", request={JSON: json_schema(End)}, responses=described({200: ENDED}, 400, 403, 404, 409, 413),
     examples=[sent("Use it", {"do": "use"}), told("Tasks now", {"used": 72})],
-    description="Uses the batch that waits, whose good variants become training tasks, or discards it. 409 where too few were "
-    "looked at or accepted.",
+    description="Uses the waiting batch, turning its variants (except rejected ones) into training tasks, or discards it. 409 "
+    "if too few were reviewed or accepted.",
 )  # fmt: skip
 @api_view(["POST"])
 def end(request: Request, pk: UUID) -> Response:
@@ -194,7 +195,7 @@ def end(request: Request, pk: UUID) -> Response:
     operation_id="v1_variants_write", request={JSON: json_schema(Write)},
     responses=described({202: JOB}, 400, 403, 404, 409, 413),
     examples=[sent("By the judge", {"kinds": ["paraphrase", "edge"], "each": 1}), told("Queued", JOB_VALUE, "202")],
-    description="Has a model write variants, by a worker; read the set's variants until `job` has ended.",
+    description="Has a model write variants, on a worker; poll the set's variants until `job` has finished.",
 )  # fmt: skip
 @api_view(["POST"])
 def write(request: Request, pk: UUID) -> Response:
@@ -214,7 +215,7 @@ def write(request: Request, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_variants_cancel", request=None, responses=described({200: PAGE}, 403, 404, 409),
     examples=[told("Stopped", ALL | {"job": JOB_VALUE | {"state": "cancelled"}})],
-    description="Stops the model that writes variants; nothing of it is stored.",
+    description="Stops variant generation; nothing is stored.",
 )  # fmt: skip
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
@@ -227,7 +228,8 @@ def cancel(request: Request, pk: UUID) -> Response:
     operation_id="v1_eval_sets_confirm_task", request={JSON: json_schema(Confirm)},
     responses=described({200: CONFIRMED}, 400, 403, 404, 409, 413),
     examples=[sent("By its key", {"key": "close-12"}), told("Confirmed", {"confirmed": "close-12"})],
-    description="Confirms that a draft task's expected answer is right: variants are made from confirmed tasks only.",
+    description="Confirms that a draft task's expected answer is right: variants are only generated from confirmed "
+                "tasks.",
 )  # fmt: skip
 @api_view(["POST"])
 def confirm(request: Request, pk: UUID) -> Response:
@@ -241,7 +243,7 @@ def _task(eval_set: EvalSet, where: dict[str, Any]) -> Task:
     rows = eval_set.tasks.exclude(split=Split.HOLDOUT).select_related("eval_set", "project")
     found = rows.filter(**where).first()
     if found is None:
-        raise NotFound("This set has no such task outside its hold-out.")
+        raise NotFound("This eval set has no such task outside its hold-out.")
     return found
 
 

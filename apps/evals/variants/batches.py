@@ -97,7 +97,7 @@ def make_batch(
     found = [(task, made) for task in seeds for made in templates.variants(seed_of(task), list(kinds), each, rng)]
     made = store_batch(eval_set=eval_set, found=found, source={"by": TEMPLATES}, by=by, viewer=viewer)
     if not made.made:
-        raise actions.EvalSetError(f"{NONE} Arguments can be changed where the request says them in digits.")
+        raise actions.EvalSetError(f"{NONE} Arguments can only be varied if the request contains them as digits.")
     return made
 
 
@@ -229,8 +229,8 @@ def use_batch(*, eval_set: EvalSet, by: Any) -> int:
         raise actions.EvalSetError("No batch is waiting for review.")
     if not review.may_be_used:
         raise actions.EvalSetError(
-            f"{review.looked} of {review.size} were looked at and {review.accepted} accepted. Look at {review.needed} at "
-            f"least; {ACCEPTED_SHARE:.0%} of them must be good."
+            f"{review.looked} of {review.size} were reviewed and {review.accepted} accepted. Review at least "
+            f"{review.needed}; {ACCEPTED_SHARE:.0%} of them must be accepted."
         )
     tasks = list(waiting_in(eval_set).select_for_update())
     bad = [task.pk for task in tasks if task.metadata["variant"]["verdict"] == REJECTED]

@@ -33,7 +33,7 @@ from workers.lib.variants.requests import Cost, expected
 MOST_ASKED = 2_000  # answers of one job
 TIMEOUT_S = 60  # for one answer
 LONGEST_S = 3 * 3600.0
-ABSENT = "NeMo Data Designer is not installed here. The operator of this Flywheel can add it with “make designer”."
+ABSENT = "NeMo Data Designer is not installed here. The operator of this installation can add it with “make designer”."
 IF_LOST = "Nothing was stored; start it again."
 
 
@@ -72,7 +72,9 @@ def submit(*, eval_set: EvalSet, wanted: WriteOrder, by: Any) -> VariantJob:
     cost = cost_of(batches.usable_seeds(eval_set), wanted)
     limit = wanted.tokens or cost.most_tokens
     if limit < cost.dearest:
-        raise actions.EvalSetError(f"One question may need up to {cost.dearest:,} tokens. Allow at least so many.")
+        raise actions.EvalSetError(
+            f"One request may need up to {cost.dearest:,} tokens. Raise the limit to at least that."
+        )
     if eval_set.variant_jobs.active().exists():
         raise actions.EvalSetError("A model is already writing variants for this set. Wait for it, or stop it.")
     audit("variants.asked_for", project=eval_set.project, by=by, target=eval_set, name=str(eval_set),
@@ -118,9 +120,11 @@ def prices_of(project: Project, wanted: WriteOrder) -> list[float]:
 def _count(seeds: list[Task], wanted: WriteOrder) -> int:
     asked = wanted.each * sum(len(_kinds(task, wanted)) for task in seeds)
     if not asked:
-        raise actions.EvalSetError("No confirmed task ends with a request in plain text that could be said otherwise.")
+        raise actions.EvalSetError("No confirmed task ends with a plain text request that could be rephrased.")
     if asked > MOST_ASKED:
-        raise actions.EvalSetError(f"The model would be asked {asked:,} times; at most {MOST_ASKED:,}. Choose fewer.")
+        raise actions.EvalSetError(
+            f"This would take {asked:,} model calls; at most {MOST_ASKED:,} are allowed. Choose fewer variants."
+        )
     return asked
 
 
@@ -227,6 +231,6 @@ def store(*, eval_set: EvalSet, rows: Iterator[Any], wanted: WriteOrder, by: Any
 def left_out(counts: dict) -> str:
     """What became of the rest, in words."""
     return (
-        f"Left out: {counts['faulty']:,} faulty, {counts['alike']:,} like another, {counts['guarded']:,} too near to a "
-        "hold-out."
+        f"Left out: {counts['faulty']:,} invalid, {counts['alike']:,} near-duplicates, {counts['guarded']:,} too similar "
+        "to a hold-out."
     )

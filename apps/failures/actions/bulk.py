@@ -105,7 +105,7 @@ def assign_many(*, project: Project, ids: Iterable[int], by: Any, to: Any) -> Ch
         failure.assigned_to = to
         return True
 
-    change = _change(project, ids, by, "assigned", f"{{}} given to {to}." if to else "{} unassigned.", edit)
+    change = _change(project, ids, by, "assigned", f"{{}} assigned to {to}." if to else "{} unassigned.", edit)
     if to is not None and change.n:
         page = f"{reverse('failures:list', args=[project.slug])}?mine=1"
         tell_of_assignment(project, to, by, f"{change.n:,} failure{'' if change.n == 1 else 's'}", page)
@@ -161,5 +161,5 @@ def _bounded(ids: Iterable[int]) -> list[int]:
     if not found:
         raise Refused("No failures selected.")
     if len(found) > LIMIT:
-        raise Refused(f"{LIMIT:,} failures at most at once.")
+        raise Refused(f"At most {LIMIT:,} failures at a time.")
     return found

@@ -24,7 +24,7 @@ def rename(*, cluster: FailureCluster, name: str, by: Any) -> FailureCluster:
     cluster = FailureCluster.objects.select_for_update().get(pk=cluster.pk)
     before, name = cluster.name, " ".join(name.replace("\0", "").split())
     if len(name) > 200:
-        raise Refused("A name has at most 200 characters.")
+        raise Refused("Names can have at most 200 characters.")
     cluster.named_by_person = bool(name)
     cluster.name = name or str(cluster.signature.get("name") or cluster.name)
     cluster.save(update_fields=["name", "named_by_person"])
@@ -43,7 +43,7 @@ def move(*, cluster: FailureCluster, to: str, by: Any, version: str = "") -> Fai
         raise Refused(f"{error} Someone may have changed it since you opened it.") from error
     if cluster.state == State.FIXED:
         if not version or len(version) > LONGEST_VERSION:
-            raise Refused(f"Say which agent version fixed it, in at most {LONGEST_VERSION} characters.")
+            raise Refused(f"Enter the agent version that fixed it, at most {LONGEST_VERSION} characters.")
         cluster.fixed_version, cluster.fixed_at = version, timezone.now()
     cluster.save(update_fields=["state", "fixed_version", "fixed_at"])
     detail = {"before": before, "after": cluster.state, "version": version}
@@ -81,5 +81,5 @@ def assign_all(*, cluster: FailureCluster, to: Any, by: Any) -> Change:
 def _waiting(cluster: FailureCluster, by: Any) -> list[int]:
     found = Failure.objects.filter(cluster=cluster).waiting().free_for(by).values_list("pk", flat=True)[:LIMIT]
     if not found:
-        raise Refused("No failure of this cluster is open and available. Failures assigned to others are skipped.")
+        raise Refused("This cluster has no open failures available to you. Failures assigned to others are skipped.")
     return list(found)

@@ -81,7 +81,7 @@ def split(*, failure: Failure, by: Any, mode: FailureMode) -> Failure:
     failure = locked(failure, by)
     before = snapshot(failure)
     if _own(failure, mode).pk == failure.mode_id:
-        raise Refused(f"“{mode}” is the mode it has. Choose a different one to split off.")
+        raise Refused(f"“{mode}” is already its mode. Choose a different one to split off.")
     change = failure.also.remove if mode.slug in before["also"] else failure.also.add
     change(mode)
     return _remember(failure, by, before, "split")
@@ -125,7 +125,9 @@ def mark_failure(*, trajectory: Trajectory, mode: FailureMode, blamed_message: i
     if mode.project_id != trajectory.project_id:
         raise Refused("This failure mode belongs to another project.")
     if blamed_message is not None and not 0 <= blamed_message < trajectory.message_count:
-        raise Refused(f"There is no message {blamed_message}: this run has {trajectory.message_count}, from 0 on.")
+        raise Refused(
+            f"There is no message {blamed_message}: this run has {trajectory.message_count} messages, counted from 0."
+        )
     failure, is_new = Failure.objects.get_or_create(
         trajectory=trajectory, defaults={"project_id": trajectory.project_id, "mode": mode}
     )
@@ -215,7 +217,7 @@ def locked(failure: Failure, by: Any, seen: str | None = None) -> Failure:
         raise Refused(GONE)
     if other := holder_of(found, by):
         minutes = max(1, round((found.reserved_until - timezone.now()).total_seconds() / 60))
-        raise Refused(f"{other} is reviewing this case, for {minutes} min more at most. Nothing was changed.")
+        raise Refused(f"{other} is reviewing this case for up to {minutes} more minutes. Nothing was changed.")
     if seen is not None and seen != version_of(found):
         raise Refused(_since(found))
     return found
@@ -227,7 +229,7 @@ def _since(failure: Failure) -> str:
             f"This case has changed since you opened it: it is “{failure.mode}” now. Check again; nothing was changed."
         )
     return (
-        f"{failure.decided_by or 'Somebody'} has decided on this case since you opened it: {failure.state} as "
+        f"{failure.decided_by or 'Somebody'} has decided this case since you opened it: {failure.state} as "
         f"“{failure.mode}”. Nothing was changed; decide again if you disagree."
     )
 
@@ -241,7 +243,7 @@ def _own(failure: Failure, mode: FailureMode) -> FailureMode:
 def require_triager(project: Project, to: Any) -> None:
     """Raises Refused for somebody who cannot decide on failures here."""
     if to is not None and not is_triager(project, to.pk):
-        raise Refused(f"{to} cannot decide on failures of {project}: that needs the role “reviewer”.")
+        raise Refused(f"{to} cannot review failures in {project}: that requires the reviewer role.")
 
 
 def is_triager(project: Project, pk: int | None) -> bool:

@@ -13,16 +13,28 @@ from apps.failures.models import Failure, FailureMode, Severity
 
 DEFAULT_MODES = (
     ("format_error", "Format error", Severity.MEDIUM, False, "The output is not in the requested format."),
-    ("wrong_tool_choice", "Wrong tool choice", Severity.MEDIUM, False, "An existing tool, but the wrong one."),
+    ("wrong_tool_choice", "Wrong tool choice", Severity.MEDIUM, False, "The tool exists, but was the wrong one."),
     ("wrong_arguments", "Wrong arguments", Severity.MEDIUM, False, "The right tool, called with wrong arguments."),
-    ("bad_planning", "Bad planning", Severity.MEDIUM, False, "Steps that do not lead to the goal: loops, detours."),
-    ("unsafe_action", "Unsafe action", Severity.HIGH, True, "A dangerous tool, or a change nobody asked for."),
+    (
+        "bad_planning",
+        "Bad planning",
+        Severity.MEDIUM,
+        False,
+        "Steps that do not lead to the goal, such as loops and detours.",
+    ),
+    (
+        "unsafe_action",
+        "Unsafe action",
+        Severity.HIGH,
+        True,
+        "A dangerous tool call, or a change that nobody asked for.",
+    ),
     (
         "retrieval_failure",
         "Retrieval failure",
         Severity.MEDIUM,
         False,
-        "What was needed was not looked up, or not found.",
+        "Needed information was not looked up, or not found.",
     ),
     ("hallucinated_api", "Hallucinated API", Severity.MEDIUM, False, "A tool that does not exist was called."),
     ("incomplete_execution", "Incomplete execution", Severity.LOW, False, "The run ended before the task was done."),
@@ -31,21 +43,21 @@ DEFAULT_MODES = (
         "Misread tool result",
         Severity.MEDIUM,
         False,
-        "A tool's answer was there, and the agent said or did something it contradicts.",
+        "The agent said or did something that contradicts a tool's answer.",
     ),
     (
         "ambiguous_request",
         "Ambiguous request",
         Severity.MEDIUM,
         False,
-        "The request left a choice open; the agent made it without asking.",
+        "The request left a choice open, and the agent chose without asking.",
     ),
     (
         "policy_violation",
         "Policy violation",
         Severity.HIGH,
         False,
-        "A rule of the system prompt was broken.",
+        "A rule in the system prompt was broken.",
     ),
 )
 # Modes beyond the seven of the guide (wrong arguments are its “wrong tool choice”), and which of the seven each is.
@@ -93,10 +105,10 @@ def delete_mode(*, mode: FailureMode, by: Any) -> None:
     """Raises Refused where the rules name it or a failure has it."""
     mode = FailureMode.objects.select_for_update().get(pk=mode.pk)
     if mode.slug in BUILT_IN:
-        raise Refused(f"The rules use “{mode}”, so it stays. You can rename it, or put it last.")
+        raise Refused(f"“{mode}” is used by the rules and cannot be deleted. You can rename it or move it to the end.")
     first, second = Failure.objects.filter(mode=mode).count(), Failure.objects.filter(also=mode).count()
     if used := first + second:
         many = f"{used:,} failure has" if used == 1 else f"{used:,} failures have"
-        raise Refused(f"“{mode}” is in use: {many} it. Give them another mode first; a bulk change does it at once.")
+        raise Refused(f"“{mode}” is in use: {many} it. Reclassify them first, for example with a bulk change.")
     audit("failure_mode.deleted", project=mode.project, by=by, target=mode, slug=mode.slug, name=mode.name)
     mode.delete()

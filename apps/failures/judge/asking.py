@@ -61,4 +61,4 @@ def answer_to(
         except AnswerError as wrong:
             error = f"It was cut off at its limit. {wrong}" if completion.truncated else str(wrong)
             asked = repair(chat, completion.text, error)
-    return Answered(None, f"The judge's answer cannot be used, not even at the second try: {error}", raw, usage)
+    return Answered(None, f"The judge's answer could not be used, even after a retry: {error}", raw, usage)

@@ -101,7 +101,7 @@ def judge(
                 for row in chunk:
                     batch.judge(row)
                     if time.monotonic() > ends and not report.stopped:
-                        report.stopped = f"It took longer than {for_s:.0f} s; the rest comes next time."
+                        report.stopped = f"Stopped after {for_s:.0f} s; the rest will be judged next time."
                     if report.stopped:
                         break
         finally:
@@ -186,20 +186,20 @@ class _Batch:
             self._errors_in_a_row = 0
             self._room = min(2 * self._room, self._rubric.concurrency)
         if judged.final and not self._report.stopped:
-            self._report.stopped = judged.error or "The judge's server refuses every question."
+            self._report.stopped = judged.error or "The judge's server rejects every request."
 
     def _count_error(self) -> None:
         self._report.errors += 1
         self._errors_in_a_row += 1
         self._room = 1
         if self._errors_in_a_row >= TOO_MANY_ERRORS and not self._report.stopped:
-            self._report.stopped = f"{TOO_MANY_ERRORS} runs in a row got no verdict; the rest is tried later."
+            self._report.stopped = f"{TOO_MANY_ERRORS} runs in a row got no verdict; the rest will be retried later."
 
 
 def _why(standing: Standing, rubric: Rubric) -> str:
     if standing is Standing.OFF:
         return "The judge was switched off, or its rubric changed."
-    return f"The budget of ${rubric.usd_per_day:g} a day is used up. The judge goes on tomorrow (UTC)."
+    return f"Today's budget of ${rubric.usd_per_day:g} is used up. The judge continues tomorrow (UTC)."
 
 
 @transaction.atomic

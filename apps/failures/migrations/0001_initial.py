@@ -322,9 +322,7 @@ class Migration(migrations.Migration):
                 ("rules", models.PositiveIntegerField(default=0)),
                 (
                     "check_share",
-                    models.FloatField(
-                        default=0.02, help_text="Of the runs that nothing flags, people are asked about so many"
-                    ),
+                    models.FloatField(default=0.02, help_text="Share of unflagged runs that people check"),
                 ),
             ],
         ),
@@ -569,7 +567,7 @@ class Migration(migrations.Migration):
                             ("halving", "Halving"),
                         ],
                         default="whole",
-                        help_text="How the blamed step is found",
+                        help_text="Method for finding the blamed step",
                         max_length=10,
                     ),
                 ),

@@ -69,7 +69,7 @@ def answer(*, trajectory: Trajectory, answer: str, by: Any) -> OutcomeCheck:
         trajectory=trajectory, defaults={"project_id": trajectory.project_id}
     )
     if check.answer and check.by_id != getattr(by, "pk", None):
-        raise Refused(f"{check.by or 'Somebody'} has answered this one already: {check.answer}.")
+        raise Refused(f"{check.by or 'Somebody'} has already answered: {check.answer}.")
     check.answer, check.by, check.at = answer, by, timezone.now()
     check.save(update_fields=["answer", "by", "at"])
     audit("outcome.checked", project=trajectory.project, by=by, target=trajectory, answer=answer)
@@ -103,7 +103,7 @@ def _diagnosed_again(trajectory: Trajectory) -> None:
 def set_share(*, project: Project, share: float, by: Any) -> None:
     """Of the runs from now on. Raises Refused."""
     if not 0 <= share <= 1:
-        raise Refused("The share is between 0% and 100%.")
+        raise Refused("The share must be between 0% and 100%.")
     Classifier.objects.update_or_create(project=project, defaults={"check_share": share})
     audit("outcome.share_set", project=project, by=by, percent=round(100 * share, 2))
 

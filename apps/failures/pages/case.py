@@ -159,11 +159,11 @@ def undone(done: decisions.Undone | None) -> str:
     if done is None:
         return "Nothing to undo."
     if done.n == 0:
-        return "Someone has changed it since, so your last decision cannot be undone. Undo again for the previous one."
+        return "Your last decision cannot be undone because someone has changed the case since. Undo again to go back to the one before."
     if done.n == 1 and not done.kept:
         return "Your last decision was undone."
-    kept = f" {done.kept:,} were changed by somebody since and stay as they are." if done.kept else ""
-    return f"Your last change is taken back for {done.n:,} failures.{kept}"
+    kept = f" {done.kept:,} were changed by someone else since and are kept." if done.kept else ""
+    return f"Your last change to {done.n:,} failures was undone.{kept}"
 
 
 # What the answers are made of

@@ -25,9 +25,9 @@ from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
 
 SAID = {
-    "failed": "Noted: the run failed. It is in the inbox.",
-    "fine": "Noted: the run went well.",
-    "unsure": "Noted: unsure.",
+    "failed": "Saved: the run failed. It is now in the triage inbox.",
+    "fine": "Saved: the run succeeded.",
+    "unsure": "Saved: unsure.",
 }
 
 
@@ -134,9 +134,11 @@ def share(request: HttpRequest, project: Project) -> HttpResponse:
     form = ShareForm(request.POST)
     if form.is_valid():
         checks.set_share(project=project, share=form.cleaned_data["percent"] / 100, by=request.user)
-        messages.success(request, f"People check {form.cleaned_data['percent']:g}% of the new runs that nothing flags.")
+        messages.success(
+            request, f"{form.cleaned_data['percent']:g}% of new runs that nothing flags will be checked by people."
+        )
     else:
-        messages.error(request, "The share is a number between 0 and 100.")
+        messages.error(request, "Enter a number between 0 and 100.")
     return redirect("failures:checks", project.slug)
 
 
@@ -146,6 +148,6 @@ def train(request: HttpRequest, project: Project) -> HttpResponse:
     train_job.start(project=project, by=request.user)
     decided = train_job.decisions(project)
     messages.success(
-        request, f"The outcome model is being trained on {decided:,} decided runs; then open runs are estimated again."
+        request, f"Training the outcome model on {decided:,} decided runs. Open runs are re-estimated afterwards."
     )
     return redirect("failures:measures", project.slug)

@@ -291,7 +291,7 @@ def _write(action: Callable[[HttpRequest, Project, FailureCluster], str]) -> Cal
 @_write
 def rename(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
     cluster = clusters.rename(cluster=cluster, name=request.POST.get("name", ""), by=request.user)
-    return "Renamed." if cluster.named_by_person else "The generated name is used again."
+    return "Renamed." if cluster.named_by_person else "The generated name is back in use."
 
 
 @_write

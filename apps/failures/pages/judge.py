@@ -39,14 +39,16 @@ class RubricForm(PlainForm):
     """Everything of a version. An engineer may change the text only, to try it."""
 
     text = forms.CharField(max_length=MAX_TEXT, label="Rubric")
-    base_url = forms.CharField(max_length=200, label="Address of the server, ending in /v1")
+    base_url = forms.CharField(max_length=200, label="Server URL, ending in /v1")
     model = forms.CharField(max_length=200, label="Model")
-    key_variable = forms.CharField(max_length=80, required=False, label="Environment variable with its key")
+    key_variable = forms.CharField(max_length=80, required=False, label="Environment variable with the API key")
     usd_per_million_input = forms.FloatField(min_value=0, max_value=1e5, label="$ per million input tokens")
     usd_per_million_output = forms.FloatField(min_value=0, max_value=1e5, label="$ per million output tokens")
     usd_per_day = forms.FloatField(min_value=0, max_value=1e6, label="Max $ per day (UTC)")
-    strategy = forms.ChoiceField(choices=Rubric.Strategy.choices, required=False, label="How the blamed step is found")
-    concurrency = forms.IntegerField(min_value=1, max_value=32, required=False, label="Runs at the same time")
+    strategy = forms.ChoiceField(
+        choices=Rubric.Strategy.choices, required=False, label="Method for finding the blamed step"
+    )
+    concurrency = forms.IntegerField(min_value=1, max_value=32, required=False, label="Runs in parallel")
 
     def clean_text(self) -> str:
         return self.cleaned_data["text"].replace("\r\n", "\n")
@@ -68,7 +70,7 @@ class RubricForm(PlainForm):
         name = self.cleaned_data["key_variable"].strip()
         if name and name not in (known := key_hosts()):
             allowed = ", ".join(known) or "none"
-            raise forms.ValidationError(f"Only these may be read (FLYWHEEL_OUTGOING_KEYS): {allowed}.")
+            raise forms.ValidationError(f"Only these variables are allowed (FLYWHEEL_OUTGOING_KEYS): {allowed}.")
         return name
 
 
@@ -137,8 +139,8 @@ def _chart(spent: list[tuple[Any, float, int]]) -> dict | None:
     if not any(usd or count for _, usd, count in spent):
         return None
     if any(usd for _, usd, _ in spent):
-        return bars({"$": (days, [usd for _, usd, _ in spent])}, "Spent by day, in $ (30 days)", height=190, unit="day")
-    return bars({"runs": (days, [n for _, _, n in spent])}, "Runs judged by day (30 days)", height=190, unit="day")
+        return bars({"$": (days, [usd for _, usd, _ in spent])}, "Cost per day, in $ (30 days)", height=190, unit="day")
+    return bars({"runs": (days, [n for _, _, n in spent])}, "Runs judged per day (30 days)", height=190, unit="day")
 
 
 def _samples(project: Project) -> list[Failure]:
@@ -156,7 +158,7 @@ def save(request: HttpRequest, project: Project) -> HttpResponse:
         return _page(request, project, form)
     made = rubrics.save_version(project=project, fields=form.cleaned_data, by=request.user)
     if made is None:
-        messages.info(request, "No changes from the newest version.")
+        messages.info(request, "No changes since the newest version.")
     else:
         messages.success(request, f"Version {made.version} is saved{' and judges from now on' if made.is_on else ''}.")
     return redirect("failures:rubric", project.slug)
@@ -185,7 +187,7 @@ def run(request: HttpRequest, project: Project) -> HttpResponse:
         messages.info(request, "The judge is off. An operator can switch it on.")
     else:
         judge_project.delay(project.pk)
-        messages.success(request, f"The judge looks at the next {judging.CHUNK} runs.")
+        messages.success(request, f"The judge is reviewing the next {judging.CHUNK} runs.")
     return redirect("failures:rubric", project.slug)
 
 
@@ -224,7 +226,7 @@ def try_it(request: HttpRequest, project: Project) -> HttpResponse:
     form, problem = _tried_form(request, project)
     rows = [] if problem else _chosen(request, project)
     if not problem and not rows:
-        problem = "Choose a run, or give the id of one."
+        problem = "Choose a run, or enter a run id."
     runs_shown(project, [row.pk for row in rows], to=request.user, where="the judge's rubric")
     return render(request, "failures/_rubric_tries.html", {"rows": rows, "error": problem, "form": form})
 

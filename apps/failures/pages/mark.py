@@ -25,7 +25,7 @@ class MarkForm(PlainForm):
         min_value=0,
         required=False,
         label="Blamed step",
-        help_text="The number of the message, as the conversation shows it",
+        help_text="The message number shown in the conversation",
     )
 
     def __init__(self, *args: object, project: Project, **kwargs: object) -> None:

@@ -23,14 +23,14 @@ class ModeForm(PlainLabels, forms.ModelForm):
     """The slug is chosen once: rules, judges and decisions refer to a mode by it."""
 
     slug = forms.SlugField(
-        max_length=60, required=False, help_text="Letters, digits, - and _. If empty, made from the name."
+        max_length=60, required=False, help_text="Letters, digits, - and _. Generated from the name if empty."
     )
 
     class Meta:
         model = FailureMode
         fields = ("name", "slug", "severity", "safety_relevant", "position", "definition", "examples")
         widgets = {"definition": forms.Textarea(attrs={"rows": 2}), "examples": forms.Textarea(attrs={"rows": 3})}
-        labels = {"safety_relevant": "Safety-relevant: comes first in triage", "position": "Position"}
+        labels = {"safety_relevant": "Safety-relevant: triaged first", "position": "Position"}
 
     def __init__(self, *args: object, project: Project, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -47,9 +47,9 @@ class ModeForm(PlainLabels, forms.ModelForm):
 
     def _check_slug(self, slug: str) -> None:
         if not slug:
-            raise ValidationError({"slug": "The name gives no slug; write one."})
+            raise ValidationError({"slug": "Enter a slug: none can be generated from this name."})
         if self.instance.project.failure_modes.filter(slug=slug).exists():
-            raise ValidationError({"slug": f"There is a mode “{slug}” already."})
+            raise ValidationError({"slug": f"A mode with the slug “{slug}” already exists."})
 
 
 @project_view()
@@ -79,7 +79,7 @@ def save(request: HttpRequest, project: Project, pk: int | None = None) -> HttpR
     if not form.is_valid():
         return page(request, project, form, may=True)
     mode = save_mode(mode=form.save(commit=False), by=request.user)
-    messages.success(request, f"“{mode}” is saved.")
+    messages.success(request, f"“{mode}” saved.")
     return redirect("failures:modes", project.slug)
 
 
@@ -89,7 +89,7 @@ def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     mode = get_object_or_404(project.failure_modes, pk=pk)
     try:
         delete_mode(mode=mode, by=request.user)
-        messages.success(request, f"“{mode}” is deleted.")
+        messages.success(request, f"“{mode}” deleted.")
     except Refused as refused:
         messages.error(request, str(refused))
     return redirect("failures:modes", project.slug)

@@ -136,7 +136,7 @@ def start(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view(Role.ENGINEER)
 def apply(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
     if not reclassify.apply(job=_get(project, pk), by=request.user):
-        messages.error(request, "It cannot be applied: it is still running, or was already applied or discarded.")
+        messages.error(request, "Cannot be applied: the preview is still running, or was already applied or discarded.")
     return redirect("failures:reclassification", project.slug, pk)
 
 
@@ -146,5 +146,5 @@ def discard(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespon
     if reclassify.discard(job=_get(project, pk), by=request.user):
         messages.success(request, "Discarded. Nothing was changed.")
     else:
-        messages.error(request, "It was already applied or discarded.")
+        messages.error(request, "This preview was already applied or discarded.")
     return redirect("failures:reclassify", project.slug)

@@ -41,7 +41,7 @@ def add_target(
     if place is None or (server and webhook) or place.project_id != channel.project_id:
         raise PromotionError("Choose a server or a webhook of this project.")
     if webhook and webhook.format != Format.STANDARD:
-        raise PromotionError(f"{webhook} gets Slack messages; a chat cannot acknowledge a deployment.")
+        raise PromotionError(f"{webhook} sends Slack messages, and a chat cannot acknowledge a deployment.")
     if server and channel.current:
         try:
             plan_of(server, channel.current)
@@ -52,7 +52,7 @@ def add_target(
         with transaction.atomic():
             target = Target.objects.create(channel=channel, kind=kind, server=server, webhook=webhook, created_by=by)
     except IntegrityError as error:
-        raise PromotionError(f"{place} is a target of {channel} already.") from error
+        raise PromotionError(f"{place} is already a target of {channel}.") from error
     audit(
         "channel.target_added", project=channel.project, by=by, actor_label=actor_label, target=channel, channel=channel.name,
         name=str(place), kind=str(kind),
@@ -70,7 +70,7 @@ def remove_target(*, target: Target, by: Any, actor_label: str = "") -> None:
     channel = locked(target.channel)
     _require_idle(channel)
     if not Target.objects.current().filter(pk=target.pk).update(removed_at=timezone.now()):
-        raise PromotionError("This target was removed already.")
+        raise PromotionError("This target has already been removed.")
     audit(
         "channel.target_removed", project=channel.project, by=by, actor_label=actor_label, target=channel,
         channel=channel.name, name=str(target.server or target.webhook),
@@ -82,7 +82,7 @@ def remove_target(*, target: Target, by: Any, actor_label: str = "") -> None:
 
 def _require_idle(channel: Channel) -> None:
     if active := channel.deployments.active().first():
-        raise PromotionError(f"“{active}” is running. Wait for it, or stop it, before the targets change.")
+        raise PromotionError(f"“{active}” is running. Wait for it or stop it before changing the targets.")
 
 
 def has_targets(channel: Channel) -> bool:

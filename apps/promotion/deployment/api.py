@@ -40,8 +40,8 @@ OUTCOME = {
             "enum": ["waiting", "loading", "loaded", "proving", "proved", "live", "failed", "undone", "unreachable"]
         },
         "served_as": {"type": "string"},
-        "sentence": {"type": "string", "description": "What was proved and what was not, or what failed"},
-        "proof": {"type": "object", "description": "{level, sentence, canary, gap, move}; {} where nothing was proved"},
+        "sentence": {"type": "string", "description": "What was verified and what was not, or what failed"},
+        "proof": {"type": "object", "description": "{level, sentence, canary, gap, move}; {} if nothing was verified"},
         "seconds": {"type": ["number", "null"]},
     },
 }
@@ -66,7 +66,7 @@ DEPLOYMENT = {
         "version": {"type": "string"},
         "from_version": NULLABLE,
         "state": {"enum": ["queued", "running", "succeeded", "failed", "cancelled"]},
-        "label": {"type": "string", "description": "What it does now"},
+        "label": {"type": "string", "description": "Current activity"},
         "error": {"type": "string"},
         "reason": {"type": "string"},
         "by": {"type": "string"},
@@ -86,7 +86,7 @@ TARGET = {
         "version": NULLABLE | {"description": "The channel's live version, if it is known to be held there"},
         "served_as": NULLABLE,
         "proof": {"type": "object"},
-        "problem": {"type": "string", "description": "What the last check found wrong; empty: nothing"},
+        "problem": {"type": "string", "description": "Problems found by the last check; empty if none"},
         "checked_at": WHEN,
         "kept": {
             "type": "array",
@@ -193,13 +193,13 @@ def _managing(request: Request, name: str) -> tuple[Channel, dict[str, Any]]:
 @extend_schema(
     methods=["GET"], operation_id="v1_channels_targets_list", responses=described({200: results(TARGET)}, 404),
     examples=[told("One server", {"results": [TARGET_EXAMPLE]})],
-    description="Where a channel's version is served, what each place holds, and what was proved there.",
+    description="Where a channel's version is served, what each target holds, and what was verified there.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_channels_targets_add", request={JSON: json_schema(NewTarget)},
     responses=described({201: TARGET}, 400, 403, 404, 409),
     examples=[sent("A server", {"server": "gpu-1"}), told("Added", TARGET_EXAMPLE | {"version": None, "served_as": None, "proof": {}}, "201")],
-    description="Adds a server or a webhook as a target. What the channel runs is loaded there at once. Needs a key of an operator, and a "
+    description="Adds a server or a webhook as a target. The live version is loaded there immediately. Requires an operator's key and a "
     "policy that allows API keys.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
@@ -226,7 +226,7 @@ def _uuid(text: str) -> UUID | None:
 @extend_schema(
     operation_id="v1_channels_targets_remove", responses=described({200: results(TARGET)}, 403, 404, 409),
     examples=[told("None is left", {"results": []})],
-    description="Removes a target; what was loaded there for the channel is unloaded. Answers those that are left.",
+    description="Removes a target and unloads the channel's versions there. Returns the remaining targets.",
 )  # fmt: skip
 @api_view(["DELETE"])
 def target(request: Request, name: str, pk: int) -> Response:
@@ -242,7 +242,7 @@ def target(request: Request, name: str, pk: int) -> Response:
     operation_id="v1_channels_deployments_list", responses=described({200: page(DEPLOYMENT, "integer")}, 400, 404),
     parameters=[LIMIT, OpenApiParameter("offset", int, description="`next` of the page before")],
     examples=[told("One that runs", {"results": [EXAMPLE], "next": None})],
-    description="Every deployment of a channel, the newest first, also those that failed.",
+    description="Every deployment of a channel, newest first, including failed ones.",
 )  # fmt: skip
 @api_view(["GET"])
 def deployments(request: Request, name: str) -> Response:
@@ -263,7 +263,7 @@ def find_deployment(channel: Channel, pk: UUID) -> Deployment:
 
 @extend_schema(
     operation_id="v1_channels_deployments_retrieve", responses=described({200: DEPLOYMENT}, 404),
-    examples=[told("One that runs", EXAMPLE)], description="How far a deployment is, on each target.",
+    examples=[told("One that runs", EXAMPLE)], description="Progress of a deployment on each target.",
 )  # fmt: skip
 @api_view(["GET"])
 def deployment(request: Request, name: str, pk: UUID) -> Response:
@@ -273,7 +273,7 @@ def deployment(request: Request, name: str, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_channels_deployments_stop", request=None, responses=described({200: DEPLOYMENT}, 403, 404, 409),
     examples=[told("One that runs", EXAMPLE | {"state": "cancelled"})],
-    description="Stops a deployment at once. What it loaded is unloaded; what was live stays live.",
+    description="Stops a deployment immediately. Newly loaded weights are unloaded; the live version stays live.",
 )  # fmt: skip
 @api_view(["POST"])
 def stop(request: Request, name: str, pk: UUID) -> Response:
@@ -287,7 +287,7 @@ def stop(request: Request, name: str, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_channels_restore", request=None, responses=described({202: DEPLOYMENT}, 403, 404, 409),
     examples=[told("Begun", EXAMPLE | {"kind": "restore", "state": "queued"}, "202")],
-    description="Has what is live loaded and proved again on the channel's servers; the channel does not move.",
+    description="Reloads and verifies the live version on the channel's servers; the channel does not move.",
 )  # fmt: skip
 @api_view(["POST"])
 def restore(request: Request, name: str) -> Response:
@@ -306,13 +306,13 @@ def freeze_json(channel: Channel) -> dict[str, Any]:
 
 @extend_schema(
     methods=["GET"], operation_id="v1_channels_freeze_read", responses=described({200: FREEZE}, 404),
-    examples=[told("Frozen", FROZEN)], description="Whether a channel is frozen, until when and why.",
+    examples=[told("Frozen", FROZEN)], description="Whether a channel is frozen, until when, and why.",
 )  # fmt: skip
 @extend_schema(
     methods=["PUT"], operation_id="v1_channels_freeze", request={JSON: json_schema(NewFreeze)},
     responses=described({200: FREEZE}, 400, 403, 404, 409),
     examples=[sent("Over the holidays", {"reason": "Holidays", "until": "2026-12-28T08:00:00Z"}), told("Frozen", FROZEN)],
-    description="Freezes a channel: nobody promotes until then. A rollback stays possible. Needs a key of an operator.",
+    description="Freezes a channel: promotions are blocked, rollbacks are still possible. Requires an operator's key.",
 )  # fmt: skip
 @extend_schema(
     methods=["DELETE"], operation_id="v1_channels_unfreeze", responses=described({200: FREEZE}, 403, 404, 409),
@@ -338,7 +338,7 @@ class Segment(Struct, forbid_unknown_fields=True, kw_only=True):
     operation_id="v1_channels_segment", request={JSON: json_schema(Segment)},
     responses=described({200: {"type": "object", "properties": {"channel": {"type": "string"}, "segment": {"type": "string"}}}}, 400, 403, 404),
     examples=[sent("The customers in Europe", {"segment": "eu"}), told("Labelled", {"channel": "production", "segment": "eu"})],
-    description="Labels a channel with the environment or the users that it serves. Needs a key of an owner.",
+    description="Labels a channel with the environment or users it serves. Requires an owner's key.",
 )  # fmt: skip
 @api_view(["PUT"])
 def segment(request: Request, name: str) -> Response:

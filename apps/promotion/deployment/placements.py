@@ -35,4 +35,4 @@ def not_told(target: Target, channel: Channel) -> str:
     """What has to be known of a webhook that was not asked for what runs now; "" where it was."""
     if target.webhook_id is None or channel.current_id is None or acknowledged(target, channel):
         return ""
-    return f"It has not been told of {channel.current}: it is asked at the next promotion or rollback. Bring what it serves there yourself."
+    return f"It has not been notified of {channel.current}; it will be at the next promotion or rollback. Until then, deploy to it yourself."

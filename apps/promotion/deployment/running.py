@@ -40,7 +40,7 @@ from workers.lib.serving import Adapters, list_models
 from workers.lib.weights_proof import Finding, Measured, judge, measure
 
 LOOK_EVERY_S = 0.1
-NOT_PROVED = "The channel's policy asks for a proof of the weights (proof: weights), and there is none."
+NOT_PROVED = "The channel's policy requires verification of the weights (proof: weights), which is missing."
 NOT_PROVABLE = f"{NOT_PROVED} A webhook only acknowledges: remove this target, or change the policy."
 FINGERPRINT_S = 300.0  # that a promotion waits for the fingerprint of its version
 NEW = (Deployment.Kind.PROMOTE, Deployment.Kind.TRIAL)  # has to be proved on every server: nobody depends on it yet
@@ -89,7 +89,7 @@ class Run:
             yield from self._prove()
             yield from self._acknowledged()
             if not any(row["state"] == outcomes.PROVED for row in self.outcomes.rows):
-                raise JobError("None of the targets can be reached.")
+                raise JobError("None of the targets is reachable.")
             self._finish()
         finally:
             self.pool.shutdown(wait=False, cancel_futures=True)
@@ -294,7 +294,7 @@ class Run:
                 time.sleep(LOOK_EVERY_S)
             if answer:
                 yield from self._fail(target.pk, answer)
-            said = "It acknowledged (HTTP 2xx). What it serves was not looked at."
+            said = "It acknowledged (HTTP 2xx). What it serves was not checked."
             self.outcomes.set(target.pk, outcomes.PROVED, said, proof={"level": "acknowledged", "sentence": said})
             yield self._progress("Acknowledged")
 
@@ -319,7 +319,7 @@ class Run:
         """In one transaction with the end of the job. Raises JobError where the channel is not what it was."""
         channel = locked(self.channel)
         if self.kind != Deployment.Kind.RESTORE and channel.current_id != self.job.from_version_id:
-            raise JobError(f"{channel} was moved to {channel.current} meanwhile.")
+            raise JobError(f"{channel} has been moved to {channel.current} in the meantime.")
         if self.kind == Deployment.Kind.PROMOTE:
             require_not_frozen(channel)
         for place in self.places:

@@ -108,11 +108,11 @@ def make_room(server: Server, name: str, *, at_once: bool = False) -> None:
             raise StillAsked(f"Waiting for requests that {waiting[0].version} still answers on {server}")
         raise JobError(
             f"{server} has no LoRA slot left: {len(loaded)} of {slots} are in use. The version that is live and its successor need one "
-            "each. Give the server another slot, or have another channel or job free one."
+            "each. Give the server another slot, or free one used by another channel or job."
         )
     for other in leaving:
         if not there.unload(other):
-            raise JobError(f"{server} did not unload {other}, whose slot is needed.")
+            raise JobError(f"{server} did not unload {other}, so its slot could not be freed.")
 
 
 def _kept(server: Server) -> list[Placement]:

@@ -115,18 +115,21 @@ def _require_same(a: Evaluation, b: Evaluation) -> None:
         ("samples_per_task", "number of samples per task"),
     ):
         if getattr(a, name) != getattr(b, name):
-            raise NotComparable(f"The two evaluations differ in their {what}. Evaluate both the same way first.")
+            raise NotComparable(f"The two evaluations differ in {what}. Evaluate both the same way first.")
     for name, then in a.scorer.items():
         if (now := b.scorer.get(name)) and then and then != now:
             raise NotComparable(
-                f"The two were scored by different versions of the {name}: {then}, and {now}. Evaluate both again."
+                f"The two evaluations were scored by different versions of the {name}: {then} and {now}. Evaluate "
+                f"both again."
             )
     for side in (a, b):
         for name in MEASURED:
             given = [value for row in side.rows if (value := getattr(row, name)) is not None]
             wrong = np.flatnonzero(~(np.abs(np.array(given, dtype=float)) <= LARGEST))
             if wrong.size:  # the sentences name no task: they are told where nobody counts a look
-                raise NotComparable(f"A sample of {side.model} has the {name} {given[wrong[0]]}: no measurement.")
+                raise NotComparable(
+                    f"A sample of {side.model} has the {name} {given[wrong[0]]}, which is not a valid measurement."
+                )
     if set(a.planned) != set(b.planned) or {row.task for row in a.rows} != {row.task for row in b.rows}:
         raise NotComparable("The two evaluations do not cover the same tasks. Evaluate both on the whole split.")
     for side in (a, b):
@@ -149,5 +152,5 @@ def _verdict(success: Check, found: list[Check], rules: Policy) -> tuple[Verdict
     if undecided:
         names = ", ".join(check.title.lower() for check in undecided)
         advice = " ".join(check.decides for check in undecided if check.decides)
-        return "inconclusive", f"Inconclusive: the data do not decide {names}. {advice}".strip()
-    return "promote", f"Better: {success.sentence} Nothing required is worse."
+        return "inconclusive", f"Inconclusive: not enough data to decide {names}. {advice}".strip()
+    return "promote", f"Better: {success.sentence} No required check is worse."

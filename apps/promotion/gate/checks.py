@@ -104,7 +104,7 @@ def clustered(gaps: dict[str, float], groups: dict[str, str]) -> dict[str, float
 
 def _would_decide(gaps: list[float], mean: float, level: float, by_group: list[float]) -> str:
     if by_group and _error_of(by_group) > 1.5 * _error_of(gaps):
-        return "The tasks of a group go up and down together: add tasks of other groups."
+        return "Tasks in a group rise and fall together: add tasks from other groups."
     deviation = float(np.std(gaps, ddof=1)) if len(gaps) > 1 else 0.5
     if deviation == 0:
         return "No task changed: both models give similar answers here."
@@ -165,7 +165,8 @@ def safety(pairs: Pairs, policy: Policy) -> Check:
     if state == "inconclusive":
         best = upper(dict.fromkeys(by_task, 0.0), EXCLUDES)
         decides = (
-            f"Even without one unsafe action {n} tasks exclude no less than {best:.1%}: add tasks or set another margin."
+            f"Even without a single unsafe action, {n} tasks cannot exclude less than {best:.1%}: add tasks or change "
+            f"the margin."
             if best > margin
             else "More tasks would narrow the interval."
         )
@@ -227,15 +228,15 @@ def masked(pairs: Pairs, policy: Policy) -> Check:
     limit = policy.max_masked_share
     state: State = "inconclusive" if max(before, after) > limit else "same"
     sentence = (
-        f"{pairs.masked_in_words()} could not be scored; up to {limit:.0%} is allowed. Success and safety are judged at the "
-        "worst that they could have been."
+        f"{pairs.masked_in_words()} could not be scored; up to {limit:.0%} is allowed. Success and safety assume the worst "
+        "case for them."
     )
     if any(late := pairs.timed_out_shares()):
         sentence += (
             f" {late[0]:.1%} and {late[1]:.1%} timed out, which a busy machine may explain: success is judged as if the "
             "baseline's had passed."
         )
-    decides = "See why samples were masked, fix that and evaluate again." if state == "inconclusive" else ""
+    decides = "Check why samples were masked, fix the cause and evaluate again." if state == "inconclusive" else ""
     return Check(
         "masked", "Masked samples", state, True, before, after, after - before, None, None, len(pairs.tasks),
         sentence, decides,

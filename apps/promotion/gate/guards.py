@@ -63,5 +63,7 @@ def _guard(name: str, measured: Guards, margin: float) -> Check:
     best = margin_met(n, excludes)
     decides = "" if state != "inconclusive" else "More tasks would narrow the interval."
     if decides and best > margin:
-        decides = f"Even without a change {n} tasks exclude no less than {best:.1%}: add tasks or set another margin."
+        decides = (
+            f"Even without any change, {n} tasks cannot exclude less than {best:.1%}: add tasks or change the margin."
+        )
     return Check(name, title, state, True, before, after, gap, low, high, n, sentence, decides)

@@ -23,7 +23,7 @@ def latency(baseline: Evaluation, candidate: Evaluation, policy: Policy) -> list
     tasks = [task for task in before.latencies if after.latencies.get(task)]
     sides = [[timing.latencies[task] for task in sorted(tasks)] for timing in (before, after)]
     if len(tasks) < FEWEST or min(ms for side in sides for answers in side for ms in answers) < SMALLEST:
-        sentence = f"Measured in turns on {len(tasks)} tasks; at least {FEWEST} are needed to judge it."
+        sentence = f"Measured in alternation on {len(tasks)} tasks; at least {FEWEST} are needed to judge it."
         return [empty("latency", MEDIAN, sentence)]
     how = f"measured in turns on {len(tasks)} tasks, {before.how}"
     limit = policy.max_latency_ratio
@@ -61,7 +61,7 @@ def _shown(baseline: Evaluation, candidate: Evaluation) -> Check:
     before, after = (float(np.median(side)) for side in found)
     sentence = (
         "Shown, not judged: the two were evaluated at different times, so the machine may explain the difference. "
-        "“Compare” measures both in turns."
+        "“Compare” measures both, alternating between them."
     )
     return Check(
         "latency", MEDIAN, "not judged", False, before, after, after - before, None, None,

@@ -47,58 +47,62 @@ class Field:
 
 FIELDS = {
     "promoters": Field(
-        "Who may promote", "role", "This role and those above it. Only an owner can override the gate or fill an empty channel."
+        "Who may promote", "role", "This role or higher. Only an owner can override the gate or promote to an empty "
+        "channel."
     ),
     "two_people": Field(
         "Two people promote", "yes or no",
-        "A second person has to approve a promotion on the report's page, also one that overrides the gate. A rollback needs one.",
+        "A second person must approve each promotion on the report's page, including overrides. Rollbacks need only "
+        "one person.",
     ),
     "approvers": Field(
-        "Role of one of the two", "role", "With two people, at least one of them has this role or one above it."
+        "Role of one of the two", "role", "With two people, at least one must have this role or higher."
     ),
     "api_keys": Field(
         "API keys may promote, roll back and change this policy", "yes or no",
-        "With the permissions of whoever created the key, and never against the gate. Leave it off if agents have a key.",
+        "With the permissions of the key's creator, and never overriding the gate. Leave this off if agents have a "
+        "key.",
     ),
-    "rollback_needs_reason": Field("A rollback needs a reason", "yes or no", "A promotion always needs one."),
+    "rollback_needs_reason": Field("A rollback needs a reason", "yes or no", "Promotions always need one."),
     "proof": Field(
-        "Proof that a deployment needs", "level",
-        "“weights”: every target must give a fixed text the log-probabilities of the version's own weights. “any”: an answer, or a webhook's "
-        "acknowledgement, is enough where nothing more can be had. Wrong weights are refused either way.",
+        "Required verification of deployments", "level",
+        "“weights”: every target must reproduce the log-probabilities of the version's own weights on a fixed text. “any”: an answer, or a "
+        "webhook's acknowledgement, is enough where nothing more is available. Wrong weights are rejected either way.",
     ),
     "eval_set": Field(
         "Eval set that decides", "name",
-        "Only reports on the newest hold-out of this set can promote. If empty, the set of the channel's last promotion decides, "
-        "and any other needs an owner.",
+        "Only reports on the newest hold-out of this set can promote. If empty, the set of the channel's last promotion is used, "
+        "and any other set requires an owner.",
     ),
-    "min_tasks": Field("Minimum tasks", "tasks", "With fewer held-out tasks the gate does not decide."),
+    "min_tasks": Field("Minimum tasks", "tasks", "With fewer held-out tasks, the verdict is always inconclusive."),
     "alpha": Field(
         "Error over all candidates", "probability",
-        "The chance that any model which is not better gets promoted, over all candidates evaluated on the same tasks. Smaller "
-        "needs more tasks: 0.005 about 1.3 times as many as 0.02.",
+        "The probability of promoting any model that is not better, over all candidates evaluated on the same tasks. Smaller "
+        "values need more tasks: 0.005 needs about 1.3 times as many as 0.02.",
     ),
     "sequential": Field(
         "Sequential", "yes or no",
-        "You can compare at any time and stop an evaluation as soon as the gate decides. This needs more tasks: two to three "
-        "times as many for small improvements.",
+        "Lets you compare at any time and stop an evaluation as soon as the gate decides. Needs more tasks: two to three times "
+        "as many for small improvements.",
     ),
     "max_unsafe_increase": Field(
         "Unsafe actions: allowed increase", "share of samples",
-        "The gate must be able to rule out a larger increase. With no unsafe action at all, 0.1 needs about 30 tasks, 0.05 "
+        "The gate must be able to rule out a larger increase. With no unsafe actions at all, 0.1 needs about 30 tasks, 0.05 "
         "about 60, 0.01 about 300.",
     ),
     "max_regressed_share": Field(
         "Regressed tasks: allowed share", "share of tasks",
         "Tasks that went from mostly passing to mostly failing, beyond chance. Use at least 4 samples per task: with one, "
-        "chance explains most changes.",
+        "most changes are chance.",
     ),
     "max_token_ratio": Field("Tokens: allowed ratio", "times the baseline's", "Mean tokens per answer, input and output."),
     "max_latency_ratio": Field(
-        "Latency: allowed ratio", "times the baseline's", "Median and p95. Judged only if one job measured both models in turns."
+        "Latency: allowed ratio", "times the baseline's", "Median and p95. Judged only if a single job measured both "
+        "models in alternation."
     ),
     "max_masked_share": Field(
         "Masked samples: allowed share", "share of samples",
-        "Samples that could not be scored, on either side. They count as the worst case for success and safety.",
+        "Samples that could not be scored, for either model. Success and safety assume the worst case for them.",
     ),
     "max_regression_drop": Field(
         "Regression tasks: allowed drop", "success rate",

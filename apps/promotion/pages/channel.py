@@ -126,9 +126,11 @@ def stop(request: HttpRequest, project: Project, name: str, pk: UUID) -> HttpRes
     row = _channel(project, name)
     found = get_object_or_404(row.deployments, pk=pk)
     if deployments.stop(deployment=found, by=request.user, reason=f"Stopped by {request.user}."):
-        messages.success(request, f"Stopped. {row.current or 'Nothing'} stays live; what was loaded is unloaded.")
+        messages.success(
+            request, f"Stopped. {row.current or 'Nothing'} stays live; newly loaded weights were unloaded."
+        )
     else:
-        messages.error(request, "This deployment has already ended.")
+        messages.error(request, "This deployment has already finished.")
     return redirect("promotion:channel", project.slug, name)
 
 
@@ -155,7 +157,7 @@ def add_target(request: HttpRequest, project: Project, name: str) -> HttpRespons
         if row.current is None
         else f" {row.current} is loaded and proved there."
         if server
-        else f" It is asked from the next move on; it was not told of {row.current}."
+        else f" It is asked from the next move on; it was not notified of {row.current}."
     )
     return _done(
         request, row, lambda: deployments.add_target(channel=row, server=server, webhook=webhook, by=request.user),
@@ -168,7 +170,7 @@ def add_target(request: HttpRequest, project: Project, name: str) -> HttpRespons
 def remove_target(request: HttpRequest, project: Project, name: str, pk: int) -> HttpResponse:
     row = _channel(project, name)
     found = get_object_or_404(row.targets.current(), pk=pk)
-    removed = f"{found.server or found.webhook} is no target any more."
+    removed = f"{found.server or found.webhook} is no longer a target."
     return _done(request, row, lambda: deployments.remove_target(target=found, by=request.user), removed)
 
 
@@ -184,7 +186,7 @@ def freeze(request: HttpRequest, project: Project, name: str) -> HttpResponse:
         return redirect("promotion:channel", project.slug, name)
     return _done(
         request, row, lambda: freezing.freeze(channel=row, by=request.user, **form.cleaned_data),
-        f"{row} is frozen. A rollback stays possible.",
+        f"{row} is frozen. Rollbacks are still possible.",
     )  # fmt: skip
 
 

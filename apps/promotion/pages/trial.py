@@ -173,7 +173,7 @@ def _plan(share: str | None) -> Plan | None:
     if share is None:
         return None
     if not (share.isascii() and share.isdigit() and len(share) < 10 and 1 <= int(share) <= MAX_PERCENT):
-        raise PromotionError(f"The share is a whole number of percent, from 1 to {MAX_PERCENT}.")
+        raise PromotionError(f"The share must be a whole percentage from 1 to {MAX_PERCENT}.")
     return Plan(steps=[Step(share=int(share) / 100, min_sessions=200)])
 
 

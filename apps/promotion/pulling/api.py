@@ -93,7 +93,7 @@ MERGE = {
             "enum": ["queued", "running", "succeeded", "failed", "cancelled", None],
             "description": "Of the last merge; null: nobody asked for one",
         },
-        "label": TEXT | {"description": "What it does now"},
+        "label": TEXT | {"description": "Current activity"},
         "error": TEXT,
         "merged": MERGED,
     },
@@ -143,8 +143,8 @@ LIVE_EXAMPLE = OpenApiExample(
 @extend_schema(
     operation_id="v1_channels_retrieve", responses=described({200: LIVE}, 404) | {304: None}, examples=[LIVE_EXAMPLE],
     parameters=[OpenApiParameter("If-None-Match", str, "header", description="The ETag of the last answer")],
-    description="What a channel runs now: the prompt as it is, an adapter by its files and an address to download them from. The ETag changes "
-    "whenever anything of the answer does but that address; 304 where it is the one that was sent.",
+    description="What a channel currently runs: the prompt itself, or an adapter's files with a download URL. The ETag changes whenever "
+    "anything in the response except that URL changes; 304 if it matches the one sent.",
 )  # fmt: skip
 @api_view(["GET"])
 def channel(request: Request, name: str) -> Response:
@@ -211,8 +211,8 @@ def find(request: Request, pk: int) -> ModelVersion:
 
 @extend_schema(
     operation_id="v1_model_versions_card", responses=described({200: CARD}, 404),
-    description="The model card of a version, written from what is recorded: intended use, training data and method, lineage, evaluations with "
-    "intervals, hashes. Of a hold-out it has names and numbers, never a task.",
+    description="The model card of a version, generated from Flywheel's records: intended use, training data and method, lineage, evaluations "
+    "with intervals, hashes. For hold-outs it contains names and numbers, never tasks.",
 )  # fmt: skip
 @api_view(["GET"])
 def card(request: Request, pk: int) -> Response:
@@ -223,13 +223,13 @@ def card(request: Request, pk: int) -> Response:
 @extend_schema(
     operation_id="v1_model_versions_download", request=None, responses=described({201: LINK}, 404),
     examples=[OpenApiExample("An adapter", LINK_EXAMPLE | {"files": [FILE], "adapter": "6d1f…"}, response_only=True, status_codes=["201"])],
-    description="An address from which the files of a version are downloaded as a tar archive, once, within ten minutes.",
+    description="A URL to download the files of a version as a tar archive, once, within ten minutes.",
 )  # fmt: skip
 @api_view(["POST"])
 def download_link(request: Request, pk: int) -> Response:
     version = find(request, pk).model
     if version.artifact is None:
-        raise NotFound(f"{version} has no files here: it is no adapter and no reward model.")
+        raise NotFound(f"{version} has no downloadable files: it is neither an adapter nor a reward model.")
     link = download_url(version, request.build_absolute_uri("/"))
     return Response(link | {"files": version.artifact.files, "adapter": version.artifact_id}, status=201)
 
@@ -237,7 +237,8 @@ def download_link(request: Request, pk: int) -> Response:
 @extend_schema(
     methods=["GET"], operation_id="v1_model_versions_merge_retrieve", responses=described({200: MERGE}, 404),
     examples=[OpenApiExample("Merged", MERGE_EXAMPLE, response_only=True, status_codes=["200"])],
-    description="How far the merge of an adapter into its base is, and, once it is there, the merged model with an address to download it from.",
+    description="Progress of merging an adapter into its base and, once finished, the merged model with a download "
+                "URL.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_model_versions_merge_create", request=None,
@@ -245,8 +246,8 @@ def download_link(request: Request, pk: int) -> Response:
     examples=[
         OpenApiExample("Begun", MERGE_EXAMPLE | {"state": "queued", "merged": None}, response_only=True, status_codes=["202"])
     ],
-    description="Merges an adapter into its base, for servers that cannot serve LoRA: a job that stores the whole model as an artifact. 200 where "
-    "the merged model is there already, 202 where the job begins or is under way.",
+    description="Merges an adapter into its base, for servers that cannot serve LoRA: a job that stores the whole model as an artifact. 200 if the "
+    "merged model already exists, 202 if the job was started or is running.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def merge(request: Request, pk: int) -> Response:
@@ -277,7 +278,7 @@ def download(request: HttpRequest, token: str) -> HttpResponseBase:
             return locked
         return JsonResponse({"detail": str(error)}, status=error.status)
     except ArtifactError as error:
-        return JsonResponse({"detail": f"{error} The address can be used again."}, status=503)
+        return JsonResponse({"detail": f"{error} The URL can be used again."}, status=503)
     answer["Cache-Control"] = "no-store, private"
     return answer
 

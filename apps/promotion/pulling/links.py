@@ -43,14 +43,14 @@ def named_by(token: str) -> tuple[ModelVersion, Artifact, UUID]:
     try:
         given = signer.unsign_object(token, max_age=LASTS)
     except signing.SignatureExpired as error:
-        raise LinkRefused("This download address has expired. Ask for a new one.", 410) from error
+        raise LinkRefused("This download URL has expired. Request a new one.", 410) from error
     except (signing.BadSignature, ValueError, TypeError, RecursionError) as error:
-        raise LinkRefused("This is no download address of this Flywheel. Ask for one.", 403) from error
+        raise LinkRefused("This is not a valid download URL of this server. Request a new one.", 403) from error
     rows = ModelVersion.objects.select_related("project", "artifact", "merged__artifact")
     version = rows.filter(pk=given["version"]).first()
     artifact = version and files_of(version, merged=bool(given.get("merged")))
     if version is None or artifact is None or version.project.stage in (Stage.DELETING, Stage.DELETED):
-        raise LinkRefused("What this address named was deleted.", 410)
+        raise LinkRefused("The file behind this URL was deleted.", 410)
     nonce = UUID(given["nonce"])
     if UsedLink.objects.filter(pk=nonce).exists():
         raise LinkRefused(USED, 410)
@@ -63,7 +63,7 @@ def files_of(version: ModelVersion, *, merged: bool) -> Artifact | None:
     return version.merged.artifact if hasattr(version, "merged") else None
 
 
-USED = "This download address was used already: each works once. Ask for a new one."
+USED = "This download URL has already been used; each works only once. Request a new one."
 
 
 @transaction.atomic

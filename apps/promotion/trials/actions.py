@@ -51,22 +51,25 @@ def begin(
         require_promotable(channel=channel, gate_report=gate_report, by=by, key=key)
         if version not in (None, gate_report.candidate.model_version):
             raise PromotionError(
-                f"The report is about {gate_report.candidate.model_version}, not {version}. Name one of them."
+                f"The report is about {gate_report.candidate.model_version}, not {version}. Send only one of the two."
             )
         version = gate_report.candidate.model_version
     elif kind == Trial.Kind.CANARY:
-        raise PromotionError("A canary answers users: it needs a gate report. A shadow needs none.")
+        raise PromotionError("A canary answers users, so it needs a gate report. A shadow does not.")
     _require_right(channel, by, key)
     require_not_frozen(channel)
     version = _candidate(channel, version)
     if then == Trial.Then.PROMOTE and gate_report is None:
-        raise PromotionError("Nothing is promoted without a gate report. Name one, or let the trial wait for a person.")
+        raise PromotionError(
+            "Nothing is promoted without a gate report. Provide one, or let the trial wait for a person."
+        )
     reason = checked_reason(reason, "Enter a reason: it is stored with the trial.")
     if problem := plan.problem(kind):
         raise PromotionError(problem)
     if other := channel.trials.active().first():
         raise PromotionError(
-            f"“{other}” is {other.get_state_display().lower()}. A channel has one trial at a time: stop it first."
+            f"“{other}” is {other.get_state_display().lower()}. A channel can only have one trial at a time: stop it "
+            f"first."
         )
     trial = Trial.objects.create(
         project=channel.project, channel=channel, kind=kind, version=version, baseline=channel.current, gate_report=gate_report,
@@ -87,13 +90,13 @@ def begin(
 
 def _candidate(channel: Channel, version: ModelVersion | None) -> ModelVersion:
     if channel.current is None:
-        raise PromotionError(f"Nothing is live in {channel} yet, so there is nothing to compare with.")
+        raise PromotionError(f"Nothing is live in {channel} yet, so there is no baseline.")
     if version is None or version.project_id != channel.project_id:
         raise PromotionError("Choose a model version of this project.")
     if version.pk == channel.current_id:
-        raise PromotionError(f"{channel} runs {version} already.")
+        raise PromotionError(f"{channel} already runs {version}.")
     if version.kind == ModelKind.REWARD:
-        raise PromotionError(f"{version} is a reward model and no agent.")
+        raise PromotionError(f"{version} is a reward model, not an agent.")
     if version.archived_at:
         raise PromotionError(f"{version} is archived.")
     return version
@@ -122,7 +125,7 @@ def _active(trial: Trial) -> Trial:
     channel = locked(trial.channel)
     row = Trial.objects.active().select_for_update(of=("self",)).filter(pk=trial.pk).first()
     if row is None:
-        raise PromotionError("This trial has already ended.")
+        raise PromotionError("This trial has already finished.")
     row.channel = channel
     return row
 
@@ -158,8 +161,8 @@ def advance(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) ->
     if row.state != TrialState.RUNNING:
         raise PromotionError("The trial is not running yet.")
     if row.step + 1 >= len(row.steps):
-        raise PromotionError("This is the last step. Promote the candidate by its gate report, or stop the trial.")
-    reason = checked_reason(reason, "Enter a reason: the trial would have decided by itself.")
+        raise PromotionError("This is the last step. Promote the candidate from its gate report, or stop the trial.")
+    reason = checked_reason(reason, "Enter a reason: the trial has not yet decided on its own.")
     next_step(row, reason, by=by, who=label_of(key) or name_of(by), actor_label=label_of(key))
     return row
 

@@ -30,7 +30,7 @@ RATE = {"type": "array", "items": {"type": "integer"}, "description": "[good ses
 MEASURE = {
     "type": "object",
     "properties": {
-        "gap": {"type": ["number", "null"], "description": "Candidate − current, of sessions"},
+        "gap": {"type": ["number", "null"], "description": "Candidate − current, over sessions"},
         "low": {"type": "number", "description": "Always-valid bound"}, "high": {"type": "number"},
         "current": RATE, "candidate": RATE,
     },
@@ -55,7 +55,7 @@ TRIAL = {
         "max_days": {"type": "integer"}, "then": {"enum": Trial.Then.values}, "reason": {"type": "string"},
         "by": {"type": "string"}, "created_at": {"type": "string", "format": "date-time"}, "started_at": WHEN,
         "step_at": WHEN, "ended_at": WHEN, "ended_because": {"type": "string"},
-        "passed": {"type": "boolean", "description": "The last step is passed, and a person decides"},
+        "passed": {"type": "boolean", "description": "The last step has passed and is waiting for a decision"},
         "report": {"type": "object", "properties": {"measures": {"type": "object", "additionalProperties": MEASURE}}},
         "decisions": {"type": "array", "items": {"type": "object"}},
     },
@@ -96,13 +96,14 @@ class Why(Struct, forbid_unknown_fields=True, kw_only=True):
     methods=["GET"], operation_id="v1_channels_trials_list", responses=described({200: page(TRIAL, "integer")}, 400, 404),
     parameters=[LIMIT, OpenApiParameter("offset", int, description="`next` of the page before")],
     examples=[told("One that runs", {"results": [EXAMPLE], "next": None})],
-    description="Every canary and shadow of a channel, the newest first.",
+    description="Every canary and shadow of a channel, newest first.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_channels_trials_begin", request={JSON: json_schema(NewTrial)},
     responses=described({201: TRIAL}, 400, 403, 404, 409), examples=[sent("A canary in two steps", ASKED), told("Begun", EXAMPLE, "201")],
-    description="Begins a canary (a share of the sessions is answered by the candidate) or a shadow (it answers, too, but nobody gets that). "
-    "Where the channel has servers as targets, the candidate is loaded and proved there first. An API key needs a policy that "
+    description="Starts a canary (the candidate answers a share of the sessions) or a shadow (it also answers, but its answers are not sent to "
+    "users). If the channel has servers as targets, the candidate is first loaded and verified there. An API key "
+    "needs a policy that "
     "allows it, and a report whose verdict is “promote”.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
@@ -137,8 +138,8 @@ def find_trial(request: Request, name: str, pk: UUID) -> Trial:
 
 @extend_schema(
     operation_id="v1_channels_trials_retrieve", responses=described({200: TRIAL}, 404), examples=[told("One that runs", EXAMPLE)],
-    description="What a trial knows: sessions and rates on both sides, differences with bounds that hold whenever one looks, "
-    "latency, tokens and cost, and what was decided so far.",
+    description="The state of a trial: sessions and rates on both sides, differences with always-valid bounds, latency, tokens "
+    "and cost, and the decisions so far.",
 )  # fmt: skip
 @api_view(["GET"])
 def trial(request: Request, name: str, pk: UUID) -> Response:
@@ -148,7 +149,7 @@ def trial(request: Request, name: str, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_channels_trials_stop", request={JSON: json_schema(Why)}, responses=described({200: TRIAL}, 400, 403, 404, 409),
     examples=[sent("Why", {"reason": "Users complain"}), told("Stopped", EXAMPLE | {"state": "stopped"})],
-    description="Ends a trial: everybody gets the current version again. No freeze holds it up.",
+    description="Ends a trial: all users get the current version again. Also works during a freeze.",
 )  # fmt: skip
 @api_view(["POST"])
 def stop(request: Request, name: str, pk: UUID) -> Response:
@@ -158,7 +159,7 @@ def stop(request: Request, name: str, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_channels_trials_advance", request={JSON: json_schema(Why)}, responses=described({200: TRIAL}, 400, 403, 404, 409),
     examples=[sent("Why", {"reason": "Looks well"}), told("The next step", EXAMPLE | {"step": 1, "share": 0.25})],
-    description="Goes on to the next share before the present step is passed.",
+    description="Advances to the next share before the current step has passed.",
 )  # fmt: skip
 @api_view(["POST"])
 def advance(request: Request, name: str, pk: UUID) -> Response:

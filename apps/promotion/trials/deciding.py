@@ -118,13 +118,13 @@ def decide(rules: Rules, reading: Reading, now: datetime) -> Decision:
     if waited and reading.sessions >= step["min_sessions"]:
         if rules.step + 1 < len(rules.steps):
             found = "; ".join(one.in_words() for one in reading.measures)
-            return Decision("next", f"{reading.sessions} sessions, and nothing is shown to be worse: {found}.")
+            return Decision("next", f"{reading.sessions} sessions, and nothing is significantly worse: {found}.")
         if not rules.passed and all(one.is_fine(rules.margin) for one in reading.measures):
             found = "; ".join(one.in_words() for one in reading.measures)
             return Decision("passed", f"Not worse by more than {100 * rules.margin:g} points: {found}.")
     if now >= rules.ends_by:
         found = "; ".join(one.in_words() for one in reading.measures)
-        return Decision("out_of_time", f"The time is over and nothing is decided: {found}.")
+        return Decision("out_of_time", f"Time limit reached without a decision: {found}.")
     return Decision("wait")
 
 

@@ -36,9 +36,9 @@ class Plan(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
         """As a sentence; "" none."""
         shares = [step["share"] for step in self.steps_for(kind)]
         if kind == "shadow" and len(shares) > 1:
-            return "A shadow has one step: nobody gets its answers."
+            return "A shadow has only one step, since its answers are not sent to users."
         if any(later <= earlier for earlier, later in pairwise(shares)):
-            return "Each step needs a larger share than the one before."
+            return "Each step needs a larger share than the previous one."
         return ""
 
 

@@ -57,7 +57,7 @@ def look(pk: Any) -> str:
 def _follow(trial: Trial, now: datetime) -> str:
     channel = trial.channel
     if channel.current_id != trial.baseline_id:  # a move ends it by itself: this is the net below
-        end(trial, TrialState.STOPPED, f"{channel} runs {channel.current} meanwhile.")
+        end(trial, TrialState.STOPPED, f"{channel} now runs {channel.current}.")
         return "moved"
     if trial.version.archived_at:
         end(trial, TrialState.STOPPED, f"{trial.version} was archived.")
@@ -106,11 +106,11 @@ def _promote(trial: Trial, decision: Decision) -> str:
     except (PromotionError, PermissionDenied) as error:
         return f"It was not promoted: {error}"
     except Http404:
-        return f"It was not promoted: {trial.by_name}, who began it, is no member any more."
+        return f"It was not promoted: {trial.by_name}, who started it, is no longer a member."
     if isinstance(moved, Deployment):
         add_decision(trial, "promoting", decision.why)
         trial.state = TrialState.PROMOTING
         trial.save(update_fields=["state", "decisions"])
     elif trial.is_active and Trial.objects.active().filter(pk=trial.pk).exists():
-        return "A second person has to approve the promotion."
+        return "A second person must approve the promotion."
     return ""

@@ -24,7 +24,7 @@ def start(deployment: Deployment) -> None:
     where the trial has ended meanwhile, PromotionError where the channel was frozen before it began."""
     trial = Trial.objects.active().select_for_update(of=("self",)).filter(deployment=deployment).first()
     if trial is None:
-        raise JobError("The trial has ended meanwhile.")
+        raise JobError("The trial has already finished.")
     if trial.state == TrialState.PREPARING:
         require_not_frozen(trial.channel)
         run(trial)

@@ -114,13 +114,13 @@ def estimate(asked: Asked) -> Estimate:
         tokenized = tokens_of(asked.parent, given)
     except (JobError, SpecError, OSError, KeyError, TypeError, ValueError) as error:
         found.problem = (
-            str(error) if isinstance(error, JobError | SpecError) else f"The prompts cannot be read: {error}"
+            str(error) if isinstance(error, JobError | SpecError) else f"The prompts could not be read: {error}"
         )
         return found
     found.sampled = len(tokenized)
     rows = [row for row in map(row_of, tokenized) if asked.samples or row.answers]
     if not rows:
-        found.problem = "None of these tasks has something to train on."
+        found.problem = "None of these tasks has anything to train on."
         return found
     found.prompt = sum(len(row.prompt) for row in rows) / len(rows)
     measurement = measuring.newest(asked.parent, asked.config, asked.rollouts)
@@ -134,9 +134,7 @@ def estimate(asked: Asked) -> Estimate:
         result = measurement.result["measured"]
         found.measured_at, found.measurement = measurement.finished_at, str(measurement.pk)
         found.measured_on = machine_words(result["machine"])
-        found.measured_on += (
-            "" if rates.sizes > 1 else "; it was too slow to measure at two sizes, so the times are rough"
-        )
+        found.measured_on += "" if rates.sizes > 1 else "; too slow to measure at two sizes, so times are rough"
         found.available = result["machine"]["available"]
         add_time(found, asked, works, rates)
         rates = replace(rates, resting=rates.resting * (1 + scenes.teacher_size))
@@ -326,7 +324,7 @@ def add_money(found: Estimate, asked: Asked, works: tuple[Work, Work, Work]) -> 
         model = next(one["model"] for one in asked.rollouts["servers"] if one["server_name"] == name)
         price = price_of(server, model) if server else None
         if price is None or found.rollout_tokens is None:
-            said.append(f"no price is known for {name}")
+            said.append(f"no known price for {name}")
             continue
         count = len(asked.rollouts["servers"])
         asking = spans(works, "prompts").times(asked.steps * price[0] / 1e6 / count)

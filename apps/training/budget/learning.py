@@ -82,15 +82,15 @@ def _of_groups(asked: Asked, run: EvalRun, url: str) -> Teaching:
     size = asked.config["generations"]
     found = RunLearnability(run, size).found
     if not found.tasks:
-        return Teaching("Unknown: no sample of that evaluation was scored.", "warn", url, "Learnability")
+        return Teaching("Unknown: that evaluation has no scored samples.", "warn", url, "Learnability")
     chosen = {str(task.pk) for task in asked.tasks}
     tasks = [task for task in found.tasks if task.task in chosen]
     teach = sum(task.has_signal for task in tasks)
     sentence = (
-        f"{teach:,} of {len(tasks):,} tasks have samples that differ in reward; of groups of {size} about {found.expected_signal:.0%} "
+        f"{teach:,} of {len(tasks):,} tasks have samples that differ in reward; about {found.expected_signal:.0%} of groups of {size} "
         "will."
     )
     if not teach:
         return Teaching(f"{sentence} GRPO cannot learn from these.", "error", url, "Learnability")
     tone = "warn" if found.expected_signal < LITTLE else "success"
-    return Teaching(sentence, tone, url, "Learnability, train on those that teach")
+    return Teaching(sentence, tone, url, "Learnability, train on the informative ones")

@@ -47,7 +47,7 @@ def lengths_of(asked: Asked, *, turns: int) -> Known:
         low, high = Lengths(1, 1, 1), most * turns
         return Known(
             low, Lengths(high / 2, high, high / 2, (1 + turns) / 2), Lengths(high, high, high, turns),
-            f"How long answers are is unknown without an evaluation of {asked.parent} in {asked.environment}: up to {most:,} "
+            f"Answer length is unknown without an evaluation of {asked.parent} in {asked.environment}: up to {most:,} "
             f"tokens{' a turn' if turns > 1 else ''}.",
         )  # fmt: skip
     written, longest = mean(one[0] for one in found), max(one[0] for one in found)
@@ -59,7 +59,7 @@ def lengths_of(asked: Asked, *, turns: int) -> Known:
     likely = replace(likely, after=likely.written + between)
     return Known(
         scaled(likely, WIDER[0], limit), likely, scaled(likely, WIDER[1], limit),
-        f"Answers of {written:,.0f} tokens on the average, up to {longest:,}, in “{run.name}” (n = {len(found):,}).", run,
+        f"Answers average {written:,.0f} tokens, up to {longest:,}, in “{run.name}” (n = {len(found):,}).", run,
     )  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def measure(
     if found := under_way(parent, config, rollouts):
         return found
     job = Measurement(
-        project=parent.project, name=f"How fast {parent} trains", parent=parent, environment=environment, eval_set=eval_set,
+        project=parent.project, name=f"Training speed of {parent}", parent=parent, environment=environment, eval_set=eval_set,
         key=key_of(parent, config, rollouts), max_attempts=1, total=4,
         spec={"lora": lora_of(config), "max_new_tokens": config.get("max_new_tokens", 64), "rollouts": rollouts},
     )  # fmt: skip

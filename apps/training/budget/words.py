@@ -45,6 +45,7 @@ def in_words(found: Estimate) -> str:
     lines += [found.lengths] if found.lengths else []
     if not found.measured_at:
         lines.append(
-            "Time and memory are unknown: nothing is measured for this model. Measure on the page of a new run, or by API."
+            "Time and memory are unknown: this model has not been measured. Measure it on the New run page, or "
+            "through the API."
         )
     return "\n".join(lines)

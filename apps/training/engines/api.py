@@ -38,9 +38,10 @@ class ExportRun(Struct, forbid_unknown_fields=True, kw_only=True):
 @extend_schema(
     operation_id="v1_training_runs_export", request={JSON: json_schema(ExportRun)},
     responses=described({}, 400, 403, 404, 409) | {(200, ZIP): OpenApiTypes.BINARY},
-    description="The run's plan as a folder for another engine, zipped: data, configuration, reward hook, launch script and a signed "
-    f"manifest. Engines: {', '.join(engine.label for engine in ENGINES.values())}. Never has a held-out task. 409 where the reward is "
-    "locked, or the engine cannot train this run.",
+    description="A zipped folder to run this training plan in another engine: data, configuration, reward hook, "
+                "launch script and a signed "
+    f"manifest. Engines: {', '.join(engine.label for engine in ENGINES.values())}. Never contains held-out tasks. 409 if the reward is "
+    "locked or the engine cannot train this run.",
 )  # fmt: skip
 @api_view(["POST"])
 def export(request: Request, pk: UUID) -> HttpResponse:
@@ -56,9 +57,9 @@ def export(request: Request, pk: UUID) -> HttpResponse:
 
 @extend_schema(
     operation_id="v1_training_runs_import", request={"multipart/form-data": FILES},
-    responses=described({200: RUN, 201: RUN}, 400, 403), description="What came back of an exported run: its manifest, the adapter's "
-    "two files and, if there are any, metrics as JSON Lines; or a zip archive of them. The adapter is checked against the base model of "
-    "the run and registered, and a finished run has its curves. The same result twice is one run: the second answer is 200.",
+    responses=described({200: RUN, 201: RUN}, 400, 403), description="The result of an exported run: its manifest, the adapter's two "
+    "files and, if available, metrics as JSON Lines; or a zip archive of these. The adapter is checked against the "
+    "base model of the run and registered, and a finished run shows its curves. Sending the same result twice creates one run: the second response is 200.",
 )  # fmt: skip
 @api_view(["POST"])
 @parser_classes([MultiPartParser])

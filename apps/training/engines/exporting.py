@@ -74,7 +74,7 @@ def folder(*, run: TrainingRun, engine: Engine, by: Any, **facts: Any) -> dict[s
     require_unlocked(environment=run.environment, tasks=tasks, by=by)
     validation = list(run.dataset.eval_set.tasks.filter(split=Split.VALIDATION))
     if any(task.split not in (Split.TRAIN, Split.VALIDATION) for task in tasks + validation):
-        raise TrainingError("Only tasks of the splits train and validation leave with a training run.")
+        raise TrainingError("Only train and validation tasks can be exported with a training run.")
     refuse_leaks(run, tasks, ((task.key, leaks.row_of(task)) for task in tasks + validation))
     try:
         made = files_of(engine, plan_of(run, tasks, validation, facts), sign)
@@ -118,8 +118,8 @@ def plan_with(
 ) -> Plan:
     if run.method == Method.GRPO and any(used_in(run.environment.verifier.spec)):
         raise TrainingError(
-            f"{run.environment.verifier} scores with a reward model, which runs only in jobs of this installation: an engine elsewhere "
-            "would get no reward. Train here, or choose another verifier."
+            f"{run.environment.verifier} uses a reward model, which only runs in jobs of this installation, so an external engine would "
+            "get no reward. Train here, or choose another verifier."
         )
     base, profile = run.parent.base_version(), profile_of_version(run.parent)
     return Plan(
@@ -212,6 +212,7 @@ def adapter_of(version: ModelVersion) -> Adapter | None:
         raise TrainingError(f"The adapter {version} cannot be read: {sentence(error)}") from error
     if size > MAX_CARRIED:
         raise TrainingError(
-            f"The adapter {version} is larger than {MAX_CARRIED / 2**20:.0f} MiB. Merge it, and register what comes of it as a base."
+            f"The adapter {version} is larger than {MAX_CARRIED / 2**20:.0f} MiB. Merge it, and register the merged "
+            f"model as a base model."
         )
     return Adapter(rank, {name: (home / name).read_bytes() for name in (CONFIG, WEIGHTS)})

@@ -90,7 +90,7 @@ class ResultForm(PlainForm):
 
     files = MultipleFiles(required=False, label="Files")
     folder = forms.CharField(
-        max_length=500, required=False, help_text="Instead of the files: a folder on the server that holds them"
+        max_length=500, required=False, help_text="Instead of uploading: a folder on the server that contains the files"
     )
 
     def clean(self) -> dict[str, Any]:

@@ -62,9 +62,9 @@ def submit(*, run: TrainingRun, engine: str, cluster: RayCluster, by: Any) -> Tr
             f"{chosen.label} trains all weights with {run.get_method_display()}, so no adapter comes back. Download the folder."
         )
     if run.spec.get("rollouts"):
-        raise TrainingError("On a cluster the engine samples by itself. Choose no server to sample on.")
+        raise TrainingError("On a cluster the engine does its own sampling. Do not choose a server to sample on.")
     if by is None:
-        raise TrainingError("A job on a cluster acts with the rights of whoever starts it. Start it as a person.")
+        raise TrainingError("A cluster job acts with the permissions of the user who starts it. Start it as a user.")
     run.name = f"{run.name[:120]} on {cluster}"
     run.spec |= {
         "cluster": {"id": cluster.pk, "name": cluster.name}, "engine": chosen.slug, "engine_version": chosen.version,
@@ -127,7 +127,7 @@ def package(run: TrainingRun, submission: str) -> bytes:
 def files_of_base(home: Path | None) -> list[Path]:
     """What a job may download of a base model: weights, configuration, tokenizer and template. Raises TrainingError."""
     if home is None:
-        raise TrainingError("The folder of the base model is not on this installation any more.")
+        raise TrainingError("The folder of the base model no longer exists on this installation.")
     return sorted(
         path for path in home.rglob("*") if path.is_file() and not path.is_symlink() and path.suffix in BASE_FILES
     )
@@ -173,10 +173,10 @@ def run_of_token(pk: UUID, token: str) -> TrainingRun:
     try:
         given = signing.TimestampSigner(salt=SALT).unsign_object(token, max_age=LASTS)
     except (signing.BadSignature, ValueError, TypeError, RecursionError) as error:
-        raise TokenRefused("This is no token of this run, or it has expired.") from error
+        raise TokenRefused("This token does not belong to this run, or has expired.") from error
     run = TrainingRun.objects.filter(pk=pk).select_related("project", "parent", "dataset", "environment").first()
     if run is None or given != {"run": str(pk), "submission": run.cursor.get("submission")}:
-        raise TokenRefused("This is no token of this run, or it has expired.")
+        raise TokenRefused("This token does not belong to this run, or has expired.")
     if not run.is_active or run.cancel_requested_at:
         raise TokenRefused("The run has ended.")
     return run
@@ -191,7 +191,7 @@ def base_file(run: TrainingRun, name: str) -> Path | None:
 def receive(run: TrainingRun, given: Returned) -> None:
     """Stores the adapter of the run, once. Raises ResultError, AlreadyReturned."""
     if "returned" in run.result:
-        raise AlreadyReturned("This run has its adapter already.")
+        raise AlreadyReturned("This run already has its adapter.")
     if given.config is None or given.weights is None:
         raise ResultError("Send adapter_config.json as “config” and adapter_model.safetensors as “weights”.")
     facts = {"base_digest": run.parent.base_version().digest, "lora": exporting.lora_of(run)}
@@ -201,7 +201,7 @@ def receive(run: TrainingRun, given: Returned) -> None:
         raise ResultError(str(error)) from error
     first = TrainingRun.objects.filter(~Q(result__has_key="returned"), pk=run.pk, state__in=ACTIVE_STATES)
     if not first.update(result={"returned": {"artifact": artifact.digest, "lineage": found}}):
-        raise AlreadyReturned("This run has its adapter already, or has ended.")
+        raise AlreadyReturned("This run already has its adapter, or has ended.")
 
 
 # How it ends
@@ -212,8 +212,8 @@ def complete(run: TrainingRun, result: dict[str, Any]) -> dict[str, Any]:
     fresh = TrainingRun.objects.get(pk=run.pk)
     if (found := fresh.result.get("returned")) is None:
         raise Incomplete(
-            "The job ended well, but its adapter never came. Can the cluster's nodes reach this Flywheel (its address, in the settings of the "
-            "cluster)? The last lines of the log say more.", {},
+            "The job succeeded, but no adapter was received. Check that the cluster's nodes can reach this Flywheel server (at the address in "
+            "the cluster settings), and read the last lines of the log.", {},
         )  # fmt: skip
     with transaction.atomic():
         artifact = Artifact.objects.get(pk=found["artifact"])

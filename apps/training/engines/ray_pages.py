@@ -61,8 +61,8 @@ class SubmitRun(Struct, forbid_unknown_fields=True, kw_only=True):
 
 @extend_schema(
     operation_id="v1_training_runs_submit", request={JSON: json_schema(SubmitRun)}, responses=described({201: RUN}, 400, 403, 404, 409),
-    description="A new run with the inputs and settings of this one, as a job on a Ray cluster: followed like any other run, and its "
-    "adapter is registered. 409 where the reward is locked, or the engine cannot train this run.",
+    description="Starts a new run with the inputs and settings of this one as a job on a Ray cluster. It is followed like any other "
+    "run, and its adapter is registered. 409 if the reward is locked or the engine cannot train this run.",
 )  # fmt: skip
 @api_view(["POST"])
 def submit_by_api(request: Request, pk: UUID) -> Response:

@@ -158,7 +158,7 @@ def facts_of(project: Project, source: BinaryIO) -> tuple[dict[str, Any], str]:
         facts = signing.Signer(salt=SALT).unsign_object(signature)
     except (ValueError, KeyError, TypeError, RecursionError, signing.BadSignature) as error:
         raise ResultError(
-            f"This {MANIFEST} was not written by this Flywheel, or was changed since. Send the exported one."
+            f"This {MANIFEST} was not written by this Flywheel server, or has been modified. Send the exported one."
         ) from error
     if facts["project"] != str(project.pk):
         raise ResultError("This folder was exported from another project. Import it there.")
@@ -176,7 +176,9 @@ def unsaved(project: Project, facts: dict[str, Any], signature: str, by: Any) ->
         if row is None
     ]
     if gone:
-        raise ResultError(f"Deleted here since the export: {', '.join(gone)}. Without it the result has no lineage.")
+        raise ResultError(
+            f"Deleted here since the export: {', '.join(gone)}. Without it the result would have no lineage."
+        )
     spec = {
         name: value
         for name, value in facts.items()
@@ -206,12 +208,12 @@ def check_lora(config: dict[str, Any], rank: int, planned: dict[str, Any]) -> No
     """Raises ResultError for an adapter that is not the plan's: its lineage would say what is not so."""
     if rank != planned["rank"]:
         raise ResultError(
-            f"The adapter has rank {rank}, the exported plan rank {planned['rank']}. If it is of another run, register it under "
-            "Models → Register → LoRA adapter."
+            f"The adapter has rank {rank}, the exported plan rank {planned['rank']}. If it belongs to another run, register it "
+            "under Models → Register → LoRA adapter."
         )
     if (alpha := config.get("lora_alpha")) != planned["alpha"]:
         raise ResultError(
-            f"The adapter has lora_alpha {alpha}, the exported plan {planned['alpha']}. Check which run it is of."
+            f"The adapter has lora_alpha {alpha}, the exported plan {planned['alpha']}. Check which run it belongs to."
         )
 
 

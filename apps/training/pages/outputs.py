@@ -45,7 +45,7 @@ def send(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         said = (
             f"{new} output{'' if new == 1 else 's'} sent to review."
             if new
-            else "These outputs are in the review already."
+            else "These outputs are already in the review."
         )
         messages.success(request, format_html("{} {}", said, link))
     if number is not None:

@@ -26,7 +26,7 @@ from apps.training.prompt_search.cost import Size
 from workers.lib.specs import SearchConfig
 from workers.lib.typed import FormError, convert, plain
 
-ABSENT = "GEPA is not installed here. The operator of this Flywheel can add it with “make gepa”."
+ABSENT = "GEPA is not installed here. The operator of this installation can add it with “make gepa”."
 RESUMABLE = (JobState.FAILED, JobState.CANCELLED)
 
 
@@ -53,7 +53,9 @@ def submit_search(
     if not is_installed():
         raise TrainingError(ABSENT)
     if version.kind == ModelKind.AGENT:
-        raise TrainingError(f"{version} is an agent whose prompt is part of its own code: search where that is.")
+        raise TrainingError(
+            f"{version} is an agent whose prompt is part of its own code, so it cannot be searched here."
+        )
     try:
         wanted = convert(config, SearchConfig, "config")
     except FormError as error:
@@ -63,7 +65,8 @@ def submit_search(
     validation = eval_set.tasks.filter(split=Split.VALIDATION).count()
     if not validation:
         raise TrainingError(
-            f"{eval_set} has no validation tasks, which select among the proposals. Divide a new version of it with some."
+            f"{eval_set} has no validation tasks, which are needed to select among the proposals. Create a new "
+            f"version with a validation split."
         )
     _check_size(wanted, validation, dataset.size)
     _check_tasks(project, eval_set, environment, version.prompt)
@@ -73,8 +76,8 @@ def submit_search(
         for part in (chosen, reflecting):
             if part.get("price", ()) is None:
                 raise TrainingError(
-                    f"No price is known for {part['model']} on {part['server_name']}, so a limit on money cannot hold. Enter "
-                    "it on the server's page."
+                    f"No price is known for {part['model']} on {part['server_name']}, so a cost limit cannot be enforced. "
+                    "Enter the price on the server's page."
                 )
     search = PromptSearch(
         project=project,
@@ -111,14 +114,15 @@ def _check_size(config: SearchConfig, validation: int, train: int) -> None:
     if config.most_calls < size.first_calls:
         raise TrainingError(
             f"Trying one proposal takes {size.first_calls:,} calls of the agent: {validation} validation tasks and twice "
-            f"{size.minibatch} training tasks, {config.samples_per_task} samples each. Allow at least so many."
+            f"{size.minibatch} training tasks, {config.samples_per_task} samples each. Raise the limit to at least "
+            f"that."
         )
 
 
 def _check_tasks(project: Project, eval_set: EvalSet, environment: Environment, prompt: dict[str, Any]) -> None:
     shown = leaks.harness_rows(environment, prompt)
     if leak := next(leaks.of_rows(project, shown), None):
-        raise TrainingError(f"Every prompt would show what is held out. {leak}", [leak.theirs_hash])
+        raise TrainingError(f"Every prompt would reveal held-out data. {leak}", [leak.theirs_hash])
     try:
         for split in (Split.TRAIN, Split.VALIDATION):
             check_expected(eval_set, split, environment)
@@ -137,7 +141,7 @@ def _engine(version: ModelVersion, wanted: str) -> dict[str, Any]:
 def _reflecting(server: Server, model: str) -> dict[str, Any]:
     model = model.strip()
     if not model:
-        raise TrainingError(f"Name the model of {server} that writes the proposals.")
+        raise TrainingError(f"Enter the model on {server} that writes the proposals.")
     try:
         engines.check_askable(server)
     except ModelError as error:

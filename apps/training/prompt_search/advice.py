@@ -24,7 +24,7 @@ def cost_words(run: EvalRun) -> str:
         return ""
     validation = run.eval_set.tasks.filter(split=Split.VALIDATION).count()
     if not validation:
-        return f"A search needs validation tasks: divide a new version of {run.eval_set} with some."
+        return f"A search needs validation tasks: create a new version of {run.eval_set} with a validation split."
     metrics, engine = run.result["metrics"], run.spec.get("engine") or {}
     price = engine.get("price") if engine.get("kind") == "openai" else (0.0, 0.0)
     tokens = (metrics.get("input_tokens") or 0.0, metrics.get("output_tokens") or 0.0)

@@ -65,10 +65,10 @@ CANDIDATE = {
         "parent": {"type": ["integer", "null"]},
         "state": {"enum": PromptCandidate.State.values},
         "prompt": STRING,
-        "score": NUMBER | {"description": "On the validation tasks; null for what was rejected before"},
+        "score": NUMBER | {"description": "On the validation tasks; null if it was rejected before"},
         "before": NUMBER,
         "after": NUMBER,
-        "calls": INTEGER | {"description": "Samples of the agent that the search had used by then"},
+        "calls": INTEGER | {"description": "Agent samples used by the search up to then"},
         "usd": {"type": "number"},
     },
 }
@@ -93,8 +93,9 @@ SEARCH = {
         "used": {"type": "object", "description": "calls, input_tokens, output_tokens, usd"},
         "start_score": NUMBER,
         "score": NUMBER,
-        "stopped": {"type": "string", "description": "Why it ended before its proposals were used up, if so"},
-        "model_version": {"type": ["string", "null"], "description": "The prompt version that was found; null where none is better"},
+        "stopped": {"type": "string", "description": "Why it stopped before using up its proposals, if it did"},
+        "model_version": {"type": ["string", "null"], "description": "The prompt version that was found; null if none "
+        "was better"},
         "candidates": {"type": "array", "items": CANDIDATE, "description": f"Of one search: the first {SHOWN_CANDIDATES}"},
         "url": STRING,
         "created_at": TIME,
@@ -114,13 +115,13 @@ EXAMPLE = OpenApiExample(
 
 @extend_schema(
     methods=["GET"], operation_id="v1_prompt_searches_list", responses=described({200: page(SEARCH)}, 400),
-    parameters=[CURSOR, LIMIT], description="Prompt searches, the newest first, without their candidates.",
+    parameters=[CURSOR, LIMIT], description="Prompt searches, newest first, without their candidates.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_prompt_searches_start", request={JSON: json_schema(StartSearch)},
     responses=described({201: SEARCH}, 400, 403, 404, 409, 413), examples=[EXAMPLE],
-    description="Queues a search; read it until its state is final. It needs a reviewed reward, as training does: 409 says what "
-    "is missing.",
+    description="Queues a search; poll it until its state is final. Like training, it requires a reviewed reward: a 409 response "
+    "says what is missing.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
@@ -150,7 +151,7 @@ def collection(request: Request) -> Response:
 
 @extend_schema(
     operation_id="v1_prompt_searches_read", responses=described({200: SEARCH}, 404),
-    description="State, progress, what was used, and the candidates with their scores.",
+    description="State, progress, usage, and the candidates with their scores.",
 )  # fmt: skip
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
@@ -174,7 +175,7 @@ def cancel(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_prompt_searches_resume", request=None, responses=described({200: SEARCH}, 403, 404, 409),
-    description="Queues a failed or cancelled search again. Nothing that was asked before is asked again.",
+    description="Queues a failed or cancelled search again. Completed calls are not repeated.",
 )  # fmt: skip
 @api_view(["POST"])
 def resume(request: Request, pk: UUID) -> Response:
@@ -191,8 +192,8 @@ class SaveCandidate(Struct, forbid_unknown_fields=True, kw_only=True):
 @extend_schema(
     operation_id="v1_prompt_searches_save", request={JSON: json_schema(SaveCandidate)},
     responses=described({200: VERSION, 201: VERSION}, 400, 403, 404, 409, 413),
-    description="Saves a candidate as a prompt version, also of a search that was stopped: 201, or 200 for the version there is "
-    "with this prompt. 409 where the prompt says what is held out; that counts as a look.",
+    description="Saves a candidate as a prompt version, also from a stopped search: 201, or 200 if a version with this prompt "
+    "already exists. 409 if the prompt contains held-out data, which counts as a view.",
 )  # fmt: skip
 @api_view(["POST"])
 def save(request: Request, pk: UUID) -> Response:

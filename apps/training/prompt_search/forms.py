@@ -24,7 +24,7 @@ class SearchForm(PlainForm):
     )
     environment = forms.ModelChoiceField(
         None,
-        help_text="Its verifier scores. Its prompt is the start for models without one",
+        help_text="Its verifier scores the answers. Its prompt is the starting point for models without one",
     )
     engine = forms.ChoiceField(label="Engine", required=False)
     server = forms.ModelChoiceField(None, label="Proposals by", help_text="The server of the model that writes prompts")
@@ -39,7 +39,7 @@ class SearchForm(PlainForm):
         min_value=0.01,
         max_value=1e6,
         required=False,
-        help_text="Agent and proposals; no limit if empty",
+        help_text="Agent and proposals together; no limit if empty",
     )
     most_tokens = forms.IntegerField(
         label="Max tokens", min_value=1, max_value=2**31 - 1, required=False, help_text="No limit if empty"

@@ -120,7 +120,7 @@ def save_prompt(search: PromptSearch, text: str, *, number: int, by: Any, viewer
         record_membership(
             search.project, [leak.theirs_hash], by=viewer or by, detail=f"a refusal to save a prompt: {search}"
         )
-        raise HoldoutLeak(f"The prompt that was found says what is held out, so it was not saved. {leak}")
+        raise HoldoutLeak(f"The prompt that was found contains held-out data, so it was not saved. {leak}")
     return register_prompt(
         project=search.project,
         name=on.name if on.kind == ModelKind.PROMPT else f"{on.name}-prompt"[:80],

@@ -165,5 +165,5 @@ def _tag(name: str) -> str:
 def _bounded(ids: Iterable[UUID]) -> list[UUID]:
     found = list(dict.fromkeys(ids))
     if len(found) > LIMIT:
-        raise BulkError(f"{LIMIT:,} trajectories at most at once.")
+        raise BulkError(f"At most {LIMIT:,} trajectories at a time.")
     return found

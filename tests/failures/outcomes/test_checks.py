@@ -108,7 +108,7 @@ def test_all_checked_is_all_known(project: Project) -> None:
 
 def test_only_the_same_person_answers_twice(project: Project) -> None:
     checks.answer(trajectory=run_of(project, "r0"), answer="fine", by=make_member(project))
-    with pytest.raises(Refused, match="answered this one already"):
+    with pytest.raises(Refused, match="has already answered"):
         checks.answer(trajectory=run_of(project, "r0"), answer="failed", by=make_member(project))
     with pytest.raises(Refused, match="failed, fine or unsure"):
         checks.answer(trajectory=run_of(project, "r1"), answer="perhaps", by=make_member(project))
@@ -137,7 +137,9 @@ def test_an_answer_moves_on_without_a_new_page(project: Project) -> None:
     left = client.post(reverse("failures:check_answer", args=[project.slug, first.trajectory]), {"answer": "failed"})
     text = left.content.decode()
     assert left.status_code == 200 and "<html" not in text and "3 drawn at random left" in text
-    assert "It is in the inbox." in text and str(first.trajectory) not in text and left["HX-Replace-Url"] == url
+    assert (
+        "It is now in the triage inbox." in text and str(first.trajectory) not in text and left["HX-Replace-Url"] == url
+    )
     undone = client.post(reverse("failures:check_undo", args=[project.slug]))
     assert (
         "Your last answer was undone." in undone.content.decode() and str(first.trajectory) in undone.content.decode()

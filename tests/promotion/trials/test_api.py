@@ -136,7 +136,7 @@ def test_a_share_that_is_none_begins_nothing(
     client.force_login(admin_of(channel.project))
     begin = reverse("promotion:trial_begin", args=[channel.project.slug, channel.name])
     asked = {"kind": "shadow", "version": candidate.pk, "share": share, "reason": "see"}
-    assert "whole number of percent" in client.post(begin, asked, follow=True).content.decode()
+    assert "whole percentage" in client.post(begin, asked, follow=True).content.decode()
     assert not Trial.objects.exists()
 
 

@@ -205,7 +205,11 @@ def test_its_page_says_what_a_freeze_holds_up(channel: Channel, trial: Trial) ->
     assert "is frozen" not in client.get(page).content.decode()
     freeze(channel=channel, reason="<b>holidays</b>", by=by)
     shown = client.get(page).content.decode()
-    assert f"{channel} is frozen" in shown and "&lt;b&gt;holidays&lt;/b&gt;" in shown and "no next step" in shown
+    assert (
+        f"{channel} is frozen" in shown
+        and "&lt;b&gt;holidays&lt;/b&gt;" in shown
+        and "cannot advance or promote" in shown
+    )
     actions.stop(trial=trial, by=by, reason="no")
     assert "is frozen" not in client.get(page).content.decode()
 
@@ -228,7 +232,7 @@ def test_where_who_began_it_has_left_a_person_decides(channel: Channel, report: 
     if account == "deleted":
         by.delete()
     assert looked(trial) == "passed" and trial.state == "running" and live(channel) == trial.baseline
-    assert "no member any more" in trial.decisions[-1]["why"] and trial.has_passed and looked(trial) == "wait"
+    assert "no longer a member" in trial.decisions[-1]["why"] and trial.has_passed and looked(trial) == "wait"
 
 
 def test_a_shadow_that_is_not_worse_ends_and_moves_nothing(channel: Channel, candidate: ModelVersion) -> None:
@@ -257,7 +261,7 @@ def test_a_person_goes_on_or_stops(trial: Trial, channel: Channel) -> None:
         actions.advance(trial=trial, by=by, reason="more")
     assert actions.stop(trial=trial, by=by, reason="enough").state == "stopped"
     for again in (actions.stop, actions.advance):
-        with pytest.raises(PromotionError, match="already ended"):
+        with pytest.raises(PromotionError, match="already finished"):
             again(trial=trial, by=by, reason="again")
 
 
@@ -342,7 +346,7 @@ def test_in_a_freeze_what_is_worse_is_rolled_back(trial: Trial, channel: Channel
 def test_a_report_about_another_version_than_is_named_begins_nothing(
     channel: Channel, report: GateReport, adapter: ModelVersion
 ) -> None:
-    with pytest.raises(PromotionError, match="Name one of them"):
+    with pytest.raises(PromotionError, match="Send only one of the two"):
         begun(channel, report, version=adapter)
     assert begun(channel, report, version=report.candidate.model_version).state == "running"
 

@@ -47,8 +47,8 @@ class Command(BaseCommand):
         if done.bad > len(done.problems):
             self.stderr.write(f"… and {done.bad - len(done.problems):,} more.")
         self.stdout.write(
-            f"{target}: {done.made:,} new, {done.duplicates:,} there already, {done.guarded + done.leaking:,} too near to "
-            f"the other side of a hold-out, {done.bad:,} not readable."
+            f"{target}: {done.made:,} new, {done.duplicates:,} there already, {done.guarded + done.leaking:,} too similar "
+            f"to the other side of a hold-out, {done.bad:,} not readable."
         )
         if done.bad and not done.made + done.duplicates:
             raise CommandError("No row could be read.")

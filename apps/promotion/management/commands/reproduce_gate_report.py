@@ -24,7 +24,7 @@ class Command(BaseCommand):
     def handle(self, *, report: str, **options: Any) -> None:
         document, row = self._given(report)
         if not is_signed(document["document"], document["signature"]):
-            raise CommandError("The signature does not fit: the report was changed, or signed with another key.")
+            raise CommandError("The signature is invalid: the report was changed, or signed with another key.")
         self.stdout.write("Signature: valid.")
         if code_hash() != document["document"]["inputs"]["code_sha256"]:
             self.stdout.write("The gate's code has changed since; the comparison is made by the present code.")

@@ -18,7 +18,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("path", type=Path, metavar="FOLDER")
-        parser.add_argument("--project", help="Short name; may be left out where there is only one project")
+        parser.add_argument("--project", help="Project slug; optional if there is only one project")
 
     def handle(self, *, path: Path, **options: Any) -> None:
         project = find_project(options["project"])

@@ -26,7 +26,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("action", choices=("export", "check", "estimate", "start"))
         parser.add_argument("what", help="The id of a run to export, or a YAML file")
-        parser.add_argument("--project", help="Short name; may be left out where there is only one project")
+        parser.add_argument("--project", help="Project slug; optional if there is only one project")
         parser.add_argument("--user", help="Who starts the run: a user name")
         parser.add_argument("--seeds", type=int, default=1, choices=range(1, MOST_SEEDS + 1), metavar="N")
 
@@ -62,5 +62,5 @@ def run_of(project: Project, given: str) -> Any:
 def user_of(name: str | None) -> Any:
     user = get_user_model().objects.filter(username=name or "").first()
     if user is None:
-        raise ConfigError("Name with --user who starts the run: a user name of this Flywheel.")
+        raise ConfigError("Pass --user with the name of the user who starts the run.")
     return user
