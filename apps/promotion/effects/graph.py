@@ -23,7 +23,7 @@ from apps.trajectories.models import HourlyCount
 
 COLUMNS = ("Production runs", "Tasks", "Trained by", "Versions", "Channels", "Traffic")
 MOST = 8  # nodes of a kind that one node leads to; the rest is one more
-WIDTH, HEIGHT, GAP, ROW, TOP = 144, 44, 24, 56, 28  # pixels
+WIDTH, HEIGHT, GAP, ROW, TOP = 150, 44, 18, 56, 28  # pixels
 
 
 @dataclass
