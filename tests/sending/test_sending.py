@@ -20,7 +20,7 @@ from tests.sending.snippets import PROGRAMS, SDKS, User, sections
 pytestmark = pytest.mark.slow
 needs_sdks = pytest.mark.skipif(not SDKS.exists(), reason="the SDKs are not installed: make sdks")
 CITIES = ("Oslo", "Atlantis", "Outage", "Relapse")
-LATER = "Saying later how it ended"
+LATER = "Reporting outcomes later"
 TRAJECTORY_ID = sections()[LATER]["python"][0]
 WEATHER = "7 °C and rain"
 RAISED, DOWN = "no such city: Atlantis", "The model is overloaded."
