@@ -43,7 +43,11 @@ def main() -> None:
         if given.show:
             show(rows, spans, logs)
         right, wrong = checked(rows)
-        print(f"| {version_of(program, python)} | {', '.join(right)} | {', '.join(wrong + failed)} |", flush=True)
+        missing = wrong + failed
+        print(
+            f"| {version_of(program, python)} | {', '.join(right) if missing else 'everything'} | {', '.join(missing) or '–'} |",
+            flush=True,
+        )
 
 
 def packages_of(program: Path) -> list[str]:

@@ -225,6 +225,8 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
             ),
             **dict.fromkeys(("evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze"), draft.pk),
             "evals:remove_task": draft.tasks.first().pk,
+            "evals:edit_task": draft.tasks.trainable().last().pk,
+            "evals:change_tasks": draft.pk,
             "evals:task_from_failure": trajectory.failure.pk,
             **dict.fromkeys(
                 ("evals:versions", "evals:versions_with_holdout", "evals:export", "evals:export_holdout"), eval_set.pk

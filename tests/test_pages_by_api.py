@@ -21,6 +21,8 @@ BY_API = {
     "evals:general": "POST evals_api:general",
     "evals:add_task": "POST evals_api:tasks",
     "evals:remove_task": "DELETE evals_api:tasks",
+    "evals:edit_task": "POST evals_api:edit_task",
+    "evals:change_tasks": "POST evals_api:change_tasks",
     "evals:confirm_task": "POST evals_api:confirm_task",
     "evals:split": "POST evals_api:set_split",
     "evals:freeze": "POST evals_api:set_freeze",

@@ -154,6 +154,8 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "evals_api:from_evaluation": {"POST": MANAGED},
     "evals_api:from_environment": {"POST": MANAGED},
     "evals_api:general": {"POST": MANAGED},
+    "evals_api:edit_task": {"POST": MANAGED},
+    "evals_api:change_tasks": {"POST": MANAGED},
     "evals_api:confirm_task": {"POST": MANAGED},
     "evals_api:imports": {"GET": READABLE, "POST": MANAGED},
     "evals_api:import": {"GET": READABLE},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import zipfile
 from base64 import b64encode
@@ -19,7 +20,7 @@ from apps.environments.actions import own_verifier, save_environment, save_verif
 from apps.environments.models import Environment, EnvironmentKind, Package, Verifier
 from workers.lib.environments.packages import config_of
 from workers.lib.environments.packages.checking import Checked, check, describe, tasks_of
-from workers.lib.environments.packages.discovery import NAME, Found, discover, find
+from workers.lib.environments.packages.discovery import NAME, TAKEN, Found, discover, find
 from workers.lib.environments.packages.files import MAX_BYTES, MAX_FILES, Files, PackageProblem, digest_of, is_skipped
 from workers.lib.environments.packages.runners import runner_of
 from workers.lib.environments.packages.template import new_package
@@ -120,6 +121,8 @@ def uploaded(name: str, files: Files) -> Found:
             f"“{name[:80]}” is not a valid package name.",
             "Use lowercase letters, digits and _, starting with a letter.",
         )
+    if name in sys.stdlib_module_names:
+        raise PackageProblem(TAKEN.format(name), "Rename the package.")
     if "__init__.py" not in files:
         raise PackageProblem(f"There is no {name}/__init__.py.", "Send the package's folder, or the project around it.")
     if len(files) > MAX_FILES or sum(map(len, files.values())) * 3 // 4 > MAX_BYTES:

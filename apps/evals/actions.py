@@ -291,10 +291,19 @@ def written_task(
         canonical_hash=digest,
         messages=messages,
         expected=expected,
-        demonstration=json.dumps(expected, ensure_ascii=False),
+        demonstration=json.dumps(expected, ensure_ascii=False)
+        if {"tool", "calls"} & expected.keys()
+        else _answer(expected),
         origin=Origin.MANUAL,
         confirmed_by=by,
     )
+
+
+def _answer(expected: dict) -> str:
+    """The right answer as text; of several the first, and "" where it is no text."""
+    found = expected.get("answer", "")
+    found = found[0] if isinstance(found, list) and found else found
+    return found if isinstance(found, str) else json.dumps(found)
 
 
 @transaction.atomic

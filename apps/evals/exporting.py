@@ -18,7 +18,7 @@ from apps.evals.models import WAITING, EvalSet, Split, Task
 
 FLYWHEEL = "flywheel"  # metadata: {origin, set, trajectory?, variant_of?}
 VERIFIERS = "verifiers"
-FORMATS = {"flywheel": "Flywheel JSONL", "nemo-gym": "NeMo Gym rows", VERIFIERS: "verifiers package"}
+FORMATS = {"flywheel": "Flywheel JSONL", "nemo-gym": "NeMo Gym rows", "csv": "CSV", VERIFIERS: "verifiers package"}
 IN_MEMORY = 8 * 1024 * 1024
 DATED = (2026, 1, 1, 0, 0, 0)  # every file of the archive has this date: the same tasks give the same bytes
 
@@ -73,8 +73,8 @@ def export(*, eval_set: EvalSet, format: str, split: Split, by: Any) -> Export:
     if format == VERIFIERS:
         return Export(f"{name}.zip", "application/zip", packed(rows, name))
     lines = (line.encode() for line in write(format, rows))
-    ending = "jsonl" if format == FLYWHEEL else f"{format}.jsonl"
-    return Export(f"{name}.{ending}", "application/x-ndjson", lines)
+    ending = {FLYWHEEL: "jsonl", "csv": "csv"}.get(format, f"{format}.jsonl")
+    return Export(f"{name}.{ending}", "text/csv" if format == "csv" else "application/x-ndjson", lines)
 
 
 def packed(rows: Iterator[TaskRow], name: str) -> IO[bytes]:

@@ -10,7 +10,7 @@ from apps.core.forms import PlainForm
 from apps.core.models import JobState, Project
 from apps.evals import importing
 from apps.evals.formats import FORMATS
-from apps.evals.formats.rows import Bad, checked_expected
+from apps.evals.formats.rows import Bad, check_storable, checked_expected
 from apps.evals.meaning.check import MOST_PAIRS, PAIRS, Source
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
 from apps.evals.variants.from_model import WRITTEN
@@ -28,12 +28,26 @@ class EvalSetForm(PlainForm):
     description = forms.CharField(required=False)
 
 
+EXPECTED_HELP = (
+    'JSON, one of {"tool": "…", "args": {…}}, {"calls": […]}, {"answer": "…"}, {"constraint": {"contains": […]}}, {"pattern": "…"}, '
+    '{"schema": {…}}, {"tests": […]}, {"state": {…}}, or {"rubric": "…"} for a judge'
+)
+
+
+def json_of(text: str) -> Any:
+    """Raises ValidationError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise forms.ValidationError(f"Not JSON: {error}") from error
+
+
 class TaskForm(PlainForm):
     key = forms.SlugField(max_length=120)
     request = forms.CharField(widget=forms.Textarea(attrs={"rows": 3}), max_length=20_000)
     expected = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 3, "class": "mono", "spellcheck": "false"}),
-        help_text='{"tool": "…", "args": {…}}',
+        help_text=EXPECTED_HELP,
     )
     split = forms.ChoiceField(choices=Split.choices)
     group = forms.CharField(
@@ -42,16 +56,10 @@ class TaskForm(PlainForm):
 
     def clean_expected(self) -> dict:
         try:
-            value = json.loads(self.cleaned_data["expected"])
-        except ValueError as error:
-            raise forms.ValidationError(f"Not JSON: {error}") from error
-        if (
-            not isinstance(value, dict)
-            or not isinstance(value.get("tool"), str)
-            or not isinstance(value.get("args"), dict)
-        ):
-            raise forms.ValidationError('Must be an object with "tool" (text) and "args" (object).')
-        return {"tool": value["tool"], "args": value["args"]}
+            check_storable(value := checked_expected(json_of(self.cleaned_data["expected"])), "expected")
+        except Bad as error:
+            raise forms.ValidationError(str(error)) from error
+        return value
 
 
 class SplitForm(PlainForm):
@@ -176,7 +184,7 @@ class FailureTaskForm(PlainForm):
 
     expected = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 8, "class": "mono", "spellcheck": "false"}), label="Expected answer",
-        help_text='{"tool": "…", "args": {…}}, {"calls": […]}, {"answer": "…"} or {"constraint": {"contains": […]}}',
+        help_text=EXPECTED_HELP,
     )  # fmt: skip
     demonstration = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 3}), required=False, max_length=60_000,
@@ -200,12 +208,12 @@ class FailureTaskForm(PlainForm):
 
     def clean_expected(self) -> dict:
         try:
-            return checked_expected(_json(self.cleaned_data["expected"]))
+            return checked_expected(json_of(self.cleaned_data["expected"]))
         except Bad as error:
             raise forms.ValidationError(str(error)) from error
 
     def clean_state(self) -> list[dict]:
-        value = _json(self.cleaned_data["state"] or "[]")
+        value = json_of(self.cleaned_data["state"] or "[]")
         if assertions_in({"state": value}) != value:
             raise forms.ValidationError('Must be a list of {"path": "…", "equals": …} with paths as text.')
         return value
@@ -216,13 +224,6 @@ class FailureTaskForm(PlainForm):
 
 def _shown(name: str, group: str) -> str:
     return name if len(group) > 40 else f"{name} ({group})"
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise forms.ValidationError(f"Not JSON: {error}") from error
 
 
 class ImportForm(PlainForm):

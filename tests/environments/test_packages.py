@@ -169,6 +169,7 @@ def test_an_uploaded_package_is_untrusted_and_of_this_project_alone(
         ({"a.txt": "x"}, "no __init__.py"),
         ({"a/__init__.py": "", "b/__init__.py": ""}, "several packages: a, b"),
         ({"A-b/__init__.py": ""}, "not a valid package name"),
+        ({"json/__init__.py": ""}, "taken by Python&#x27;s standard library"),
         ({"a/__init__.py": "", "a/x/../../../etc/passwd": "x"}, "leads out of the package"),
         ({"a/__init__.py": "", "a/data.bin": "0" * (2**21 + 1)}, "more than 2 MB"),
         ({f"a/f{n}.txt": "" for n in range(501)} | {"a/__init__.py": ""}, "more than 500 files"),

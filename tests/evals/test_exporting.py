@@ -38,7 +38,7 @@ def synthetic(eval_set: EvalSet, state: str) -> Task:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("format", ["flywheel", "nemo-gym"])
+@pytest.mark.parametrize("format", ["flywheel", "nemo-gym", "csv"])
 def test_what_goes_out_comes_in_as_it_was(format: str, tmp_path: Path) -> None:
     eval_set = make_eval_set(make_project(), frozen=False)
     synthetic(eval_set, "used")

@@ -419,7 +419,7 @@ def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(ValueError, match="Unknown task file format"):
         read("xml", [])
     with pytest.raises(ValueError, match="Unknown export format"):
-        write("csv", [])
+        write("bfcl", [])
 
 
 # Checks

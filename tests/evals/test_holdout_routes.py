@@ -171,6 +171,8 @@ ELSEWHERE = {
     ),
     "evals:compared_task": "test_task_pages.py: after evals:open_compared, which counts",
     "evals:task": "test_task_pages.py: after evals:open_task, which counts",
+    "evals:edit_task": "test_editing.py: after evals:open_task, which counts; a refusal",
+    "evals:change_tasks": "test_editing.py: a refusal",
     "evals:split": "test_eval_pages.py: a leak is shown side by side",
     "evals:freeze": "test_eval_pages.py: a leak is shown side by side",
     "evals:meaning_start": "test_meaning.py: what a server is sent; pairs as evals:meaning shows them",
@@ -297,6 +299,7 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "prompts_api:playgrounds", "prompts_api:playground", "prompts_api:playground_save_task",  # test_playground_api.py
         "training_api:searches",  # tests/training/test_prompt_search.py: a refused start
         "training_api:runs",  # refuses as training:new does
+        "evals_api:edit_task", "evals_api:change_tasks",  # test_editing.py: refusals
         "evals_api:set_split", "evals_api:set_freeze",  # tests/evals/test_eval_api.py: a refusal
         "evals_api:from_evaluation", "evals_api:from_environment", "evals_api:general",  # as evals_api:from_production
         "evals_api:imports", "evals_api:variants",  # test_importing.py, test_variants.py: what is left out is a look of the key

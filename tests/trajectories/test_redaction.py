@@ -424,3 +424,46 @@ def test_depth_is_no_matter() -> None:
     place.append("joe@x.org")
     ALL.redact(row)
     ALL.redact({"messages": ["[" * 100_000, '{"a":' * 100_000, "joe@x.org"]})
+
+
+PASSWORD = Redactor([Rule("password", "password")])
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("openai_api_key=SecretStr('SEjtqMsHmm7IydgUsG')", "SEjtqMsHmm7IydgUsG"),
+        ("Your verification code is 839204. It expires in 10 minutes.", "839204"),
+        ("net use Z: \\\\srv\\share /user:corp\\kim Gs9VOY4nqFW181", "Gs9VOY4nqFW181"),
+        (
+            "git clone https://ebc1a167f5f53b5492c1e554eb689342c5c76ec1:x-oauth-basic@github.com/a/b.git",
+            "ebc1a167f5f53b5492c1",
+        ),
+        ("page.getByLabel('Password').fill('N54iiSDx')", "N54iiSDx"),
+        ('driver.find_element(By.NAME, "password").send_keys("N54iiSDx")', "N54iiSDx"),
+        ('{"card_pin": "4821"}', "4821"),
+        ('{"user": "kim", "password": "ab1"}', "ab1"),
+    ],
+)
+def test_a_password_goes_from_text_arguments_and_metadata(text: str, secret: str) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "run", "arguments": json.dumps({"code": text})}}
+    rows = [
+        {"messages": [{"role": "user", "content": text}]},
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]},
+    ]
+    assert all(secret not in json.dumps(PASSWORD.redact(row)[0]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Password reset e-mail sent to kim@acme.io.",
+        "The next page token is eyJvZmZzZXQiOjIwfQ==",
+        "auth = OAuth2(client)",
+        "access_token expires_in=3600",
+        "password: !vault |",
+        "zip code 10115",
+    ],
+)
+def test_words_after_a_name_that_are_no_secret_stay(text: str) -> None:
+    assert PASSWORD.hits(text) == []

@@ -254,6 +254,7 @@ def test_an_entry_point_is_found_without_being_imported(tmp_path: Path, monkeypa
     [
         (lambda folder: (folder / "empty").mkdir(), "neither empty/empty/__init__.py"),
         (lambda folder: put(folder, "Not-A-Name", WHOLE), "no name for a package"),
+        (lambda folder: put(folder, "random", WHOLE), "taken by Python's standard library"),
         (lambda folder: (put(folder, "link", WHOLE) / "x").symlink_to("/etc/passwd"), "x is a link"),
         (
             lambda folder: (put(folder, "large", WHOLE) / "x.bin").write_bytes(b"0" * (2**21 + 1)),
@@ -330,6 +331,12 @@ def test_a_tool_that_ends_or_hangs_its_process_harms_no_other_call(tmp_path: Pat
     episode, score = play(spec_of(found_of(tmp_path, code)), [("add", {"amount": 2}), ("peek", {})])
     assert [call.ok for call in episode.calls] == [False, True]
     assert score.reward == 0.0 and not score.masked
+
+
+def test_code_that_forks_is_answered_once(tmp_path: Path) -> None:
+    """Both processes have the pipe: two answers would be taken for those of two requests."""
+    checked = check(found_of(tmp_path, f"import os\nos.fork()\n{HEAD}{WHOLE}"))
+    assert checked.is_usable, checked
 
 
 def test_a_process_outlives_the_thread_that_started_it(tmp_path: Path) -> None:

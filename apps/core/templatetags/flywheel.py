@@ -228,3 +228,15 @@ def chart(figure: dict, id: str) -> dict:
 @register.inclusion_tag("_progress.html")
 def bar(value: float) -> dict:
     return {"percent": round(value)}
+
+
+@register.filter
+def type_words(schema: Any) -> str:
+    """The types that a JSON schema allows: string or null."""
+    if not isinstance(schema, dict):
+        return "any"
+    parts = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(parts, list):
+        return " or ".join(dict.fromkeys(type_words(part) for part in parts)) or "any"
+    kind = schema.get("type", "any")
+    return " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)

@@ -18,7 +18,11 @@ READERS: dict[str, Callable[[Iterable[Line]], Iterator[Read]]] = {
     "openai-evals": openai_evals.read,
     "csv": csv_file.read,
 }
-WRITERS: dict[str, Callable[[Iterable[TaskRow]], Iterator[str]]] = {"flywheel": own.write, "nemo-gym": nemo_gym.write}
+WRITERS: dict[str, Callable[[Iterable[TaskRow]], Iterator[str]]] = {
+    "flywheel": own.write,
+    "nemo-gym": nemo_gym.write,
+    "csv": csv_file.write,
+}
 FORMATS = tuple(READERS)
 __all__ = ["FORMATS", "READERS", "WRITERS", "RowProblem", "TaskRow", "package", "read", "sniff", "write"]
 

@@ -1,17 +1,38 @@
-"""CSV with a header: prompt and expected, or tool and args, or answer; a row is a task."""
+"""CSV with a header: prompt and expected, or tool and args, or answer; a row is a task.
+
+A prompt of several messages is their JSON. A cell that a spreadsheet would run as a formula is written with an apostrophe before it,
+which is taken away when it is read.
+"""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from apps.evals.formats.rows import Bad, Line, Read, RowProblem, TaskRow, decoded, parsed_arguments, task
+from apps.evals.formats.rows import Bad, Line, Read, RowProblem, TaskRow, decoded, parsed_arguments, task, want
 from workers.lib.messages import TooDeep, read_json
 
-COLUMNS = ("key", "prompt", "system", "expected", "tool", "args", "answer", "demonstration", "group", "split")
+COLUMNS = (
+    "key",
+    "prompt",
+    "system",
+    "expected",
+    "tool",
+    "args",
+    "answer",
+    "demonstration",
+    "group",
+    "split",
+    "tags",
+    "tools",
+    "metadata",
+)
+WRITTEN = ("key", "prompt", "system", "expected", "demonstration", "group", "split", "tags", "tools", "metadata")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 PREFIXES = ("args.", "metadata.")
 HELP = f"Columns are {', '.join(COLUMNS)}, args.NAME and metadata.NAME."
 NAMES = {"messages": "prompt"}
@@ -69,7 +90,11 @@ def _header(cells: list[str]) -> list[str]:
 def _cells(header: list[str], cells: list[str]) -> dict[str, str]:
     if len(cells) != len(header):
         raise Bad("", f"{len(cells)} cells, but the header has {len(header)}. Quote cells that contain commas.")
-    return dict(zip(header, cells, strict=True))
+    return {name: _unquoted(cell) for name, cell in zip(header, cells, strict=True)}
+
+
+def _unquoted(cell: str) -> str:
+    return cell[1:] if cell.startswith("'") and cell.lstrip("'").startswith(FORMULA) else cell
 
 
 def _row(cells: dict[str, str]) -> TaskRow:
@@ -78,18 +103,79 @@ def _row(cells: dict[str, str]) -> TaskRow:
     system = [{"role": "system", "content": cells["system"]}] if cells.get("system", "").strip() else []
     return task(
         key=cells.get("key", "").strip(),
-        messages=[*system, {"role": "user", "content": cells["prompt"]}],
+        messages=[*system, *_messages(cells["prompt"])],
         expected=_expected(cells),
         demonstration=cells.get("demonstration", ""),
         group=cells.get("group", "").strip(),
         split=cells.get("split", ""),
-        metadata={
+        tools=_json(cells, "tools", []),
+        metadata=want(_json(cells, "metadata", {}), dict, "metadata", "Give an object.")
+        | {
             name.removeprefix("metadata."): cell
             for name, cell in cells.items()
             if name.startswith("metadata.") and cell
-        },
+        }
+        | (
+            {"tags": tags} if (tags := [tag.strip() for tag in cells.get("tags", "").split(",") if tag.strip()]) else {}
+        ),
         names=NAMES,
     )
+
+
+def _messages(prompt: str) -> list[dict]:
+    """Those of a cell that is a JSON list of messages, else what the user says."""
+    if prompt.lstrip().startswith("[{"):
+        try:
+            found = read_json(prompt)
+        except ValueError:
+            found = None
+        if isinstance(found, list) and all(isinstance(message, dict) and "role" in message for message in found):
+            return found
+    return [{"role": "user", "content": prompt}]
+
+
+def _json(cells: dict[str, str], name: str, empty: Any) -> Any:
+    if not cells.get(name, "").strip():
+        return empty
+    try:
+        return read_json(cells[name])
+    except ValueError as error:
+        raise Bad(name, f"not JSON: {error}. Leave the cell empty, or give JSON.") from error
+
+
+def write(rows: Iterable[TaskRow]) -> Iterator[str]:
+    """With a byte order mark, which spreadsheets need to see that it is UTF-8."""
+    yield "\ufeff" + _line(WRITTEN)
+    for row in rows:
+        said = [message.get("content") for message in row.messages if message.keys() == {"role", "content"}]
+        plain = len(said) == len(row.messages) and all(isinstance(text, str) and text.strip() for text in said)
+        roles = [message["role"] for message in row.messages] if plain else []
+        system, prompt = (
+            ("", said[0])
+            if roles == ["user"]
+            else said
+            if roles == ["system", "user"]
+            else ("", _text_of(row.messages))
+        )
+        prompt = _text_of(row.messages) if prompt.lstrip().startswith("[{") and roles == ["user"] else prompt
+        tags = row.metadata.get("tags", [])
+        tags = tags if isinstance(tags, list) and all(isinstance(tag, str) and "," not in tag for tag in tags) else []
+        rest = {name: value for name, value in row.metadata.items() if name != "tags" or value != tags}
+        cells = (
+            row.key, prompt, system, _text_of(row.expected), row.demonstration, row.group, row.split, ", ".join(tags),
+            _text_of(row.tools) if row.tools else "", _text_of(rest) if rest else "",
+        )  # fmt: skip
+        yield _line(f"'{cell}" if cell.lstrip("'").startswith(FORMULA) else cell for cell in cells)
+
+
+def _text_of(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _line(cells: Iterable[str]) -> str:
+    out = io.StringIO()
+    csv.writer(out).writerow(cells)
+    return out.getvalue()
 
 
 def _expected(cells: dict[str, str]) -> dict:

@@ -40,7 +40,8 @@ COUNTED: dict[str, str] = {
     **dict.fromkeys(("teamwork_api:comments", "teamwork_api:comment"), f"{SAID}, with the right"),
     **dict.fromkeys(("evals:run", "evals:samples"), f"{OUTPUTS}, once the person has opened them"),
     "evals:compared_task": "a held-out task and outputs on it, once the person has opened them",
-    "evals:task": "a held-out task, once the person has opened it",
+    **dict.fromkeys(("evals:task", "evals:edit_task"), "a held-out task, once the person has opened it"),
+    **dict.fromkeys(("evals_api:edit_task", "evals_api:change_tasks"), "that a task is held out, or is like a held-out one"),
     "evals:compare": "which held-out tasks passed, once the person has opened them",
     "evals:compared_breakdown": "groups of held-out tasks, once the person has opened them",
     "evals:export_compared": "which held-out tasks passed, as a file, once the person has opened them",
@@ -70,7 +71,7 @@ COUNTED: dict[str, str] = {
     "evals_api:set": "the held-out tasks, with `holdout=1` and the right",
     **dict.fromkeys(
         (
-            "evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze", "evals:import_start", "evals:general",
+            "evals:add_trajectories", "evals:add_task", "evals:change_tasks", "evals:split", "evals:freeze", "evals:import_start", "evals:general",
             "evals:make_variants", "evals:export", "evals:to_tasks", "evals_api:tasks", "evals_api:set_split", "evals_api:set_freeze", "evals_api:from_production",
             "evals_api:from_evaluation", "evals_api:from_environment", "evals:package_tasks", "evals_api:general", "evals_api:imports", "evals_api:variants", "training:new", "training_api:runs",
             "training:search_new", "training:search_save", "training_api:searches", "training_api:search_save",

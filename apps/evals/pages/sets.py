@@ -14,7 +14,7 @@ from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.sorting import Sorting
-from apps.evals import actions
+from apps.evals import actions, editing
 from apps.evals.baseline import baseline_of, like
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
 from apps.evals.from_production import candidates
@@ -96,6 +96,9 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
         tasks = tasks.filter(split=split)
     if one := uuid_of(request.GET.get("task", "")):
         tasks = tasks.filter(pk=one)
+    tags = editing.tags_in(eval_set)
+    if (tag := request.GET.get("tag", "")) in tags:
+        tasks = tasks.filter(editing.tagged(tag)).exclude(split=Split.HOLDOUT)
     if q := request.GET.get("q", "").strip()[:120]:  # a match would reveal what a held-out task asks
         tasks = tasks.search(q).exclude(split=Split.HOLDOUT)
     counts = dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split"))
@@ -114,6 +117,8 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "counts": counts,
             "total": sum(counts.values()),
             "q": q,
+            "tags": tags,
+            "tag": tag,
             "looks": views_of(eval_set).count(),
             "worn_out": WORN_OUT,
             "viewers": viewers_of(eval_set),

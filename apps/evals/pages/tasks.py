@@ -11,6 +11,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
+from apps.evals.editing import TAGS, tags_of
 from apps.evals.holdout.view_log import has_opened_task, record_task_view, views_of
 from apps.evals.models import EvalRun, Sample, Task
 from apps.evals.pages.runs import may_see
@@ -71,7 +72,8 @@ def context_of(request: HttpRequest, row: Task) -> dict[str, Any]:
         "task": row,
         "request_text": request_of(row.messages),
         "tool_lines": [(name, function.get("description") or "") for name, function in functions_of(row.tools)],
-        "metadata": {name: value for name, value in row.metadata.items() if name != "variant"},
+        "metadata": {name: value for name, value in row.metadata.items() if name not in ("variant", TAGS)},
+        "tags": tags_of(row.metadata),
         "also_in": [other for other in alike.order_by("eval_set__slug", "-eval_set__version") if other.pk != row.pk],
         "variants": list(row.variants.select_related("eval_set").order_by("key")[:VARIANTS]),
         "results": [(run, by_run.get(run.pk)) for run in newest],

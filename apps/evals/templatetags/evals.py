@@ -7,6 +7,7 @@ from typing import Any
 
 from django import template
 
+from apps.evals import editing
 from apps.evals.comparison.measures import MS, RATE, TOKENS, USD
 from apps.evals.holdout.leaks import JUDGED, Leak
 from apps.evals.paired import Mean
@@ -27,6 +28,11 @@ def expected_words(expected: Any) -> str:
         answer = expected["answer"]
         return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
     return json.dumps(expected.get("constraint", expected), ensure_ascii=False)
+
+
+@register.filter
+def task_tags(metadata: dict[str, Any]) -> list[str]:
+    return editing.tags_of(metadata)
 
 
 @register.filter

@@ -36,7 +36,7 @@ BEFORE_KEY = _set(
     "deploy license webhook client sdk hmac fernet aes ssh admin app application write root role server session jwt ingest consumer "
     "cookie decryption recovery vault pass"
 )
-BEFORE_CODE = _set("security recovery backup")
+BEFORE_CODE = _set("security recovery backup verification login otp mfa")
 _NOT_TOKENS = _set(
     "page next continuation cursor pagination sync csrf xsrf eos bos pad unk sep mask cls start end stop per special"
 )
@@ -68,7 +68,7 @@ def named(name: str) -> int:
 # Values
 
 _PLACEHOLDER = re.compile(
-    r"<.*>?|\[.*\]?|\$\{?\w+.*|\$\(.*|\{\{.*|%\w+%|@\w+|[*xX.•#_…?-]+|[*•]{2,}.{0,6}|[xX]{3,}.{0,4}|:\w+|\\?[\"']?"
+    r"<.*>?|![a-z]+|\[.*\]?|\$\{?\w+.*|\$\(.*|\{\{.*|%\w+%|@\w+|[*xX.•#_…?-]+|[*•]{2,}.{0,6}|[xX]{3,}.{0,4}|:\w+|\\?[\"']?"
     r"|null|none|nil|true|false|undefined|n/?a|na|todo|tbd|string|str|text|number|boolean|object|password|passwd|passwort|kennwort"
     r"|contraseña|mot de passe|secret|token|required|optional|missing|invalid|incorrect|wrong|expired|redacted|hidden|masked|filtered"
     r"|empty|unset|set|yes|no|on|off|ok|prompt|env|basic|bearer|digest|negotiate|oauth2?"
@@ -77,6 +77,8 @@ _PLACEHOLDER = re.compile(
     r"|(?:your|my|the|a|an|some|insert|enter|replace|change|example)[-_ ].*|[a-z_-]*[_-](?:here|id|name)|.*(?:placeholder|example\.com).*",
     re.I | re.S,
 )
+_CALL = re.compile(r"[A-Za-z_][\w.]*\([\w.,= ]*\)?[,;]?")  # OAuth2(client)
+_ADDRESS = re.compile(r"[\w.+-]{2,}@(?:[\w-]+\.)+[A-Za-z]{2,}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z_]*(?:\.[A-Za-z_]+)*(?:\(.*)?[,;)]?")
 _MNEMONIC = re.compile(r"(?:[a-z]{3,8}\s+){11,23}[a-z]{3,8}")
 _SENTENCE = re.compile(r"\S+(?:\s+\S+){5,}")
@@ -85,7 +87,7 @@ _PATH = re.compile(r"(?:~|\.{0,2})/[\w./-]*|[A-Za-z]:\\.*|[a-z][a-z0-9+.-]*://[^
 
 def looks(value: str, least: int) -> bool:
     """As somebody would choose a password or a machine a token: letters with digits or signs, no identifier, no path."""
-    if len(value) < least or _IDENTIFIER.fullmatch(value) or path(value):
+    if len(value) < least or _IDENTIFIER.fullmatch(value) or _CALL.fullmatch(value) or path(value):
         return False
     kinds = [any(map(check, value)) for check in (str.isalpha, str.isdigit, lambda char: char in "!@#$%^&*?+~=|")]
     return sum(kinds) > 1 or (kinds[1] and len(value) >= 6)
@@ -94,6 +96,16 @@ def looks(value: str, least: int) -> bool:
 def placeholder(value: str) -> bool:
     """Stands for a secret, or for none: `<your-key>`, `${SECRET}`, `settings.KEY`, `****`, `required`."""
     return _PLACEHOLDER.fullmatch(value.strip()) is not None
+
+
+def address(value: str) -> bool:
+    return _ADDRESS.fullmatch(value) is not None
+
+
+def no_token(name: str) -> bool:
+    """Ends with the words of a token that lets nobody in: next page token, CSRF token."""
+    words = [word.lower() for word in WORDS.findall(name)][-2:]
+    return len(words) == 2 and words[0] in _NOT_TOKENS and words[1] in HALF_NAMES
 
 
 def path(value: str) -> bool:
@@ -119,4 +131,8 @@ def random_looking(value: str) -> bool:
     """Letters and digits, with capitals among small ones or signs: no word, number, version or path."""
     value = value.rstrip(".,;:)]")
     mixed = re.search(r"[a-z]", value) and re.search(r"[A-Z]|[!@#$%^&*+=~]", value)
-    return bool(mixed and re.search(r"\d", value)) and looks(value, 8) and not re.match(r"[\w.]+\(|v?\d+[.\d]*$", value)
+    return (
+        bool(mixed and re.search(r"\d", value))
+        and looks(value, 8)
+        and not re.match(r"[\w.]+\(|v?\d+[.\d]*$|[a-z_]+=\d+$", value)
+    )

@@ -16,8 +16,10 @@ from apps.trajectories.redaction.names import (
     NAMES,
     SURE,
     TRAILING,
+    address,
     looks,
     named,
+    no_token,
     path,
     placeholder,
     random_looking,
@@ -42,8 +44,9 @@ _GAP = r"(?:[ \t]|\\t){0,20}"
 _SIGN = r"(?::[ ]?&?\w[\w\[\]|<>]{0,30} =|:=|=>|->|→|[:=]|：| (?:–|—|-|\|) )"
 _IS = r"(?:is|was|ist|lautet|war|est|es|é|è|now|to|as|=)(?:\s(?:now|still|jetzt|set to|currently))?:?"
 _TOOLS = r"(?:sshpass|mysql(?:dump|admin|sh)?|mariadb|docker login|redis-cli|mongo(?:sh|dump|restore)?|az login)"
-_OTHER_TOOLS = r"(?:curl|wget|echo|htpasswd|securestring|smbclient|ldap\w{3,8}|unzip|zip|7za?|sqlcmd|bcp)"
+_OTHER_TOOLS = r"(?:curl|wget|echo|htpasswd|securestring|smbclient|ldap\w{3,8}|net use|unzip|zip|7za?|sqlcmd|bcp)"
 _PARAMETER = r"(?:sig|signature|x-amz-signature|x-goog-signature|x-amz-security-token|access_token|token|api_?key|key|auth|code|secret|password|pwd)"
+_TYPED = r"\)?\.(?:fill|type|press_?sequentially|send_?keys)\("
 _PHRASE = r"(?:mnemonic|(?:seed|recovery|secret)[ _-]?phrase)"
 
 TRIGGERS = "(?i:" + "|".join(
@@ -53,6 +56,7 @@ TRIGGERS = "(?i:" + "|".join(
         rf"(?:{_NAME}){_REST}[\"'][,] ?[\"']|password\([\"']",  # define('NAME', 'value'), PASSWORD('value')
         rf"(?:{_NAME}){_REST}[^<>\n]{{0,80}}(?:</\w+)?>",  # <Password>value, <name>…password</name> <value>value
         rf"(?:{_NAME}){_REST}[\"']?\s{{0,12}},?\s{{0,8}}[\"']?value[\"']?[ \t]?[:=]",  # name: PASSWORD, value: …
+        rf"(?:{_NAME}){_REST}{_MARKS}{_TYPED}",  # getByLabel('Password').fill('value')
         rf"(?:{_SUREST}){_REST}\)?\s|-(?:{_NAME})(?:\s|=)|\b{_TOOLS}\b|\b{_OTHER_TOOLS}\s|\s/p:|{_PHRASE}",
         rf"\buse\s\S{{6,80}}\sas\s(?:the|your|my|a|its)?\s?(?:{_NAME})",
         r"identified\s|with\s+(?:encrypted\s+)?password\s|set\s+password\s|\slogin\s|\bbasic\s",
@@ -79,12 +83,13 @@ def _parser(*parts: str | bytes) -> re.Pattern[bytes]:
 _OPEN, _CLOSE = "(?:&quot;|“|„|«)", "(?:&quot;|”|“|»)"
 _QUOTED = rf"(?:\\{{0,3}}(?P<mark>[\"']{{3}}|[\"'`])(?P<quoted>[^\n]{{1,300}}?)\\{{0,3}}(?P=mark)|{_OPEN}\s?(?P<marked>[^\n]{{1,300}}?)\s?{_CLOSE})"
 _PLAIN = r"(?P<plain>[^\s\"'`,;<>\\]{3,300})"
-_VALUE = f"(?:[brfu@$]?{_QUOTED}|{_PLAIN})"
+_VALUE = rf"(?:(?:Secret\w{{0,10}}\()?[brfu@$]?{_QUOTED}|{_PLAIN})"
 _NAMED = rf"(?P<name>{_NAME})(?P<tail>{_REST})"
 
 _ASSIGNED = (
     _parser(_NAMED, _MARKS, _GAP, rf"(?P<sign>{_SIGN})", _GAP, r"\*{0,2}", _GAP, _VALUE),
     _parser(_NAMED, r"(?P<sign>[\"'], ?|\()", _QUOTED),
+    _parser(_NAMED, _MARKS, rf"(?P<sign>{_TYPED})", _QUOTED),
     _parser(
         _NAMED,
         r"(?P<sign>)[^<>\n]{0,80}(?:</\w+)?>\s{0,8}(?:</?[\w:]+>\s{0,8}){0,2}(?P<plain>[^<&\s][^<\s]{2,300})(?=\s{0,8}<)",
@@ -117,12 +122,14 @@ _BY_PLACE = tuple(  # nothing but its place says that it is one
             r"htpasswd\s{1,3}(?:-\w{1,9}\s{1,3}){0,4}-\w{0,4}b\w{0,4}\s{1,3}(?:-\w{1,9}\s{1,3}){0,4}(?:[^\s-]\S{0,200}\s{1,3}){2}(?P<plain>\S{3,300})",
             r"echo\s{1,3}(?:-n\s{1,3})?[\"']?(?:[\w.@-]{1,80}:)?(?P<plain>[^\"'\n|$]{3,100}?)[\"']?\s{0,3}\|\s{0,3}"
             r"(?:sudo\s{1,3}-\w{0,4}S|(?:sudo\s{1,3})?chpasswd|[^\n|]{0,80}--password-stdin)",
+            r"net use\b[^\n|]{0,160}?/user:\S{1,80}\s{1,3}(?P<plain>[^\s/]\S{2,300})",
             r"\s/p:(?P<plain>\S{3,300})",
             r"(?:identified\s{1,5}(?:with\s{1,5}\S{1,80}\s{1,5})?by|with\s{1,5}(?:encrypted\s{1,5})?password|set\s{1,5}password)"
             r"\s{1,5}(?:=\s{0,5})?\\?['\"](?P<plain>[^'\"\n\\]{3,300})",
             r"identified\s{1,5}by\s{1,5}(?P<plain>[^\s'\";\\]{3,300})",
             r"\slogin\s{1,5}\S{1,200}\s{1,5}password\s{1,5}(?P<plain>\S{3,300})",
             r"[\w.*-]{1,80}:(?:\d{2,5}|\*):[\w*-]{1,80}:[\w.*@-]{1,80}:(?P<plain>\S{3,300})[ \t]{0,9}(?=\n|\Z|\x00)",
+            r"://(?P<plain>[^\s/:@\"'<>]{20,80}):x-oauth-basic@",
             r"://[^\s/:@\"'<>]{0,80}:(?P<plain>[^\s/\"'<>]{2,200})@[a-z0-9\[]",
             r"use\s[\"'`]?(?P<plain>[^\s\"'`]{6,80})[\"'`]?\sas\s",
             _PHRASE
@@ -157,7 +164,8 @@ def password(text: bytes, start: int, end: int) -> Span | None:
         least = 6 if named(found["name"].decode()) == SURE else 16
         return found.span("plain") if looks(_plain(found), least) and not placeholder(_plain(found)) else None
     if found := _SAID.match(text, start) or _OPTION.match(text, start):
-        return _said(found)
+        before = text[max(0, start - 30) : start] + re.split(rb"\s", found[0], maxsplit=1)[0]
+        return None if no_token(before.decode("utf-8", "replace")) else _said(found)
     found = _FOLLOWED.match(text, start)
     return _said(found) if found and random_looking(_plain(found)) else None
 
@@ -175,7 +183,7 @@ def _said(found: re.Match[bytes]) -> Span | None:
     raw = _PUNCTUATION.sub(b"", found["plain"])
     value = raw.decode("utf-8", "replace")
     code = _CODE.search(found[0]) and _DIGITS.fullmatch(value)
-    if not code and (placeholder(value) or _NUMBER.fullmatch(value) or not looks(value, 4)):
+    if not code and (placeholder(value) or address(value) or _NUMBER.fullmatch(value) or not looks(value, 4)):
         return None
     return found.start("plain"), found.start("plain") + len(raw)
 

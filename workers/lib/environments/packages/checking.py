@@ -219,7 +219,7 @@ def _gold_problems(package: Package, tasks: list[dict]) -> Iterator[tuple[str, s
             continue
         why = refused or score.mask_reason or "; ".join(score.details) or f"the reward is {score.reward:g}"
         yield (
-            f"Task {task['id']}: its expected calls do not succeed: {why}.",
+            f"Task {task['id']}: its expected calls do not succeed: {why.rstrip('.')}.",
             "Correct the task's expected calls, a tool, or verify().",
         )
 

@@ -7,6 +7,7 @@ A folder of the folder is a project: NAME/pyproject.toml beside NAME/NAME/__init
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from workers.lib.environments.packages.runners import Runner, runner_of
 
 GROUP = "flywheel.environments"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
+TAKEN = "The name {} is taken by Python's standard library, so imports of either would give the other."
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ def in_folder(folder: Path) -> Iterator[Found]:
             one = replace(one, problem=PackageProblem(
                 f"“{home.name}” is no name for a package.", "Rename the folder: small letters, digits and _, a letter first.",
             ))  # fmt: skip
+        elif home.name in sys.stdlib_module_names:
+            one = replace(one, problem=PackageProblem(TAKEN.format(home.name), "Rename the folder."))
         elif not (package / "__init__.py").is_file():
             one = replace(one, problem=PackageProblem(
                 f"There is neither {home.name}/{home.name}/__init__.py nor {home.name}/__init__.py.",

@@ -181,7 +181,7 @@ def checked_name(name: str) -> str:
         or name in ("flywheel_sdk", "tests")
     ):
         raise PackageProblem(
-            f"“{name}” is no name for a package.",
+            f"“{name}” is not a valid package name.",
             "Use small letters, digits and _, a letter first, and no name that Python has: bug_tracker.",
         )
     return name
