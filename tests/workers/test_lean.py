@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from workers.lib.specs import Lora
+from workers.ml import products
 from workers.ml.lean import _Gated, _Lora, keep_less
 from workers.ml.models import load_base, lora
 from workers.ml.tree import use_tree
@@ -97,7 +98,12 @@ OPTIONS = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("training", [True, False])
-def test_a_model_with_an_adapter_computes_the_same(name: str, training: bool, tiny_model: Path) -> None:
+@pytest.mark.parametrize("smallest", [1, products.SMALLEST], ids=["oneDNN", "MKL"])
+def test_a_model_with_an_adapter_computes_the_same(
+    name: str, training: bool, smallest: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By either library; the tiny model's own weights are too small for oneDNN."""
+    monkeypatch.setattr(products, "SMALLEST", smallest)
     model = randomised(tiny_model, **OPTIONS[name]).train(training)
     expected, gradients = outcome(model)
     keep_less(model)
@@ -151,3 +157,20 @@ def test_a_layer_with_an_adapter_keeps_less(tiny_model: Path) -> None:
     keep_less(model)
     after = kept(layer.mlp, x)
     assert after <= before - 7 * 2 * 64
+
+
+def test_products_with_weights_that_are_not_trained_are_the_librarys() -> None:
+    """Of whole weights, of their transposes, which a backward pass multiplies by, and of a slice of them."""
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(300, 200), torch.randn(300), torch.randn(2, 7, 200)
+    assert (
+        products.onednn_has(weight)
+        and not products.onednn_has(weight[:100])
+        and not products.onednn_has(weight.double())
+    )
+    for one, given, added in [(weight, x, bias), (weight, x, None), (weight[50:250], x, bias[50:250]),
+                              (weight.t(), torch.randn(7, 300), None)]:  # fmt: skip
+        assert products.onednn_has(one)
+        with torch.inference_mode():
+            found = products.product(given, one, added)
+        torch.testing.assert_close(found, functional.linear(given, one, added), rtol=1e-5, atol=1e-4)

@@ -15,6 +15,8 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor
 from torch.nn import functional
 
+from workers.ml.products import product
+
 PARTS = ("gate_proj", "up_proj", "down_proj")  # as Llama, Qwen, Mistral, Gemma and their like name them
 
 
@@ -40,7 +42,7 @@ class _Lora(torch.autograd.Function):
         low = flat @ a.t()
         ctx.save_for_backward(x, low, weight, a, b)
         ctx.scaling = scaling
-        return functional.linear(flat, weight, bias).addmm_(low, b.t(), alpha=scaling).view(*x.shape[:-1], len(weight))
+        return product(flat, weight, bias).addmm_(low, b.t(), alpha=scaling).view(*x.shape[:-1], len(weight))
 
     @staticmethod
     def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
@@ -54,7 +56,7 @@ def _lora_gradients(
 ) -> tuple[Tensor | None, Tensor, Tensor]:
     flat = arriving.reshape(-1, len(weight))
     small = (flat @ b).mul_(scaling)
-    found = (flat @ weight).addmm_(small, a).view(x.shape) if of_x else None
+    found = product(flat, weight.t()).addmm_(small, a).view(x.shape) if of_x else None
     return found, small.t() @ x.reshape(-1, x.shape[-1]), (flat.t() @ low).mul_(scaling)
 
 
@@ -106,7 +108,7 @@ class _GatedLora(torch.autograd.Function):
         low = flat @ a.t()
         ctx.save_for_backward(gate, up, low, weight, a, b)
         ctx.scaling = scaling
-        found = functional.linear(flat, weight, bias).addmm_(low, b.t(), alpha=scaling)
+        found = product(flat, weight, bias).addmm_(low, b.t(), alpha=scaling)
         return found.view(*gate.shape[:-1], len(weight))
 
     @staticmethod

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+from workers.ml.products import product
 
 CHUNK = {"cpu": 2**20, "cuda": 2**27}  # logits at a time; 4 and 512 MiB in float32
 
@@ -68,7 +69,7 @@ class _FrozenHead(torch.autograd.Function):
         mean = torch.zeros_like(hidden, dtype=wide) if ctx.needs_input_grad[0] else None
         for at in range(0, len(weight), width):
             rows = weight[at : at + width]
-            logits = functional.linear(hidden, rows, None if bias is None else bias[at : at + width]).to(wide)
+            logits = product(hidden, rows, None if bias is None else bias[at : at + width]).to(wide)
             if temperature != 1:
                 logits /= temperature
             here = (ids - at)[:, None]
@@ -80,7 +81,7 @@ class _FrozenHead(torch.autograd.Function):
             moment = (moment + total * (top - higher)) * scale + logits.mul_(weights).sum(1, keepdim=True)
             total = total * scale + weights.sum(1, keepdim=True)
             if mean is not None:
-                mean.mul_(scale).add_(weights.to(rows.dtype) @ rows)
+                mean.mul_(scale).add_(product(weights.to(rows.dtype), rows.t()))
             top = higher
         if mean is not None:
             ctx.save_for_backward((weight[ids].to(wide) - mean.div_(total)).div_(temperature).to(hidden.dtype))
