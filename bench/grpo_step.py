@@ -1,7 +1,7 @@
 """One GRPO step, ours against stock TRL's, at equal settings. `python -m bench.grpo_step [STEPS]`
 
 SmolLM2-135M-Instruct, float32, LoRA r=16 on all linear layers, 4 prompts × 8 completions of at most 48 tokens, the demo's
-agent prompt. Each side is a process of its own that may have 8 GB, TRL's with several sizes of the update's micro-batches;
+agent prompt; with `--tools 8` the schemas of 8 tools of Workplace Assistant follow it (1,000 tokens in all). Each side is a process of its own that may have 8 GB, TRL's with several sizes of the update's micro-batches;
 generation and update are timed apart, and each tells its peak memory. Before that, both compute the loss and the
 gradients on the same samples. Prints a table for bench/README.md.
 """
@@ -27,6 +27,7 @@ from bench.trl_reference import gradients, largest_relative_difference, randomis
 from workers.grpo import Trainer
 from workers.lib.environments import load
 from workers.lib.environments.requests import make_requests
+from workers.lib.environments.workplace_assistant.tools import TOOLS
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag
 from workers.lib.specs import Lora, checked
@@ -48,9 +49,11 @@ LIMIT = 8 << 30  # bytes of memory for one side
 TRL_ROWS = (4, 8, 16)  # of the 32
 
 
-def spec_of(folder: Path, out: str) -> dict:
+def spec_of(folder: Path, out: str, tools: int = 0) -> dict:
+    schemas = [json.dumps(tool["function"]) for tool in TOOLS[:tools]]
+    harness = HARNESS | {"system_prompt": "\n".join([HARNESS["system_prompt"], *schemas])}
     environment = {
-        "slug": "workplace", "version": 1, "hash": "", "kind": "builtin", "name": "workplace", "harness": HARNESS,
+        "slug": "workplace", "version": 1, "hash": "", "kind": "builtin", "name": "workplace", "harness": harness,
         "verifier": VERIFIER,
     }  # fmt: skip
     tasks = [
@@ -95,41 +98,41 @@ def check(found: dict[str, float]) -> None:
 # One side, in a process of its own
 
 
-def our_trainer(folder: Path, out: str, **config: int) -> Trainer:
-    spec = spec_of(folder, out)
+def our_trainer(folder: Path, out: str, tools: int, **config: int) -> Trainer:
+    spec = spec_of(folder, out, tools)
     spec["config"] = CONFIG | config
     trainer = Trainer(checked(spec, "grpo"), Emitter(os.open(os.devnull, os.O_WRONLY)), StopFlag())
     randomise_adapter(trainer.model)
     return trainer
 
 
-def their_trainer(folder: Path, out: str, **config: int) -> Any:
+def their_trainer(folder: Path, out: str, tools: int, **config: int) -> Any:
     base, tokenizer = load_base(folder)
     model, rewards = lora(base, Lora(**LORA), None), torch.Generator().manual_seed(0)
     randomise_adapter(model)
     trainer = trl_trainer(
-        model, tokenizer, Path(out), CONFIG | config, conversations(folder, out),
+        model, tokenizer, Path(out), CONFIG | config, conversations(folder, out, tools),
         reward=lambda completions, **_: torch.rand(len(completions), generator=rewards).tolist(),
     )  # fmt: skip
     trainer.model.train()
     return trainer
 
 
-def conversations(folder: Path, out: str) -> list[list[dict]]:
-    spec = spec_of(folder, out)
+def conversations(folder: Path, out: str, tools: int = 0) -> list[list[dict]]:
+    spec = spec_of(folder, out, tools)
     environment = load(spec["environment"])
     return [environment.conversation(task) for task in spec["tasks"]]
 
 
-def equality_of(folder: Path, out: str) -> dict[str, Any]:
+def equality_of(folder: Path, out: str, tools: int) -> dict[str, Any]:
     """Of a small step, for which both have memory enough in one process."""
     small = {"prompts_per_step": 2, "generations": 2}
-    ours = our_trainer(folder, out, **small)
-    return equality(ours, their_trainer(folder, out, **small), ours.rollout(0))
+    ours = our_trainer(folder, out, tools, **small)
+    return equality(ours, their_trainer(folder, out, tools, **small), ours.rollout(0))
 
 
-def our_steps(folder: Path, out: str, steps: int) -> dict[str, Any]:
-    trainer, rewards = our_trainer(folder, out), torch.Generator().manual_seed(0)
+def our_steps(folder: Path, out: str, tools: int, steps: int) -> dict[str, Any]:
+    trainer, rewards = our_trainer(folder, out, tools), torch.Generator().manual_seed(0)
     found: dict[str, list] = {"generate": [], "update": [], "tokens": []}
     for step in range(steps):
         at = time.perf_counter()
@@ -143,9 +146,9 @@ def our_steps(folder: Path, out: str, steps: int) -> dict[str, Any]:
     return found
 
 
-def their_steps(folder: Path, out: str, steps: int, together: int) -> dict[str, Any]:
+def their_steps(folder: Path, out: str, tools: int, steps: int, together: int) -> dict[str, Any]:
     """All rows are generated together; the update takes `together` of them at a time."""
-    trainer, chats = their_trainer(folder, out), conversations(folder, out)
+    trainer, chats = their_trainer(folder, out, tools), conversations(folder, out, tools)
     trained = [p for p in trainer.model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=CONFIG["learning_rate"])
     found: dict[str, list] = {"generate": [], "update": [], "tokens": []}
@@ -174,15 +177,15 @@ def part_of(value: Any, rows: slice) -> Any:
     return value[rows] if isinstance(value, torch.Tensor) and value.dim() else value
 
 
-def one_side(side: str, steps: int) -> None:
+def one_side(side: str, steps: int, tools: int) -> None:
     folder = prepare(ROOT / "var/models/SmolLM2-135M-Instruct")
     with tempfile.TemporaryDirectory() as out:
         if side == "equality":
-            found = equality_of(folder, out)
+            found = equality_of(folder, out, tools)
         elif side == "ours":
-            found = our_steps(folder, out, steps)
+            found = our_steps(folder, out, tools, steps)
         else:
-            found = their_steps(folder, out, steps, int(side))
+            found = their_steps(folder, out, tools, steps, int(side))
     found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print("FOUND " + json.dumps(found), flush=True)
 
@@ -190,11 +193,11 @@ def one_side(side: str, steps: int) -> None:
 # All sides
 
 
-def run(side: str, steps: int) -> dict[str, Any] | None:
+def run(side: str, steps: int, tools: int) -> dict[str, Any] | None:
     """What a side found; None where it failed, as one without memory enough does."""
     print(f"{side} …", file=sys.stderr, flush=True)
     done = subprocess.run(
-        [sys.executable, "-m", "bench.grpo_step", str(steps), "--side", side],
+        [sys.executable, "-m", "bench.grpo_step", str(steps), "--side", side, "--tools", str(tools)],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT)),
     )  # fmt: skip
@@ -216,16 +219,18 @@ def row_of(name: str, found: dict[str, Any] | None, ours: dict[str, Any]) -> str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", type=int, nargs="?", default=3)
+    parser.add_argument("--tools", type=int, default=0, help="how many tools' schemas the prompt has beside the demo's")
+    parser.add_argument("--trl-rows", default=",".join(map(str, TRL_ROWS)), help="sizes of TRL's micro-batches")
     parser.add_argument("--side", help="equality, ours, or how many rows TRL updates at a time: for the children")
     options = parser.parse_args()
     if options.side:
-        one_side(options.side, options.steps)
+        one_side(options.side, options.steps, options.tools)
         return
-    same, ours = run("equality", options.steps), run("ours", options.steps)
+    same, ours = (run(side, options.steps, options.tools) for side in ("equality", "ours"))
     if same is None or ours is None:
         raise SystemExit("A process of ours failed; its error stands above.")
     check(same)
-    theirs = {together: run(str(together), options.steps) for together in TRL_ROWS}
+    theirs = {rows: run(rows, options.steps, options.tools) for rows in options.trl_rows.split(",")}
     print(f"Loss {same['loss_ours']:.6f}, TRL's {same['loss_trl']:.6f}; gradients differ by "
           f"{same['gradient_relative_difference']:.1e}. {options.steps} steps, medians, over ours:\n")  # fmt: skip
     print("| | step / generate / update | step | generate | update | peak memory |\n|---|---|---|---|---|---|")
