@@ -16,7 +16,7 @@ from workers.lib.errors import JobError
 from workers.lib.policies import seed_of
 from workers.lib.specs import Lora
 from workers.lib.token_rows import TokenRow
-from workers.ml import transformers_engine
+from workers.ml import lean, products, transformers_engine
 from workers.ml.models import load_base, load_policy, lora, merges_exactly
 from workers.ml.transformers_engine import TransformersEngine, nucleus, sample
 from workers.ml.tree import decoder_of, logprobs_of, prefill, use_tree
@@ -70,6 +70,37 @@ def test_logprobs_are_those_of_the_plain_model(
         for output in outputs:
             expected = plain_logprobs(plain, engine.prompt_ids(chat), output.token_ids, temperature)
             assert output.logprobs == pytest.approx(expected, abs=CLOSE)
+
+
+@pytest.mark.parametrize("options", [None, {}, {"use_dora": True}, {"target_modules": ["q_proj", "down_proj"]}])
+def test_packed_weights_with_the_adapter_merged_say_the_same(
+    options: dict | None, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each batch they are those of the adapter as it is then; a batch not worth it, and a model too large, go without."""
+    monkeypatch.setattr(products, "SMALLEST", 1)
+    base, tokenizer = load_base(tiny_model)
+    model = base if options is None else lora(base, Lora(lora_rank=4, **options), None)
+    engine, sampling = TransformersEngine(model.eval(), tokenizer), Sampling(1.0, 1.0, 24)
+    used, compute = [], products.Packed.__call__
+    monkeypatch.setattr(products.Packed, "__call__", lambda self, x: used.append(len(x)) or compute(self, x))
+    torch.manual_seed(0)
+    for _ in range(2):
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.data.copy_(torch.randn_like(parameter) * 0.1)
+        found = answers(engine, sampling, 4)
+        assert used and not any("packed" in vars(module) for module in model.modules())
+        used.clear()
+        rows = [
+            row(engine.prompt_ids(chat), one.token_ids) for chat, some in zip(CHATS, found, strict=True) for one in some
+        ]
+        expected = logprobs_of(model, rows)
+        for one, scores in zip([one for some in found for one in some], expected.tolist(), strict=True):
+            assert one.logprobs == pytest.approx(scores[: len(one.logprobs)], abs=CLOSE)
+    answers(engine, Sampling(1.0, 1.0, 2), 1)
+    monkeypatch.setattr(lean, "MOST_PACKED", 1)
+    answers(engine, sampling, 4)
+    assert not used
 
 
 def test_greedy_is_what_the_library_generates(engine: TransformersEngine, plain: torch.nn.Module) -> None:

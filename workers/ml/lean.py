@@ -1,4 +1,5 @@
-"""Layers that do less and keep less for the backward pass: LoRA branches and gated feed-forward layers (SwiGLU).
+"""Layers that do less and keep less for the backward pass: LoRA branches and gated feed-forward layers (SwiGLU); and, while answers
+are written, linear layers with their adapter merged.
 
 An update's time is matrix products, if nothing else takes any. As written in the libraries, a LoRA branch goes over its layer's
 output three times more in each direction; here its small product is added to the large one's result where that lies. A
@@ -7,6 +8,8 @@ gated layer keeps four tensors of tokens × intermediate size; here it keeps two
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
@@ -15,9 +18,11 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor
 from torch.nn import functional
 
-from workers.ml.products import product
+from workers.ml.products import Packed, onednn_has, packed, product
 
 PARTS = ("gate_proj", "up_proj", "down_proj")  # as Llama, Qwen, Mistral, Gemma and their like name them
+MOST_PACKED = 2**31  # bytes of packed weights, which are there beside the model's own
+WORTH = 256  # tokens to be written at most; for fewer, packing takes longer than it saves
 
 
 def keep_less(model: Any) -> None:
@@ -28,6 +33,42 @@ def keep_less(model: Any) -> None:
             module.forward = MethodType(_gated_forward, module)
         elif type(module) is LoraLinear:
             module.forward = MethodType(_lora_forward, module)
+        elif type(module) is torch.nn.Linear:
+            module.forward = MethodType(_linear_forward, module)
+
+
+@contextmanager
+def packed_weights(model: Any, rows: int, tokens: int) -> Iterator[None]:
+    """For a batch of that many `rows` of at most `tokens` each: as long as the block lasts, linear layers compute from copies of their
+    weights that are faster to multiply by, with the adapter merged. The same up to float32's rounding, and only without gradients.
+
+    The copies are made for each batch anew, as an update changes the adapter in between.
+    """
+    found = dict(_unpacked(model)) if rows * tokens >= WORTH else {}
+    if sum(weight.nbytes for weight, *_ in found.values()) > MOST_PACKED:
+        found = {}
+    try:
+        for layer, (weight, bias, *adapter) in found.items():
+            if adapter:
+                a, b, scaling = adapter
+                weight = torch.addmm(weight, b, a, alpha=scaling)
+            layer.packed = Packed(weight, bias, rows)
+        yield
+    finally:
+        for layer in found:
+            vars(layer).pop("packed", None)
+
+
+def _unpacked(model: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """(layer, (weight, bias), and (A, B, scaling) where it has an adapter). A LoRA layer of a form that is not known here computes as it
+    does, from the packed weight of its base."""
+    merged = set()
+    for module in model.modules():
+        if type(module) is LoraLinear and (found := _adapter(module, module.weight)) and onednn_has(found[0]):
+            merged.add(module.base_layer)
+            yield module, found
+        elif type(module) is torch.nn.Linear and module not in merged and onednn_has(module.weight):
+            yield module, (module.weight, module.bias)
 
 
 # LoRA
@@ -74,7 +115,14 @@ def _adapter(layer: Any, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tens
     return base.weight, base.bias, a.weight, b.weight, layer.scaling[active[0]]
 
 
+def _linear_forward(layer: Any, x: Tensor) -> Tensor:
+    whole = packed(layer, x)
+    return whole(x) if whole else torch.nn.Linear.forward(layer, x)
+
+
 def _lora_forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    if not args and not kwargs and (whole := packed(layer, x)):
+        return whole(x)
     found = None if args or kwargs else _adapter(layer, x)
     return _Lora.apply(x, *found) if found else LoraLinear.forward(layer, x, *args, **kwargs)
 
@@ -122,5 +170,7 @@ class _GatedLora(torch.autograd.Function):
 
 def _gated_forward(layer: Any, x: Tensor) -> Tensor:
     gate, up, down = layer.gate_proj(x), layer.up_proj(x), layer.down_proj
+    if whole := packed(down, gate):
+        return whole(functional.silu(gate).mul_(up))
     found = _adapter(down, gate) if type(down) is LoraLinear else None
     return _GatedLora.apply(gate, up, *found) if found else down(_Gated.apply(gate, up))

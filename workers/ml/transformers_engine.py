@@ -18,6 +18,7 @@ from workers.lib.engines import Output, Prompt, Sampling, Show, SoFar
 from workers.lib.specs import InProcess, Model
 from workers.ml.attention import Look, Pass, Segment, row_attention
 from workers.ml.chat_writer import ChatWriter
+from workers.ml.lean import packed_weights
 from workers.ml.models import device, load_policy, set_threads
 from workers.ml.tree import Cached, Prefilled, Store, decoder_of, prefill, use_tree
 
@@ -125,7 +126,8 @@ class TransformersEngine:
         seeds, ids = [prompts[i].seeds for i in batch], [tokens[i] for i in batch]
         cached = [computed_of(prompts[i].so_far, tokens[i]) for i in batch]
         goes_on = any(prompts[i].goes_on for i in batch)
-        found = self._batch(ids, seeds, sampling, show_row if show else None, cached, goes_on)
+        with packed_weights(self.model, sum(map(len, seeds)), sampling.max_new_tokens):
+            found = self._batch(ids, seeds, sampling, show_row if show else None, cached, goes_on)
         return zip(batch, found, strict=True)
 
     @torch.inference_mode()
