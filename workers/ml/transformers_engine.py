@@ -292,18 +292,20 @@ def sample(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, T
         logprobs = logits.log_softmax(-1)
         chosen = logprobs.argmax(-1)
         return chosen, logprobs.gather(-1, chosen[:, None])[:, 0]
-    logprobs = (logits / sampling.temperature).log_softmax(-1)
-    probabilities = logprobs.exp()
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    # Rows × vocabulary numbers are the largest thing in a step: as few tensors of that size as can be.
+    top = logits.amax(-1, keepdim=True)
+    cumulative = (logits - top).exp_()  # of the probabilities, but for their sum
     if sampling.top_p < 1:
-        probabilities = nucleus(probabilities, sampling.top_p)
-    cumulative = probabilities.cumsum(-1)
-    chosen = torch.searchsorted(cumulative, noise[:, None] * cumulative[:, -1:], right=True)
-    chosen = chosen.clamp(max=logits.shape[-1] - 1)
-    found = logprobs.gather(-1, chosen)[:, 0]
-    return chosen[:, 0], found - cumulative[:, -1].log() if sampling.top_p < 1 else found
+        cumulative = nucleus(cumulative, sampling.top_p * cumulative.sum(-1, keepdim=True))
+    cumulative.cumsum_(-1)
+    total = cumulative[:, -1:]
+    chosen = torch.searchsorted(cumulative, noise[:, None] * total, right=True).clamp(max=logits.shape[-1] - 1)
+    return chosen[:, 0], (logits.gather(-1, chosen) - top - total.log())[:, 0]
 
 
-def nucleus(probabilities: Tensor, top_p: float) -> Tensor:
+def nucleus(probabilities: Tensor, top_p: float | Tensor) -> Tensor:
     """Zero outside the smallest set of tokens whose mass reaches top_p (Holtzman et al. 2020)."""
     ordered, index = probabilities.sort(-1, descending=True)
     before = ordered.cumsum(-1) - ordered
