@@ -93,7 +93,7 @@ def room_for(request: Request | HttpRequest) -> Iterator[None]:
     if int(request.META.get("CONTENT_LENGTH") or 0) <= (PIECE if packed else LARGE):
         yield
         return
-    busy = Unavailable("Other large bodies are being stored. Send this one again in some seconds, or in smaller parts.")
+    busy = Unavailable("Other large requests are being stored. Retry in a few seconds, or send smaller parts.")
     if not _large_here.acquire(blocking=False):
         raise busy
     try:
@@ -160,19 +160,20 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
     request={JSON: reference("Row")},
     responses=described({200: reference("Ingested"), 201: reference("Ingested")}, 400, 413, 503),
     examples=[EXAMPLE],
-    description="Stores one trajectory. The same row sent twice is one; a changed row replaces it and keeps its history.",
+    description="Stores one trajectory. Sending the same row twice stores it once; a changed row replaces it and "
+    "keeps its history.",
 )
 @extend_schema(
     methods=["GET"],
     responses=described({200: reference("TrajectoryPage")}, 400, 503),
-    description="Trajectories, newest first, or sorted. Filters are those of the page, by the same names.",
+    description="Trajectories, newest first or sorted. Accepts the same filters as the page.",
     parameters=[OpenApiParameter(name) for name in (*FILTERS, "from", "to")]
     + [
         OpenApiParameter(
             "sort",
             enum=[sign + name for name in SORTS for sign in ("", "-")],
-            description=f"“-” is descending; runs without a value are last. By anything but `started` the newest {SORTED:,} that "
-            "match are sorted, and `complete` is false where there are more",
+            description=f"“-” is descending; runs without a value come last. Except for `started`, only the newest {SORTED:,} "
+            "matching runs are sorted, and `complete` is false if there are more",
         ),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
         OpenApiParameter("cursor", description="`next` or `previous` of another page"),
@@ -200,7 +201,8 @@ def post_one(request: Request) -> Response:
 @extend_schema(
     request={JSON: {"type": "array", "items": reference("Row"), "maxItems": MAX_ROWS}},
     responses=described({200: reference("Ingested")}, 400, 413, 503),
-    description=f"Up to {MAX_ROWS} rows or 64 MiB: a JSON array or NDJSON, gzip or not. Good rows are stored though others are bad.",
+    description=f"Up to {MAX_ROWS} rows or 64 MiB: a JSON array or NDJSON, optionally gzipped. Valid rows are stored "
+    f"even if others are invalid.",
 )
 @api_view(["POST"])
 def batch(request: Request) -> Response:
@@ -213,7 +215,7 @@ def parts_of(request: Request, most: int, what: str) -> list[memoryview]:
     ndjson = "ndjson" in (request.content_type or "") or "jsonl" in (request.content_type or "")
     parts = decoding.split(body_of(request), ndjson)
     if len(parts) > most:
-        raise TooLarge(f"{len(parts)} {what}; {most} is the most. Send them in parts.")
+        raise TooLarge(f"{len(parts)} {what}; at most {most} are allowed. Send them in parts.")
     return parts
 
 
@@ -259,12 +261,12 @@ def list_page(request: Request) -> Response:
     methods=["GET"],
     operation_id="v1_trajectories_read",
     responses=described({200: reference("Trajectory")}, 404),
-    description="One trajectory, whole.",
+    description="One trajectory with all its data.",
 )
 @extend_schema(
     methods=["DELETE"],
     responses=described({}, 404) | {204: None},
-    description="Removes a trajectory with its failure; eval tasks made from it stay.",
+    description="Deletes a trajectory and its failure; eval tasks made from it are kept.",
 )
 @api_view(["GET", "DELETE"])
 def item(request: Request, external_id: str) -> Response:
@@ -281,9 +283,9 @@ def item(request: Request, external_id: str) -> Response:
     responses=described(
         {200: {"anyOf": [reference("Trajectory"), reference("Waiting")]}, 202: reference("Waiting")}, 400, 413, 503
     ),
-    description="Later news of a trajectory: outcome, score, comment, corrected (what it should have done), takeover. "
-    "The same twice is one. 202: the trajectory has not arrived yet; the feedback is kept and attached when it does. "
-    "A key that may also read gets the trajectory back.",
+    description="Adds feedback to a trajectory: outcome, score, comment, corrected (what it should have done), "
+    "takeover. Sending it twice stores it once. 202: the trajectory has not arrived yet; the feedback is kept and "
+    "attached when it does. Keys with the read scope get the trajectory back.",
 )
 @api_view(["POST"])
 def feedback(request: Request, external_id: str) -> Response:

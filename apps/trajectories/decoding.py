@@ -82,7 +82,7 @@ class Cleaner:
             self.warnings.append(
                 {
                     "path": printable(path),
-                    "warning": "a character that is not valid text (NUL or half a surrogate pair) was replaced",
+                    "warning": "an invalid character (NUL or an unpaired surrogate) was replaced",
                 }
             )
         return mended

@@ -140,8 +140,8 @@ class LeftOut(Exception):
 Guard = Callable[[Project, Sequence[Trajectory], Sequence[dict]], Collection[int]]
 GUARDS: list[Guard] = []
 GUARDED_AT_ONCE = 100
-HELD_OUT = "held out, of a held-out group, or nearly the same as what is"
-NOT_GOOD = "neither a success nor corrected"
+HELD_OUT = "held out, in a held-out group, or a near-duplicate of a held-out task"
+NOT_GOOD = "neither successful nor corrected"
 REFUSED = "rejected or aborted by a person"
 NO_TURN = "no assistant turn after a user's"
 BROKEN_CALLS = "tool calls and tool replies do not match"

@@ -25,7 +25,8 @@ from apps.trajectories.models import Upload
 MAPPING = {
     "type": "object",
     "properties": {
-        "layout": {"enum": list(BY_LAYOUT), "default": "conversation", "description": "What one record of the file is"},
+        "layout": {"enum": list(BY_LAYOUT), "default": "conversation", "description": "What each record of the file "
+        "represents"},
         "fields": {
             "type": "object", "additionalProperties": {"type": "string"},
             "description": "Our field: a column, a JMESPath, or “=text”. "
@@ -34,10 +35,12 @@ MAPPING = {
         "records": {"type": "string", "description": "Where the list of records is inside a document"},
         "success": {"type": "array", "items": {"type": "string"}, "description": "Values of the outcome that mean success"},
         "failure": {"type": "array", "items": {"type": "string"}},
-        "threshold": {"type": ["number", "null"], "description": "From this number on the outcome or score is a success"},
+        "threshold": {"type": ["number", "null"], "description": "Outcomes or scores at or above this number are "
+        "successes"},
         "roles": {"type": "object", "additionalProperties": {"enum": ["user", "assistant", "tool", "system", "skip"]}},
-        "totals": {"enum": ["sum", "last"], "description": "Numbers of a conversation's rows: added up, or whole in each"},
-        "keep_rest": {"type": "boolean", "default": True, "description": "What has no field goes into metadata.extra"},
+        "totals": {"enum": ["sum", "last"], "description": "Numbers in the rows of a conversation: summed, or "
+        "repeated in each row"},
+        "keep_rest": {"type": "boolean", "default": True, "description": "Unmapped columns go into metadata.extra"},
     },
 }  # fmt: skip
 SAVED = {
@@ -54,7 +57,7 @@ JOB = {
         "format": {"type": "string"},
         "state": {"enum": JobState.values},
         "done": {"type": "integer"},
-        "total": {"type": "integer", "description": "0 where it is not known beforehand"},
+        "total": {"type": "integer", "description": "0 if not known in advance"},
         "error": {"type": "string"},
         "result": {"type": "object", "description": "{accepted, duplicates, updated, rejected, errors: the first bad rows}"},
     },
@@ -68,7 +71,7 @@ SEEN = {
         "bad": {"type": "integer"},
         "rows": {"type": "array", "items": {"type": "object"}, "description": "The first trajectories, as they would be stored"},
         "errors": {"type": "array", "items": {"type": "object"}, "description": "[{position, path, error}]"},
-        "mapping": MAPPING | {"description": "Of a mapped file: what was used, or guessed"},
+        "mapping": MAPPING | {"description": "For a mapped file: the mapping that was used or guessed"},
         "guessed": {"type": "boolean"},
         "problem": {"type": "string", "description": "Why the mapping gives no rows"},
         "unmapped": {"type": "array", "items": {"type": "object"}, "description": "Columns without a field"},
@@ -88,10 +91,10 @@ RUNNING = {
 PARAMETERS = [
     OpenApiParameter("name", description="The file's name"),
     OpenApiParameter(
-        "format", enum=["auto", MAPPED, *FORMATS], description="“mapped”: by a mapping; auto: as it looks"
+        "format", enum=["auto", MAPPED, *FORMATS], description="“mapped”: use a mapping; auto: detect the format"
     ),
     OpenApiParameter("mapping", description="The name of a mapping of the project"),
-    OpenApiParameter("preview", bool, description="Only say what the file would give; nothing is stored"),
+    OpenApiParameter("preview", bool, description="Preview only; nothing is stored"),
 ]
 
 
@@ -103,9 +106,9 @@ PARAMETERS = [
               told("A preview", {"format": "mapped", "good": 1, "bad": 0, "rows": [], "errors": [], "mapping": PAIRS, "guessed": True,
                                  "problem": "", "unmapped": [], "unread": {}}, "200"),
               told("Left to a worker", RUNNING, "202")],
-    description="A file of trajectories as the body: CSV, JSON, JSON Lines, Parquet or OTLP, gzip or not, at most 64 MiB. A file that "
-    "needs a mapping is only imported with one: ask with preview=true for a guess, correct it, and save it as a mapping first. "
-    "Importing the same file again changes nothing.",
+    description="A file of trajectories as the body: CSV, JSON, JSON Lines, Parquet or OTLP, gzip or not, at most 64 MiB. Files that "
+    "need a mapping are only imported with one: use preview=true to get a guess, correct it, and save it as a mapping "
+    "first. Importing the same file again changes nothing.",
 )  # fmt: skip
 @api_view(["POST"])
 def imports(request: Request) -> Response:
@@ -125,7 +128,7 @@ def imports(request: Request) -> Response:
         if seen.get("guessed") or seen.get("problem"):
             why = (
                 seen["problem"]
-                or "this file needs a mapping: ask with preview=true for a guess, and save it as a mapping"
+                or "this file needs a mapping: use preview=true to get a guess, and save it as a mapping"
             )
             raise ValidationError({"path": "mapping", "error": why})
         token = {"name": name, "format": seen["format"], "total": seen["total"]}
@@ -165,7 +168,7 @@ def job_json(job: Upload) -> dict[str, Any]:
     operation_id="v1_import_mappings_list",
     responses=described({200: {"type": "array", "items": SAVED}}, 403),
     examples=[told("One mapping", [{"name": "helpdesk export", "mapping": PAIRS}])],
-    description="The mappings that the project keeps.",
+    description="The project's saved mappings.",
 )
 @api_view(["GET"])
 def mappings(request: Request) -> Response:
@@ -181,10 +184,10 @@ def mappings(request: Request) -> Response:
 )
 @extend_schema(
     methods=["PUT"], request={JSON: MAPPING}, responses=described({200: MAPPING}, 400, 403),
-    examples=[sent("Pairs", PAIRS), told("As it is kept", PAIRS, "200")],
-    description="Keeps a mapping under this name, in place of one that was there.",
+    examples=[sent("Pairs", PAIRS), told("As stored", PAIRS, "200")],
+    description="Saves a mapping under this name, replacing an existing one.",
 )  # fmt: skip
-@extend_schema(methods=["DELETE"], responses=described({}, 403, 404) | {204: None}, description="Forgets a mapping.")
+@extend_schema(methods=["DELETE"], responses=described({}, 403, 404) | {204: None}, description="Deletes a mapping.")
 @api_view(["GET", "PUT", "DELETE"])
 def mapping(request: Request, name: str) -> Response:
     if request.method == "PUT":

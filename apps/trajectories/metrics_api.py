@@ -64,17 +64,19 @@ ANSWER = {
 @extend_schema(
     operation_id="v1_metrics",
     responses=described({200: ANSWER}, 400, 503),
-    description="A figure over time, as the page Charts draws it: counts, failure rate, tokens, cost, latency percentiles (to 2%). "
-    "The filters are those of the list of trajectories, ranges included; without `since`, `from` or `to` it is all time. Roll-ups answer "
-    "where at most one of outcome, agent, agent_version, model, workload and tool is filtered or grouped by; otherwise rows are read.",
+    description="A metric over time, as on the Charts page: counts, failure rate, tokens, cost, latency percentiles (accurate to "
+    "2%). Accepts the filters of the trajectory list, including ranges; without `since`, `from` or `to` it covers all "
+    "time. Roll-ups are used if at most one of outcome, agent, agent_version, model, workload and tool is filtered or grouped by; otherwise rows are read.",
     parameters=[
         OpenApiParameter("measure", enum=list(titles()), required=True),
         OpenApiParameter(
             "by", enum=list(query.BY), description=f"At most {query.GROUPS + 1} groups; the smallest are one"
         ),
-        OpenApiParameter("bucket", enum=list(query.UNITS), description="Larger where it would give too many points"),
+        OpenApiParameter(
+            "bucket", enum=list(query.UNITS), description="A larger bucket is used if there would be too many points"
+        ),
         OpenApiParameter("from", description="ISO 8601"),
-        OpenApiParameter("to", description="ISO 8601; a date alone is that whole day"),
+        OpenApiParameter("to", description="ISO 8601; a date without time means the whole day"),
         *(OpenApiParameter(name) for name in FILTERS),
     ],
 )

@@ -25,7 +25,7 @@ LONGEST = 36_500
 def set_retention(*, project: Project, days: int | None, by: Any) -> None:
     """None keeps everything. Raises ValueError for less than a day."""
     if days is not None and not 1 <= days <= LONGEST:
-        raise ValueError(f"Trajectories are kept 1 to {LONGEST:,} days, or forever.")
+        raise ValueError(f"Retention must be 1 to {LONGEST:,} days, or empty to keep everything.")
     before = Retention.objects.filter(project=project).first()
     if days is None:
         Retention.objects.filter(project=project).delete()

@@ -270,7 +270,7 @@ def warnings_of(row: Row) -> list[dict]:
     future = datetime.now(UTC) + FUTURE_TOLERANCE
     for name, at in (("started_at", started), ("ended_at", ended)):
         if at and at > future:
-            found.append({"path": name, "warning": "is in the future; the run is filed under the time it arrived"})
+            found.append({"path": name, "warning": "is in the future; the run is stored under its arrival time"})
     if started and ended and ended < started:
         found.append({"path": "ended_at", "warning": "is before started_at"})
     calls: set[str | None] = set()
@@ -278,7 +278,7 @@ def warnings_of(row: Row) -> list[dict]:
         if message.tool_calls:
             calls.update([call.id for call in message.tool_calls])
         if message.role == "tool" and message.tool_call_id not in calls:
-            found.append({"path": f"messages[{index}].tool_call_id", "warning": "answers no call before it"})
+            found.append({"path": f"messages[{index}].tool_call_id", "warning": "does not match an earlier tool call"})
             if len(found) >= MAX_WARNINGS:
                 break
     return found

@@ -204,7 +204,7 @@ def steps(upload: Upload) -> Iterator[Progress]:
         summary.reject(upload.name, "", "", str(error))
         yield _progress(summary)
     if summary.rejected and not summary.accepted + summary.duplicates + summary.updated:
-        raise ImportError_("Nothing was imported: no row of the file could be stored. Correct the file.")
+        raise ImportError_("Nothing was imported because no row could be stored. Fix the file and try again.")
     return asdict(summary)
 
 

@@ -199,7 +199,7 @@ def test_similar_ones_are_decided_together_and_taken_back_by_keyboard(user: Any,
     assert shown(page) == kept and counts(rows) == {"open": 1, "confirmed": 5, "dismissed": 0}
     expect(page.locator("#together")).to_be_hidden()
     page.keyboard.press("u")
-    expect(page.get_by_text("taken back for 5 failures")).to_be_visible()
+    expect(page.get_by_text("change to 5 failures was undone")).to_be_visible()
     left(page, 6)
     assert shown(page) == first and counts(rows)["open"] == 6
 
@@ -215,5 +215,5 @@ def test_many_are_dismissed_and_taken_back_from_the_list(user: Any, page: Any) -
     expect(page.get_by_text("2 failures dismissed.")).to_be_visible()
     assert counts(Failure.objects.filter(project=project)) == {"open": 2, "confirmed": 0, "dismissed": 2}
     page.keyboard.press("u")
-    expect(page.get_by_text("taken back for 2 failures")).to_be_visible()
+    expect(page.get_by_text("change to 2 failures was undone")).to_be_visible()
     assert Failure.objects.filter(project=project, state="open").count() == 4

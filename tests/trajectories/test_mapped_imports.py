@@ -104,7 +104,7 @@ def test_a_layout_is_chosen_and_a_mapping_that_lacks_something_stores_nothing(pr
     seen = chosen.context["preview"]
     assert seen["mapping"]["layout"] == "messages" and "Choose a column for: role" in seen["problem"]
     by = form(seen, **{"field.role": "note", "field.content": "bot"})
-    assert "Choose who speaks: b." in member.post(url("import_preview", project), by).content.decode()
+    assert "Map these roles: b." in member.post(url("import_preview", project), by).content.decode()
     refused = member.post(url("import_start", project), form(seen))
     assert b"Choose a column for: role" in refused.content and not Upload.objects.exists()
     assert member.post(url("import_preview", project), {"token": "x"}, headers={"HX-Request": "true"}).headers[

@@ -195,7 +195,7 @@ def test_roles_that_nobody_knows_are_asked_for_or_refused() -> None:
     ("given", "problem"),
     [
         ({"layout": "pairs", "fields": {"question": "q"}}, "answer"),
-        ({"fields": {"messages": "m", "nonsense": "x"}}, "no field of the layout"),
+        ({"fields": {"messages": "m", "nonsense": "x"}}, "not a field of the layout"),
         ({"fields": {"messages": "m" * 301}}, "longer than"),
         ({"layout": "poem"}, "layout"),
         ({"fields": {"messages": "m"}, "more": 1}, "more"),

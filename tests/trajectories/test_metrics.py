@@ -168,7 +168,7 @@ def test_a_busy_hour_is_counted_whole_and_that_is_said(project: Project, monkeyp
     hour = at_minutes(project, 5, 30, 40, 70)
     monkeypatch.setattr(query, "PART", 1)
     answer = query.ask(project, {"from": (hour + timedelta(minutes=20)).isoformat()}, "runs")
-    assert answer.total.runs == 4 and answer.rounded and "counted whole" in answer.note
+    assert answer.total.runs == 4 and answer.rounded and "counted in full" in answer.note
 
 
 @pytest.mark.django_db

@@ -75,7 +75,7 @@ def test_switches_turn_built_in_rules_on_and_off(project: Project, admin: Client
 def test_presidio_cannot_be_switched_on_where_it_is_not_installed(project: Project, admin: Client) -> None:
     shown = admin.post(url(project, "_switch"), {"on": ["presidio"]}, follow=True).content.decode()
     assert "Presidio is not installed" in shown and not project.redaction_rules.filter(kind="presidio").exists()
-    assert "no kind of rule" in admin.post(url(project, "_switch"), {"on": ["x"]}, follow=True).content.decode()
+    assert "Unknown rule kind" in admin.post(url(project, "_switch"), {"on": ["x"]}, follow=True).content.decode()
 
 
 def test_own_rules_are_added_changed_moved_and_deleted(project: Project, admin: Client) -> None:

@@ -71,7 +71,7 @@ def test_a_clock_in_the_future_is_told_and_filed_under_now(project: Project) -> 
     done = ingest(project=project, rows=[row(name="a", started_at="2100-01-01T00:00:00Z")])
     assert done.accepted == 1
     assert done.warnings == [
-        {"index": 0, "path": "started_at", "warning": "is in the future; the run is filed under the time it arrived"}
+        {"index": 0, "path": "started_at", "warning": "is in the future; the run is stored under its arrival time"}
     ]
     stored = find(project, "a")
     assert stored and abs(ids.time_of(stored.pk) - timezone.now()) < timedelta(minutes=1)

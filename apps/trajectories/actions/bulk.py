@@ -158,7 +158,7 @@ def _outcome(row: Trajectory, outcome: str) -> dict | None:
 def _tag(name: str) -> str:
     name = " ".join(name.split())
     if not 0 < len(name) <= MAX_TAG:
-        raise BulkError(f"A tag has 1 to {MAX_TAG} characters.")
+        raise BulkError(f"Tags must have 1 to {MAX_TAG} characters.")
     return name
 
 

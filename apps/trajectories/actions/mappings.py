@@ -19,10 +19,10 @@ def save_mapping(*, project: Project, name: str, mapping: Mapping, by: Any) -> I
     """Keeps it under this name, in place of another of the name. Raises MappingError."""
     name = name.replace("\x00", "").strip()
     if not 0 < len(name) <= 80 or "/" in name:
-        raise MappingError("A mapping's name has 1 to 80 characters, and no slash.")
+        raise MappingError("Mapping names must have 1 to 80 characters and no slash.")
     known = ImportMapping.objects.filter(project=project)
     if not known.filter(name=name).exists() and known.count() >= MAX_MAPPINGS:
-        raise MappingError(f"A project keeps at most {MAX_MAPPINGS} mappings. Delete one first.")
+        raise MappingError(f"A project can have at most {MAX_MAPPINGS} mappings. Delete one first.")
     saved, _ = ImportMapping.objects.update_or_create(
         project=project,
         name=name,
@@ -43,5 +43,5 @@ def find_mapping(project: Project, name: str) -> Mapping:
     saved = ImportMapping.objects.filter(project=project, name=name).first()
     if saved is None:
         names = ", ".join(project.import_mappings.values_list("name", flat=True)[:20]) or "none yet"
-        raise MappingError(f"There is no mapping “{name}”. There are: {names}.")
+        raise MappingError(f"There is no mapping “{name}”. Available mappings: {names}.")
     return load(saved.mapping)

@@ -25,7 +25,7 @@ def save_view(*, project: Project, name: str, query: str, shared: bool, by: Any)
     if not 0 < len(name) <= 80:
         raise ViewError("Give the view a name of at most 80 characters.")
     if len(query) > MAX_QUERY:
-        raise ViewError("These filters are too long to be saved.")
+        raise ViewError("These filters are too long to save.")
     mine = SavedView.objects.filter(project=project, by=by)
     if mine.exclude(name=name).count() >= MAX_VIEWS:
         raise ViewError(f"You have {MAX_VIEWS} views; delete one first.")

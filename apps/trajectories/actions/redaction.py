@@ -160,7 +160,7 @@ def _check(project: Project, name: str, pattern: str, replacement: str, but: Red
     if name in SWITCHES:
         raise RuleError(f"“{name}” is the name of a built-in rule. Choose another.")
     if project.redaction_rules.filter(name=name).exclude(pk=but and but.pk).exists():
-        raise RuleError(f"There is a rule “{name}” already.")
+        raise RuleError(f"A rule named “{name}” already exists.")
     rules = [Rule(row.name, "regex", row.pattern) for row in own_rules(project) if row != but]
     Redactor([*rules, Rule(name, "regex", pattern, replacement)], key=secret_of(project))
 

@@ -97,7 +97,7 @@ def read(
     """
     source = Source(file, name, limit, stop)
     if format not in ("auto", MAPPED, *READERS):
-        raise ImportError_(f"There is no format “{format}”. There are: {', '.join(FORMATS)}.")
+        raise ImportError_(f"Unknown format “{format}”. Available formats: {', '.join(FORMATS)}.")
     if looks_like_protobuf(source.sample):
         return OpenFile(name, "otlp", "run", protobuf_rows(source), source)
     unit, found = opened(source)
@@ -164,7 +164,7 @@ def detect(sample: bytes, name: str) -> str:
         if fits(keys, name, {}):
             return format
     found = ", ".join(sorted(keys)[:12]) or "none"
-    raise ImportError_(f"{name} has no known format (fields of its first record: {found}). Say which format it is.")
+    raise ImportError_(f"{name} has no known format (fields of its first record: {found}). Choose the format yourself.")
 
 
 def _langfuse(keys: set[str], name: str, record: dict) -> bool:

@@ -66,7 +66,9 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
             continue
         seen += 1
         if seen > MAX_GATHERED:
-            raise ImportError_(f"{name} has more than {MAX_GATHERED:,} observations. Export it in parts, by time.")
+            raise ImportError_(
+                f"{name} has more than {MAX_GATHERED:,} observations. Export it in parts, by time range."
+            )
         gathered.setdefault(text(_get(record, "traceId")), (position, []))[1].append(record)
     for trace, (position, observations) in gathered.items():
         try:

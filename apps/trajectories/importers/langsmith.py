@@ -53,7 +53,7 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
             continue
         seen += 1
         if seen > MAX_RUNS:
-            raise ImportError_(f"{name} has more than {MAX_RUNS:,} runs. Export it in parts, by time.")
+            raise ImportError_(f"{name} has more than {MAX_RUNS:,} runs. Export it in parts, by time range.")
         trace = text(run.get("trace_id")) or text(run.get("id")) or digest(run)
         gathered.setdefault(trace, (position, []))[1].extend(_with_children(run))
     for trace, (position, runs) in gathered.items():

@@ -85,7 +85,12 @@ class Field:
 
 
 RUN = (
-    Field("id", "Id", "Unique; importing again updates the same trajectory. Without it, the content decides."),
+    Field(
+        "id",
+        "Id",
+        "Unique; importing it again updates the same trajectory. Without it, identical content is "
+        "recognised as a duplicate.",
+    ),
     Field("outcome", "Outcome", "Whether the run went well: true/false, yes/no, words, or a score with a threshold."),
     Field("score", "Score", "A number, kept as the reward."),
     Field("reason", "Reason", "Why it failed, or a comment."),
@@ -95,7 +100,7 @@ RUN = (
         "When it began (of single messages: when each was said). ISO 8601, Unix time, or 31.01.2026 12:00.",
     ),
     Field("ended_at", "End time"),
-    Field("agent_name", "Agent", "A column, or “=name” for all."),
+    Field("agent_name", "Agent", "A column, or “=name” for a constant."),
     Field("agent_version", "Agent version"),
     Field("model", "Model"),
     Field("workload", "Workload"),
@@ -107,16 +112,16 @@ RUN = (
     Field("cost_usd", "Cost in $"),
     Field("latency_ms", "Latency in ms"),
     Field("latency_s", "Latency in s"),
-    Field("tags", "Tags", "A list, or words with commas between them."),
+    Field("tags", "Tags", "A list, or comma-separated words."),
     Field("metadata", "Metadata", "An object."),
 )
 MESSAGE = (
     Field("role", "Role", "Who speaks."),
     Field("content", "Text"),
     Field("tool_calls", "Tool calls", "JSON, or text such as search(text='disk')."),
-    Field("tool_name", "Tool name", "The tool that is called, or that answers."),
+    Field("tool_name", "Tool name", "The tool that is called or that returns a result."),
     Field("tool_arguments", "Tool arguments"),
-    Field("tool_result", "Tool result", "What the tool answered, where it stands beside the call."),
+    Field("tool_result", "Tool result", "The tool's result, if it is in the same row as the call."),
     Field("tool_call_id", "Tool call id"),
 )
 BY_LAYOUT: dict[str, tuple[Field, ...]] = {
@@ -127,16 +132,18 @@ BY_LAYOUT: dict[str, tuple[Field, ...]] = {
         *RUN,
     ),
     "messages": (
-        Field("conversation", "Conversation", "Rows with the same value are one trajectory; without it, the whole file is."),
+        Field("conversation", "Conversation", "Rows with the same value form one trajectory; without it, the whole "
+                                              "file is one."),
         Field("order", "Order", "A turn number or a time; without it, as in the file."),
         *MESSAGE,
         *RUN,
     ),
     "pairs": (
-        Field("question", "Question", "What the user asked."),
-        Field("answer", "Answer", "What the agent said."),
+        Field("question", "Question", "The user's question."),
+        Field("answer", "Answer", "The agent's answer."),
         Field("system", "System prompt"),
-        Field("conversation", "Conversation", "Rows with the same value are turns of one trajectory; without it, each is one."),
+        Field("conversation", "Conversation", "Rows with the same value are turns of one trajectory; without it, each "
+                                              "row is one."),
         Field("order", "Order", "A turn number or a time; without it, as in the file."),
         *RUN,
     ),
@@ -185,7 +192,7 @@ def check(mapping: Mapping, columns: set[str] | None = None) -> None:
     known = {one.name for one in BY_LAYOUT[mapping.layout]}
     if unknown := sorted(set(mapping.fields) - known):
         raise MappingError(
-            f"{unknown[0]} is no field of the layout “{mapping.layout}”. There are: {', '.join(sorted(known))}."
+            f"{unknown[0]} is not a field of the layout “{mapping.layout}”. There are: {', '.join(sorted(known))}."
         )
     if missing := [name for name in NEEDED[mapping.layout] if not mapping.fields.get(name)]:
         raise MappingError(f"Choose a column for: {', '.join(missing)}.")

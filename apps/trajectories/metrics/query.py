@@ -89,7 +89,7 @@ class Answer:
             share = self.total.unknown / self.total.runs
             said.append(f"{share:.1%} of the runs have no known outcome and are left out.")
         if self.rounded:
-            said.append("The first and the last hour are counted whole.")
+            said.append("The first and last hour are counted in full.")
         if self.others:
             said.append(f"“{OTHER}” are {self.others:,} smaller groups.")
         return " ".join(said)

@@ -45,10 +45,10 @@ def _decision(model: type[Arrival | Trace], action: Callable[..., bool], told: s
     return decide
 
 
-RETRIED = "If that fails again, it comes back to this page."
-retry = _decision(Arrival, actions.retry, f"The batch is indexed again. {RETRIED}")
+RETRIED = "If it fails again, it will be listed here again."
+retry = _decision(Arrival, actions.retry, f"The batch is being indexed again. {RETRIED}")
 discard = _decision(Arrival, actions.discard, "Discarded. The trajectories stay in the list.")
-retry_trace = _decision(Trace, actions.retry, f"The trace is assembled again. {RETRIED}")
+retry_trace = _decision(Trace, actions.retry, f"The trace is being assembled again. {RETRIED}")
 discard_trace = _decision(
     Trace, actions.discard_trace, "Discarded. Runs assembled from this trace before stay in the list."
 )

@@ -64,7 +64,7 @@ def _delete(request: HttpRequest, project: Project, ids: list, back: HttpRespons
         }
         return render(request, "trajectories/delete.html", context)
     n = bulk.delete(project=project, ids=ids, by=request.user)
-    messages.success(request, "1 trajectory is deleted." if n == 1 else f"{n:,} trajectories are deleted.")
+    messages.success(request, "1 trajectory deleted." if n == 1 else f"{n:,} trajectories are deleted.")
     return back
 
 
@@ -76,7 +76,7 @@ def undo(request: HttpRequest, project: Project) -> HttpResponse:
         messages.info(request, "Nothing to undo.")
     else:
         n = bulk.undo(project=project, change=change, by=request.user)
-        messages.success(request, f"Taken back for {n:,} of {change.n:,}." if n < change.n else "Undone.")
+        messages.success(request, f"Undone for {n:,} of {change.n:,}." if n < change.n else "Undone.")
         del request.session[UNDO]
     query = without(QueryDict(request.POST.get("query", "")))
     return redirect(f"{reverse('trajectories:list', args=[project.slug])}?{query}")

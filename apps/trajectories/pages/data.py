@@ -35,7 +35,7 @@ from apps.trajectories.retention import LONGEST, set_retention
 from apps.trajectories.shown import runs_shown
 
 MAX_TEXT, MAX_SHOWN = 200_000, 50
-PRESIDIO = ("Names and places (Presidio)", "by a language model: English, slow", presidio_installed)
+PRESIDIO = ("Names and places (Presidio)", "uses a language model: English only, slow", presidio_installed)
 
 
 class RuleForm(PlainForm):
@@ -112,9 +112,9 @@ def retention(request: HttpRequest, project: Project) -> HttpResponse:
         days = form.cleaned_data["days"]
         set_retention(project=project, days=days, by=request.user)
         notice = (
-            f"Trajectories are kept {days} days; older ones are deleted within the hour."
+            f"Trajectories are kept for {days} days; older ones are deleted within the hour."
             if days
-            else "Everything is kept."
+            else "All trajectories are kept."
         )
         messages.success(request, notice)
     return redirect("trajectories:redaction", project.slug)
@@ -178,7 +178,7 @@ def _edit(request: HttpRequest, rule: RedactionRule) -> None:
 def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     rule = get_object_or_404(redaction.own_rules(project), pk=pk)
     redaction.delete(rule=rule, by=request.user)
-    messages.success(request, f"The rule “{rule}” was deleted.")
+    messages.success(request, f"Rule “{rule}” deleted.")
     return redirect("trajectories:redaction", project.slug)
 
 

@@ -76,16 +76,17 @@ def parts_of(row: Trajectory) -> list[Part]:
         Part("Messages", f"{row.message_count:,}" if row.message_count else "", "Send “messages” in OpenAI chat form."),
         Part(
             "Outcome", row.outcome_status if row.outcome_status != Outcome.UNKNOWN else "",
-            "Send outcome.status (success or failure), now or later as feedback. Without it, only rules, the judge or people find a failure.",
+            "Send outcome.status (success or failure), now or later as feedback. Without it, failures are found only "
+            "by rules, the judge or people.",
         ),
-        Part("Agent", row.agent_name, "Send agent.name (OpenTelemetry: service.name), to tell agents apart."),
+        Part("Agent", row.agent_name, "Send agent.name (OpenTelemetry: service.name) to distinguish agents."),
         Part(
             "Version", row.agent_version,
-            "Send agent.version (OpenTelemetry: service.version), to see which release made it worse.",
+            "Send agent.version (OpenTelemetry: service.version) to see which release caused a regression.",
         ),
         Part(
             "Tools", f"{len(content['tools']):,} definitions" if content["tools"] else "",
-            "Send “tools”, the definitions that the model was given: calls are checked against them. "
+            "Send “tools”, the tool definitions given to the model, so that calls can be checked against them. "
             "AWS Strands: OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_tool_definitions.",
         ),
         Part(

@@ -115,7 +115,7 @@ def start(request: HttpRequest, project: Project) -> HttpResponse:
         return _gone(request, project)
     path, token = kept
     if Upload.objects.filter(project=project, path=str(path)).exists():
-        messages.error(request, "That file was imported already; its import is in the list below.")
+        messages.error(request, "This file was already imported; see the list below.")
         return redirect("trajectories:import", project.slug)
     if token["format"] == MAPPED:
         try:
@@ -142,7 +142,7 @@ def _kept(request: HttpRequest, project: Project) -> tuple[Path, dict[str, Any]]
 
 
 def _gone(request: HttpRequest, project: Project) -> HttpResponse:
-    messages.error(request, "That file is no longer available. Upload it again.")
+    messages.error(request, "The file is no longer available. Upload it again.")
     response = redirect("trajectories:import", project.slug)
     if request.headers.get("HX-Request"):
         response = HttpResponse(headers={"HX-Redirect": response.url})
@@ -176,7 +176,7 @@ def retry(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if not Path(found.path).is_file():
         messages.error(request, "The file is no longer available. Upload it again.")
     elif not uploads.resubmit(upload=found, by=request.user):
-        messages.error(request, "This import is not one that failed.")
+        messages.error(request, "Only failed imports can be retried.")
     return redirect("trajectories:import_detail", project.slug, pk)
 
 
@@ -184,9 +184,9 @@ def retry(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view(Role.ENGINEER)
 def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if jobs.cancel(get_object_or_404(Upload, project=project, pk=pk), by=request.user):
-        messages.success(request, "The import stops after the batch it is storing. Rows stored so far are kept.")
+        messages.success(request, "The import stops after the current batch. Rows stored so far are kept.")
     else:
-        messages.error(request, "This import has already ended.")
+        messages.error(request, "This import has already finished.")
     return redirect("trajectories:import_detail", project.slug, pk)
 
 

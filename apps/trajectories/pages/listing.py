@@ -195,7 +195,7 @@ def export(request: HttpRequest, project: Project) -> HttpResponse:
     """The filtered trajectories, or with POST the selected ones, as a file; held-out runs are not SFT examples."""
     kind = request.GET.get("format") or request.POST.get("format") or "jsonl"
     if kind not in MEDIA:
-        messages.error(request, f"There is no such format; there are {', '.join(MEDIA)}.")
+        messages.error(request, f"Unknown format. Available formats: {', '.join(MEDIA)}.")
         return redirect(f"{reverse('trajectories:list', args=[project.slug])}?{without(request.GET, 'format')}")
     if request.method == "POST":
         rows = project.trajectories.filter(pk__in=selection(request.POST, project)).order_by("pk")

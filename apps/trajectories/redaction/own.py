@@ -19,19 +19,21 @@ def check_pattern(pattern: str) -> Any:
     if not pattern:
         raise RuleError("The pattern is empty.")
     if len(pattern) > MAX_PATTERN:
-        raise RuleError(f"The pattern has {len(pattern):,} characters; {MAX_PATTERN} are allowed.")
+        raise RuleError(f"The pattern has {len(pattern):,} characters; at most {MAX_PATTERN} are allowed.")
     if re.search(r"(?<!\\)(?:\\\\)*\\C", pattern):
         raise RuleError(r"\C (one byte) could cut a character in two. Use . for one character.")
     try:
         compiled = compile_pattern(pattern)
     except re2.error as error:
         reason = error.args[0].decode("utf-8", "replace")
-        hint = " RE2 has no look-around and no back-references." if "(?" in reason or "escape" in reason else ""
+        hint = " RE2 does not support lookarounds or backreferences." if "(?" in reason or "escape" in reason else ""
         raise RuleError(f"The pattern does not compile: {reason}.{hint}") from error
     if compiled.programsize > MAX_PROGRAM:
-        raise RuleError(f"Written out, the pattern has {compiled.programsize:,} steps; {MAX_PROGRAM:,} are allowed.")
+        raise RuleError(
+            f"The compiled pattern has {compiled.programsize:,} steps; at most {MAX_PROGRAM:,} are allowed."
+        )
     if any((match := compiled.search(sample)) and match.end() == match.start() for sample in (b"", b"a 1")):
-        raise RuleError("The pattern matches empty text. Make at least one character of it necessary.")
+        raise RuleError("The pattern matches empty text. It must require at least one character.")
     return compiled
 
 

@@ -82,9 +82,9 @@ class Redactor:
 
     def _check(self, rule: Rule) -> None:
         if rule.kind not in BUILTINS and rule.kind not in ("regex", "presidio"):
-            raise RuleError(f"There is no kind of rule “{rule.kind}”.")
+            raise RuleError(f"Unknown rule kind “{rule.kind}”.")
         if not 0 < len(rule.name) <= MAX_NAME:
-            raise RuleError(f"The name of a rule has 1 to {MAX_NAME} characters.")
+            raise RuleError(f"Rule names must have 1 to {MAX_NAME} characters.")
         if len(rule.replacement) > MAX_REPLACEMENT:
             raise RuleError(f"The replacement has {len(rule.replacement)} characters; {MAX_REPLACEMENT} are allowed.")
         if ID in rule.replacement and not self.key:

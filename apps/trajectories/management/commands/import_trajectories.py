@@ -20,7 +20,7 @@ from apps.trajectories.importers.batches import Summary
 from apps.trajectories.importers.mapping import Mapping, MappingError, as_json, load
 from apps.trajectories.importers.sources import open_source, size_of
 
-GUESSED = "Nothing is stored by a guess. Check the mapping above: save it with --save-mapping NAME, then import with --mapping NAME."
+GUESSED = "A guessed mapping is not used to store data. Check the mapping above, save it with --save-mapping NAME, then import with --mapping NAME."
 
 
 class Command(BaseCommand):
@@ -34,13 +34,13 @@ class Command(BaseCommand):
         parser.add_argument(
             "--mapping",
             metavar="NAME|FILE.json",
-            help="Which columns or fields are which: one of the project's, or a file",
+            help="A mapping of columns to fields: the name of a saved mapping, or a file",
         )
         parser.add_argument(
-            "--save-mapping", metavar="NAME", help="Keep the mapping of --mapping, or the guess, in the project"
+            "--save-mapping", metavar="NAME", help="Save the mapping given with --mapping, or the guess, in the project"
         )
         parser.add_argument("--project", required=True, metavar="SLUG")
-        parser.add_argument("--dry-run", action="store_true", help="Check every row, store none")
+        parser.add_argument("--dry-run", action="store_true", help="Validate all rows without storing them")
 
     def handle(self, *, files: list[str], format: str, project: str, dry_run: bool, **options: Any) -> None:
         target = _project(project)

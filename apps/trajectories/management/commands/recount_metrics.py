@@ -10,7 +10,7 @@ from apps.trajectories.metrics.recount import recount
 
 
 class Command(BaseCommand):
-    help = "Counts what charts and totals are made of again from the trajectories. Flywheel may run meanwhile."
+    help = "Recounts the data behind charts and totals from the trajectories. Flywheel can keep running."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--project", default="", help="slug of the project; all projects without it")
