@@ -46,7 +46,7 @@ GRPO = LORA | {
     "kl_every": 0, "save_every": 10, "loss_type": "dapo", "dynamic_sampling": 1,
 }  # fmt: skip
 TINY = {"lora_rank": 4, "lora_alpha": 8}
-SMOKE_SFT = SFT | TINY | {"steps": 1, "batch_size": 2}
+SMOKE_SFT = SFT | TINY | {"steps": 1, "warmup_steps": 0, "batch_size": 2}
 SMOKE_GRPO = GRPO | TINY | {
     "steps": 2, "prompts_per_step": 1, "generations": 2, "max_new_tokens": 6, "dynamic_sampling": 0
 }  # fmt: skip

@@ -118,6 +118,23 @@ def lengths(run: EvalRun, *written: int) -> None:
 # The numbers
 
 
+def test_processes_divide_the_time_on_gpus_and_multiply_the_memory_without(run: EvalRun, measured: Measurement) -> None:
+    lengths(run, 10)
+
+    def both() -> list[Any]:
+        return [estimate(asked(run, processes=count)) for count in (1, 2)]
+
+    (alone, shared), load = both(), MEASURED["load"]["seconds"]
+    assert shared.memory == alone.memory.times(2) and shared.seconds == alone.seconds
+    assert "2 processes share each step" in shared.measured_on
+    finish(measuring.measure_for(asked(run), by=admin_of(run.project)), machine=MEASURED["machine"] | {"gpu": "H100"})
+    alone, shared = both()
+    assert shared.memory == alone.memory
+    assert shared.seconds.likely - load == pytest.approx((alone.seconds.likely - load) / 2)
+    assert shared.parts["updates"] == pytest.approx(alone.parts["updates"] / 2)
+    assert shared.seconds.likely < shared.seconds.high < alone.seconds.high
+
+
 def test_a_step_draws_each_task_once(run: EvalRun) -> None:
     """Five tasks are five prompts, however many a step may have."""
     assert (

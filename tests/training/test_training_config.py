@@ -88,6 +88,7 @@ def test_it_reads_like_the_guides() -> None:
         (MINIMAL + "steps: 5", "", "written twice"),
         (MINIMAL.replace("grpo", "gpro"), "algorithm", "sft"),
         (MINIMAL.replace("algorithm: grpo\n", ""), "algorithm", "is missing"),
+        (MINIMAL + "warmup_steps: 11", "warmup_steps", "at most steps, which is 10"),
         (MINIMAL + "adapter: dora", "adapter", "use_dora: true"),
         (MINIMAL + "seed: -1", "seed", "at least 0"),
         ("- 1", "", "mapping of names"),

@@ -6,7 +6,7 @@ Tasks and verifiers stay JSON here: environments and `verifiers.build` check the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -147,15 +147,10 @@ class Lora(Form, kw_only=True):
     load_in_4bit: bool = False
 
 
-def refuse_4bit(config: Lora, why: str) -> None:
-    """Raises ValueError. Of a method that cannot train on a quantized base."""
-    if config.load_in_4bit:
-        raise ValueError(f"load_in_4bit: must be false, since {why}; SFT, DPO and KTO can train in 4 bits")
-
-
 class Training(Lora, kw_only=True):
     """Learning rate: linear warm-up over `warmup_steps`, then linear decay to `final_lr_share` of it."""
 
+    not_in_4bit: ClassVar[str] = ""  # why a method cannot train on a quantized base
     steps: Steps
     learning_rate: Positive
     warmup_steps: Count = 0
@@ -165,6 +160,14 @@ class Training(Lora, kw_only=True):
     gradient_checkpointing: bool = False  # activations are computed again in the backward pass: less memory, slower
     retry_smaller: bool = True  # once, where the memory runs out: with less of it at a time, for the same update
     alarms: AlarmSettings = field(default_factory=AlarmSettings)  # what differs from docs/alarms.md
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps > self.steps:
+            raise ValueError(f"warmup_steps: must be at most steps, which is {self.steps}")
+        if self.load_in_4bit and self.not_in_4bit:
+            raise ValueError(
+                f"load_in_4bit: must be false, since {self.not_in_4bit}; SFT, DPO and KTO can train in 4 bits"
+            )
 
 
 class RowsConfig(Training, kw_only=True):
@@ -196,9 +199,7 @@ class RewardModelConfig(RowsConfig, kw_only=True):
     validation_share: Annotated[float, Meta(gt=0, le=0.5)] = 0.2
     center_rewards: NotNegative = 0.0
     show_tools: bool = False
-
-    def __post_init__(self) -> None:
-        refuse_4bit(self, "a reward model is judged by its scores, which 4 bits would change")
+    not_in_4bit: ClassVar[str] = "a reward model is judged by its scores, which 4 bits would change"
 
 
 class DpoConfig(PreferenceConfig, kw_only=True):
@@ -210,6 +211,7 @@ class DpoConfig(PreferenceConfig, kw_only=True):
     micro_batch: Count = 0  # pairs whose gradients are computed together, a divisor of the batch; 0: all
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.micro_batch and self.batch_size % self.micro_batch:
             raise ValueError(f"micro_batch: must divide batch_size, which is {self.batch_size}")
 
@@ -222,6 +224,9 @@ class KtoConfig(PreferenceConfig, kw_only=True):
     undesirable_weight: Positive | None = None
 
 
+IT_SAMPLES = "it samples from the model that it trains"
+
+
 class BestOfNConfig(SftConfig, kw_only=True):
     """`samples` of each task by the model at the start; of those that pass the best one is learned from, or all different ones."""
 
@@ -230,9 +235,7 @@ class BestOfNConfig(SftConfig, kw_only=True):
     temperature: Positive = 1.0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     max_new_tokens: AnswerTokens = 64
-
-    def __post_init__(self) -> None:
-        refuse_4bit(self, "it samples from the model that it trains")
+    not_in_4bit: ClassVar[str] = IT_SAMPLES
 
 
 Processes = Annotated[int, Meta(ge=1, le=64)]  # that share each step, one for each GPU; the step is the same
@@ -250,9 +253,7 @@ class OnPolicyConfig(Training, kw_only=True):
     eval_every: Count = 0
     eval_samples: Drawn = 1
     save_every: AtLeastOne = 5
-
-    def __post_init__(self) -> None:
-        refuse_4bit(self, "it samples from the model that it trains")
+    not_in_4bit: ClassVar[str] = IT_SAMPLES
 
 
 SIDE_BY_SIDE = 64
@@ -302,9 +303,10 @@ class GrpoConfig(Training, kw_only=True):
         8  # training tasks, and as many validation tasks, answered at each checkpoint for people to read
     )
     save_every: AtLeastOne = 5
+    not_in_4bit: ClassVar[str] = IT_SAMPLES
 
     def __post_init__(self) -> None:
-        refuse_4bit(self, "it samples from the model that it trains")
+        super().__post_init__()
         if self.processes > self.prompts_per_step:
             raise ValueError(f"processes: must be at most prompts_per_step, which is {self.prompts_per_step}")
         low, high = CLIP.get(self.loss_type, (0.2, 0.28))

@@ -43,6 +43,7 @@ from workers.lib.training_cost import (
 SURE = (0.75, 1.5)  # of a time that is computed from a measurement of seconds
 SURE_OF_ONE = (0.3, 1.5)  # after one size only, where what every piece of work costs is in each token's part
 SURE_MEMORY = (0.85, 1.25)
+SPEEDUP = 0.5  # of each further GPU, at least
 KEPT = 16  # tokenized sets of rows
 TREE, COMPARED = ("sft",), ("dpo", "kto")  # programs that share prompts; the others go row by row, with padding
 
@@ -136,10 +137,16 @@ def estimate(asked: Asked) -> Estimate:
         found.measured_on = machine_words(result["machine"])
         found.measured_on += "" if rates.sizes > 1 else "; too slow to measure at two sizes, so times are rough"
         found.available = result["machine"]["available"]
-        add_time(found, asked, works, rates)
+        processes = asked.config.get("processes", 1)
+        if processes > 1:
+            found.measured_on += f"; {processes} processes share each step"
+        copies = (
+            1 if result["machine"].get("gpu") else processes
+        )  # each has the whole model, on a GPU of its own where there are some
+        add_time(found, asked, works, rates, shared_by=processes // copies)
         rates = replace(rates, resting=rates.resting * (1 + scenes.teacher_size))
-        found.memory = memory_span(works, rates, bool(asked.rollouts))
-        found.reduce = reductions(found, scenes, rates, asked)
+        found.memory = memory_span(works, rates, bool(asked.rollouts)).times(copies)
+        found.reduce = reductions(found, scenes, rates, asked, copies)
         add_money(found, asked, works)
     return found
 
@@ -255,17 +262,27 @@ def count_tokens(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], 
         found.lengths = known.sentence
 
 
-def add_time(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rates: Rates) -> None:
+def add_time(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rates: Rates, shared_by: int = 1) -> None:
+    """`shared_by`: processes with a GPU each. They wait for the slowest, and their parts are never quite alike."""
     sampling = [work.sampling_s(rates) for work in works]
     update = [work.update_s(rates) for work in works]
     overlap = bool(asked.rollouts.get("steps_ahead"))
     each = [max(one, two) if overlap else one + two for one, two in zip(sampling, update, strict=True)]
     share = asked.validation * asked.validations / works[1].answers if works[1].answers else 0.0
     validating = [share * one for one in sampling]
-    total = [rates.load_s + asked.steps * one + more for one, more in zip(each, validating, strict=True)]
+    shares = [1 / shared_by, 1 / shared_by, 1 / (1 + SPEEDUP * (shared_by - 1))]
+    total = [
+        rates.load_s + (asked.steps * one + more) * share
+        for one, more, share in zip(each, validating, shares, strict=True)
+    ]
     low, likely, high = total[0], max(total[:2]), max(total)
     found.seconds = Span(low, likely, high).wider(*(SURE if rates.sizes > 1 else SURE_OF_ONE))
-    found.parts = {"loading": rates.load_s, "sampling": asked.steps * sampling[1], "updates": asked.steps * update[1], "validation": validating[1]}  # fmt: skip
+    likely_parts = {
+        "sampling": asked.steps * sampling[1],
+        "updates": asked.steps * update[1],
+        "validation": validating[1],
+    }
+    found.parts = {"loading": rates.load_s} | {name: seconds / shared_by for name, seconds in likely_parts.items()}
     found.parts = {name: seconds for name, seconds in found.parts.items() if seconds}
 
 
@@ -274,7 +291,7 @@ def memory_span(works: tuple[Work, Work, Work], rates: Rates, servers: bool) -> 
     return Span(low, likely, high).wider(*SURE_MEMORY)
 
 
-def reductions(found: Estimate, scenes: Scenes, rates: Rates, asked: Asked) -> list[Reduction]:
+def reductions(found: Estimate, scenes: Scenes, rates: Rates, asked: Asked, copies: int = 1) -> list[Reduction]:
     """The changes that need less memory: those first that leave the update as it is, of these the fastest that fit."""
     if found.memory is None or found.fits is True:
         return []
@@ -282,7 +299,7 @@ def reductions(found: Estimate, scenes: Scenes, rates: Rates, asked: Asked) -> l
     made = []
     for changed, same in candidates(asked.method, config):
         works = scenes.works(config | changed)
-        memory = memory_span(works, rates, bool(asked.rollouts))
+        memory = memory_span(works, rates, bool(asked.rollouts)).times(copies)
         if memory.likely > 0.97 * found.memory.likely:
             continue
         slower = works[1].update_s(rates) * (4 / 3 if changed.get("gradient_checkpointing") else 1) / before
