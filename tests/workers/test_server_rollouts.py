@@ -216,10 +216,10 @@ def test_one_step_off_policy_samples_the_next_batch_with_the_weights_before_the_
     rollout = grpo.Trainer.rollout
     monkeypatch.setattr(grpo.Trainer, "update", waiting)
 
-    def rolling(trainer: grpo.Trainer, step: int) -> list:
+    def rolling(trainer: grpo.Trainer, step: int, *drawn: list[int]) -> list:
         if step:
             began.set()
-        return rollout(trainer, step)
+        return rollout(trainer, step, *drawn)
 
     monkeypatch.setattr(grpo.Trainer, "rollout", rolling)
     train(spec(server, ahead=1), events)
