@@ -12,7 +12,24 @@ The threshold has 10% false alarms there.
 
 from __future__ import annotations
 
-DENSE = {
+# What contradicts the users' words, the tools' replies or the system prompt. Not in the retail runs' fit: likelihood ratios in the
+# looked-at half of tau-bench's airline runs (68 runs of 17 tasks, 41 failed), shrunk by n / (n + 4), times 1.5, rounded.
+CONTRADICTIONS = {
+    "acted_on_the_past": 1.1,
+    "another_was_named": 0.3,
+    "breaks_a_condition": 0.8,
+    "change_without_a_yes": 2.0,
+    "changed_unseen": 0.2,
+    "choice_not_asked": 1.5,
+    "contradicts_a_tool": 1.3,
+    "miscounted_time": 0.8,
+    "other_than_refused": 1.2,
+    "refuses_what_is_allowed": 2.0,
+    "request_not_served": 0.6,
+    "taken_on_trust": 0.2,
+    "wrong_comparison": 0.8,
+}
+DENSE = CONTRADICTIONS | {
     "action_failed": 0.03,
     "agent_hands_over": 0.17,
     "agent_in_trouble": 0.04,
@@ -48,4 +65,4 @@ DENSE = {
     "size_words": 0.13,
 }
 INTERCEPT = -2.1
-THRESHOLD = 0.37
+THRESHOLD = 0.7

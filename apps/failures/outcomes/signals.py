@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.failures.outcomes import phrases
+from apps.failures.outcomes.contradictions import contradictions
 from apps.failures.rules.findings import cut
 from apps.failures.rules.reading import Call, Run, kind_of
 from apps.failures.rules.words import (
@@ -61,6 +62,7 @@ def signals(run: Run) -> list[Signal]:
         *_of_calls(run),
         *_values(run, seen),
         *_of_the_end(run),
+        *(Signal(*found) for found in contradictions(run)),
     ]
 
 

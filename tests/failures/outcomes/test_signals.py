@@ -82,6 +82,88 @@ CASES = {
 }
 
 
+CARDS = {"cards": {"card_1111": {"brand": "Visa", "last4": "7334"}, "card_2222": {"brand": "Amex", "last4": "9012"}}}
+RULES = {
+    "role": "system",
+    "content": "The current date is 2024-05-15. Obtain the user's explicit confirmation (yes) before any change.\n"
+    "- An order can only be cancelled if its status is 'pending', and check that first.\n"
+    "- The user can modify passengers but cannot modify the number of passengers.\n- VIP orders can always be returned.",
+}
+
+
+def order(**fields: str) -> list[dict]:
+    return call("get_order", {"order_id": "A1001"}, json.dumps({"order_id": "A1001", **fields}))
+
+
+ORDER, YES = user("I want to cancel order A1001."), user("Yes, please.")
+CANCEL = call("cancel_order", {"order_id": "A1001"}, "ok")
+REFUND = user("Please refund order A1001 to my card.")
+CONTRADICTIONS = {
+    "acted_on_the_past": (run_of(RULES, ORDER, order(event_date="2024-05-09"), YES, CANCEL), 5),
+    "another_was_named": (
+        run_of(
+            user("Refund it to the card ending in 7334."), call("get_user", {"user_id": "u1001"}, json.dumps(CARDS)),
+            call("refund_order", {"card": "card_2222"}),
+        ),
+        3,
+    ),
+    "breaks_a_condition": (run_of(RULES, ORDER, order(status="delivered"), YES, CANCEL), 5),
+    "change_without_a_yes": (run_of(RULES, ORDER, order(status="pending"), agent("Sure?"), user("Hm."), CANCEL), 6),
+    "changed_unseen": (run_of(ORDER, call("get_order", {"order_id": "B2002"}, "{}"), CANCEL), 3),
+    "choice_not_asked": (
+        run_of(REFUND, call("get_user", {}, json.dumps(CARDS)), call("refund_order", {"card": "card_2222"})), 3,
+    ),
+    "contradicts_a_tool": (
+        run_of(ORDER, order(status="pending"), agent("Here it is:\nOrder Id: A1001\nStatus: delivered")), 2,
+    ),
+    "miscounted_time": (run_of(RULES, ORDER, agent("It was booked on 2024-05-10, within the last 24 hours.")), 2),
+    "other_than_refused": (
+        run_of(
+            user("Pay 50 for A1001."), call("pay_order", {"id": "A1001", "how": "cash", "sum": 50}, "Error: no cash"),
+            call("pay_order", {"id": "B7007", "how": "card", "sum": 20}),
+        ),
+        1,
+    ),
+    "refuses_what_is_allowed": (
+        run_of(RULES, user("Put my name on the ticket."), agent("Changing the passenger is not allowed.")), 2,
+    ),
+    "request_not_served": (run_of(user("Please cancel order A1001 and add two checked bags."), CANCEL), 0),
+    "taken_on_trust": (
+        run_of(user("I'm a gold member."), order(status="pending"), agent("As a gold member you pay nothing.")), 3,
+    ),
+    "wrong_comparison": (run_of(ORDER, agent("What is left is $171, which is not more than $100.")), 1),
+}  # fmt: skip
+CASES |= CONTRADICTIONS
+WITHOUT = {
+    "another_was_named": run_of(
+        user("Refund it to the card ending in 9012."), call("get_user", {"user_id": "u1001"}, json.dumps(CARDS)),
+        call("refund_order", {"card": "card_2222"}),
+    ),
+    "breaks_a_condition": run_of(RULES, ORDER, order(status="pending"), YES, CANCEL),
+    "change_without_a_yes": run_of(RULES, ORDER, order(status="pending"), YES, CANCEL),
+    "other_than_refused": run_of(ORDER, call("cancel_order", {"order_id": "A100"}, "Error: unknown"), CANCEL),
+    "refuses_what_is_allowed": run_of(
+        RULES, user("One more, please."), agent("The number of passengers cannot be changed: it is not allowed.")
+    ),
+    "request_not_served": run_of(
+        user("Please cancel order A1001 and add two checked bags."), CANCEL, call("update_baggage", {"total": 2})
+    ),
+    "wrong_comparison": run_of(ORDER, agent("What is left is $171, which is more than $100.")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_what_is_as_it_should_be_contradicts_nothing(name: str) -> None:
+    assert name not in {sign.name for sign in signals(WITHOUT[name])}
+
+
+def test_what_is_always_allowed_is_allowed_for_the_records_it_names() -> None:
+    refused = agent("I cannot accept: it can't be returned.")
+    vip, usual = (run_of(RULES, ORDER, order(kind=kind), refused) for kind in ("vip", "plain"))
+    found = [[sign.name for sign in signals(run)].count("refuses_what_is_allowed") for run in (vip, usual)]
+    assert found == [1, 0]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_sign_points_to_its_message(name: str) -> None:
     run, index = CASES[name]

@@ -1,0 +1,205 @@
+"""Signs that what was done contradicts what was asked, answered or stated: by the users' words, the tools' replies and the system prompt.
+
+Pure. No tool or product is named. Each sign has exceptions that only somebody who understands the conversation sees, so `model` weighs them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from apps.failures.outcomes.phrases import REQUESTED_CHANGE
+from apps.failures.rules import causes, policy, words
+from apps.failures.rules.findings import Finding, cut
+from apps.failures.rules.reading import Call, Run, kind_of, name_parts, scalars
+
+Found = Iterator[tuple[int | None, str, str]]  # message, sentence, quote
+SENTENCES, ANSWERS, REPLIES = 40, 200, 60
+SHORTEST, THING, THING_WORDS = 3, 60, 6
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
+_WORD = re.compile(r"[A-Za-z]+")
+_COMPARED = re.compile(
+    r"\$?(\d[\d,]*(?:\.\d+)?)[^.\n\d$]{0,40}?\b(?:is|are)\s+(not\s+)?(more|less|greater|higher|lower|over|under|fewer) than\s+"
+    r"\$?(\d[\d,]*(?:\.\d+)?)(?![\d.,]*\d|%)"
+)
+_NO_THINGS = words.word_set(
+    "the a an my any more one two three four all this that it them these those some both each other new few same you your our him her "
+    "change changes request thing things something anything everything"
+)
+_ENDS_A_THING = words.word_set("to from for on in with at by and so if as or instead because since into using of but please then")
+
+
+def contradictions(run: Run) -> Iterator[tuple[str, int | None, str, str]]:
+    """(sign, message, sentence, quote), each sign once."""
+    for rule in FROM_CAUSES:
+        if found := next(rule(run), None):
+            yield rule.__name__, found.blamed if found.shown is None else found.shown, found.text, found.quote
+    for name, look in OWN:
+        if own := next(look(run), None):
+            yield name, *own
+
+
+def other_than_refused(run: Run) -> Found:
+    """A tool refused a change, and another one was made in its place."""
+    if run.changes_made:
+        for finding in causes.refused_change(run):
+            yield finding.blamed, finding.text, finding.quote
+
+
+def request_not_served(run: Run) -> Found:
+    """Something was changed, but nothing that mentions another thing that a user asked to change."""
+    made = [call for call in run.calls if call.worked and kind_of(call.tool) == "write"]
+    verbs = {part for call in made for part in name_parts(call.tool)}
+    touched = {_stem(word) for call in made for word in _WORD.findall(f"{call.tool} {call.raw}".replace("_", " "))}
+    for index, text in run.users if made else ():
+        for sentence in _sentences(text):
+            if not words.search(words.REQUEST, sentence):
+                continue
+            for found in REQUESTED_CHANGE.finditer(sentence):
+                verb, thing = found.group().lower(), sentence[found.end() : found.end() + THING]
+                named = _things(thing)
+                if named and verb not in verbs and not any(_same_thing(word, other) for word in named for other in touched):
+                    yield index, f"The user asks to {verb} “{cut(thing.strip(), 50)}”; no call did.", cut(text)
+
+
+def _things(phrase: str) -> list[str]:
+    """The words of a phrase that name something, up to the first preposition."""
+    found = []
+    for word in _WORD.findall(phrase)[:THING_WORDS]:
+        if word.casefold() in _ENDS_A_THING:
+            break
+        if len(word) >= SHORTEST and word.casefold() not in _NO_THINGS:
+            found.append(_stem(word))
+    return found
+
+
+def _same_thing(word: str, other: str) -> bool:
+    """Whether one word begins with the other: bag and baggage."""
+    return other.startswith(word) or (len(other) > SHORTEST and word.startswith(other))
+
+
+def _stem(word: str) -> str:
+    word = word.casefold()
+    if word.endswith("ies"):
+        return f"{word[:-3]}y"
+    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
+
+
+def change_without_a_yes(run: Run) -> Found:
+    """The system prompt asks for a confirmation before changes; the user's last words before one have none."""
+    if not run.changes_made or not words.asks_for_consent(run.system):
+        return
+    for call in run.changes_made:
+        at = run.user_before(call.index)
+        said = "" if at is None else run.words(at)
+        if not words.search(words.YES, said):
+            text = f"{call.tool} was called though the user's last message confirms nothing; the system prompt asks for a confirmation."
+            yield call.index, text, cut(said)
+
+
+def another_was_named(run: Run) -> Found:
+    """Of several things that a tool had listed, a change takes one that users did not describe, and not the one they did."""
+    for call, named in run.named_changes:
+        said = "\n".join(text for at, text in run.users if at < call.index).casefold()
+        for name, value in named if said else ():
+            if value.casefold() not in said and (other := _described(run, call, value, said)):
+                text = f"{call.tool} takes {name} {value}; by “{other[1]}” the user had described {other[0]}."
+                yield call.index, text, cut(call.raw)
+                return
+
+
+def _described(run: Run, call: Call, value: str, said: str) -> tuple[str, str] | None:
+    """(which, by what) of the one that users described, if it is not `value`."""
+    for earlier in run.calls[:REPLIES]:
+        if earlier.index >= call.index:
+            return None
+        if earlier.worked and value in (earlier.reply or "") and (listed := _siblings(run.record(earlier), value)):
+            about = {key: _descriptions(item) for key, item in listed.items() if isinstance(item, dict)}
+            own = about.pop(value, set())
+            if any(_says(said, item) for item in own):
+                return None
+            for key, described in about.items():
+                others = own.union(*(items for other, items in about.items() if other != key))
+                by = next((item for item in sorted(described - others) if _says(said, item)), None)
+                if by and key not in call.raw:
+                    return key, by
+            return None
+    return None
+
+
+def _siblings(record: Any, value: str) -> dict | None:
+    """The collection in which a value is the key of one of several like things."""
+    left, seen = [record], 0
+    while left and seen < 200:
+        item, seen = left.pop(), seen + 1
+        if isinstance(item, dict):
+            if isinstance(item.get(value), dict) and len(item) > 1:
+                return item
+            left += item.values()
+        elif isinstance(item, list):
+            left += item[:50]
+    return None
+
+
+def _descriptions(item: dict) -> set[str]:
+    """What is said of a thing, in lower case."""
+    values = (value for _, value in scalars(item) if isinstance(value, str | int | float) and not isinstance(value, bool))
+    return {str(value).casefold() for value in values if len(str(value)) >= SHORTEST}
+
+
+def _says(said: str, item: str) -> bool:
+    return item in said and re.search(rf"(?<![\w.]){re.escape(item)}(?!\w)", said) is not None
+
+
+def wrong_comparison(run: Run) -> Found:
+    """“$171, which is not more than $100”."""
+    texts = [*run.answers[:ANSWERS], *((call.index, call.raw) for call in run.calls[:ANSWERS] if kind_of(call.tool) == "read")]
+    for index, text in texts:
+        for one, negated, how, other in _COMPARED.findall(text[: words.LOOKED_AT]) if " than " in text else ():
+            left, right = float(one.replace(",", "")), float(other.replace(",", ""))
+            true = left > right if how in ("more", "greater", "higher", "over") else left < right
+            if true == bool(negated):
+                yield index, f"The agent says that {one} is {negated}{how} than {other}.", cut(text)
+
+
+def breaks_a_condition(run: Run) -> Found:
+    """A change that a condition in the system prompt does not allow, by the record that was looked up."""
+    for found in policy.broken(run):
+        yield found.call.index, f"{found.text}.", cut(found.call.raw)
+
+
+def refuses_what_is_allowed(run: Run) -> Found:
+    """A refusal of what the system prompt allows: for all, or for a record that was looked up."""
+    for index, item in policy.refuses_permitted(run):
+        yield index, f"The agent refuses; the system prompt says “{cut(item.sentence, 120)}”.", cut(run.words(index))
+    allowed = policy.always_allowed(run)
+    done = [call.tool for call in run.calls if call.worked]
+    for index, text in run.answers if allowed else ():
+        if words.search(words.REFUSED, text):
+            for item in allowed:
+                if policy.says_verb(text, item.verb) and not policy.allows(item.verb, done):
+                    yield index, f"The agent refuses; the system prompt says “{cut(item.sentence, 120)}”.", cut(text)
+
+
+def _sentences(text: str) -> list[str]:
+    return _SENTENCE_END.split(text[: words.LOOKED_AT])[:SENTENCES]
+
+
+FROM_CAUSES: tuple[Callable[[Run], Iterator[Finding]], ...] = (
+    causes.choice_not_asked,
+    causes.acted_on_the_past,
+    causes.miscounted_time,
+    causes.contradicts_a_tool,
+    causes.taken_on_trust,
+    causes.changed_unseen,
+)
+OWN: tuple[tuple[str, Callable[[Run], Found]], ...] = (
+    ("other_than_refused", other_than_refused),
+    ("request_not_served", request_not_served),
+    ("change_without_a_yes", change_without_a_yes),
+    ("another_was_named", another_was_named),
+    ("wrong_comparison", wrong_comparison),
+    ("breaks_a_condition", breaks_a_condition),
+    ("refuses_what_is_allowed", refuses_what_is_allowed),
+)

@@ -1,0 +1,217 @@
+"""Conditions that a system prompt states about records: “An order can only be cancelled if its status is pending”. Pure.
+
+Read are sentences of the form *what* can (not, only, always) be *done* (if *field* is *value*). A condition is about the records
+whose values its subject names (“Basic economy flights”: records with a field that says `basic_economy`), or about all of them where
+the subject is only a kind of thing. What else a policy says is not understood, so a condition is a sign and not a proof.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from apps.failures.rules import words
+from apps.failures.rules.reading import Call, Run, is_identifier, name_parts, scalars
+
+READ_OF_A_PROMPT, MOST_CONDITIONS = 40_000, 60
+_SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\n|,? and (?=(?:\w+ ){1,4}can )")
+_CAN = re.compile(
+    r"(?P<subject>[^.;:,\n]{2,80}?)\s+(?:can(?P<not>not|'t| not)?|(?P<must_not>must not|may not)|(?P<may>may))\s+"
+    r"(?P<always>always )?(?P<only>only )?be (?P<verb>[a-z]{3,20}ed)\b(?P<rest>[^.\n]{0,200})",
+    re.IGNORECASE,
+)
+_CONDITION = re.compile(
+    r"\b(?:if|when) (?:the |its |their |an? )?(?P<field>[a-z][a-z _]{1,40}?) (?:is|are|was|were|has been) "
+    r"(?P<value>['\"“‘]?[\w -]{2,30})",
+    re.IGNORECASE,
+)
+_CAN_DO = re.compile(
+    r"\bcan (?:also |always )?(?P<verb>modify|change|update|edit|upgrade|cancel|return|exchange|remove|replace)\s+"
+    r"(?:(?:the|their|its|his|her|any|an?) )?(?P<thing>[a-z]{4,20})\b",
+    re.IGNORECASE,
+)
+_BEFORE_A_VALUE = words.word_set("or and all any every each otherwise the a an if only")
+_KINDS = words.word_set("all any every an a the each other such this these it they")
+_NO = frozenset(("no", "false", "none", "0", "", "null", "never"))
+_DONE = words.word_set("bought paid met available present given included active valid purchased enabled set")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`allowed` is "never", "always" or "if"; `field` and `value` belong to "if": no value means anything but no."""
+
+    sentence: str
+    subject: str
+    verb: str
+    allowed: str
+    field: str = ""
+    value: str = ""
+
+
+@lru_cache(maxsize=256)
+def conditions(system: str) -> tuple[Condition, ...]:
+    """The conditions in a system prompt, in its order."""
+    if " be " not in system:
+        return ()
+    parts = _SENTENCE_END.split(system[:READ_OF_A_PROMPT].replace("’", "'"))
+    return tuple(found for part in parts if " be " in part and (found := _condition(part)))[:MOST_CONDITIONS]
+
+
+def _condition(sentence: str) -> Condition | None:
+    if not (can := _CAN.search(sentence)):
+        return None
+    subject, verb = can["subject"].strip(" -*•").casefold(), can["verb"].casefold()
+    about = (sentence.strip(" -*•\t"), subject, verb)
+    if can["always"]:
+        return Condition(*about, "always")
+    only = can["only"] or re.search(r"\bonly (?:if|when)\b", can["rest"])
+    if only and (if_ := _CONDITION.search(can["rest"])):
+        value = re.split(r" and | or |,", if_["value"].strip("'\"“‘ ").casefold())[0].strip()
+        return Condition(*about, "if", if_["field"].casefold(), "" if value in _DONE else value)
+    if (can["not"] or can["must_not"]) and not re.search(r"\b(?:if|unless|when|except|without)\b", can["rest"]):
+        return Condition(*about, "never")
+    return None
+
+
+@dataclass(frozen=True)
+class Permission:
+    """“The user can modify passengers”: `thing` is the first word of what, `except_for` the words of the clauses that take something back."""
+
+    sentence: str
+    verb: str
+    thing: str
+    except_for: frozenset[str]
+
+
+@lru_cache(maxsize=256)
+def permissions(system: str) -> tuple[Permission, ...]:
+    """What a system prompt says that can be changed."""
+    if " can " not in system:
+        return ()
+    parts = (part for part in re.split(r"(?<=[.!?])\s+|\n", system[:READ_OF_A_PROMPT]) if " can " in part)
+    return tuple(found for part in parts for found in _permitted(part))[:MOST_CONDITIONS]
+
+
+def _permitted(sentence: str) -> Iterator[Permission]:
+    taken_back = re.split(r"\b(?:but|cannot|can't|can not|except)\b", sentence)[1:]
+    except_for = frozenset(word for clause in taken_back for word in words.content_words(clause) if len(word) > 4)
+    except_for -= words.SAME_ACTION["modify"]
+    for found in _CAN_DO.finditer(sentence):
+        thing = found["thing"].casefold().removesuffix("s")
+        if thing not in _KINDS and len(thing) > 3:
+            taken = frozenset(word for word in except_for if not word.startswith(thing))
+            yield Permission(sentence.strip(" -*•\t"), found["verb"].casefold(), thing, taken)
+
+
+def refuses_permitted(run: Run) -> Iterator[tuple[int, Permission]]:
+    """Answers that refuse a change of something which the system prompt says can be changed, and which no call changed."""
+    if not (stated := permissions(run.system)):
+        return
+    done = [f"{call.tool} {call.raw}".casefold() for call in run.changes_made]
+    for index, text in run.answers:
+        for sentence in re.split(r"(?<=[.!?])\s|\n", text[: words.LOOKED_AT]):
+            if words.search(words.REFUSED, sentence) is None:
+                continue
+            said = sentence.casefold()
+            for item in stated:
+                if item.thing in said and _changes(said, item) and not any(item.thing in call for call in done):
+                    yield index, item
+
+
+def _changes(said: str, item: Permission) -> bool:
+    group = words.SAME_ACTION.get(item.verb, frozenset((item.verb,)))
+    named = words.content_words(said)
+    asked = any(words.same_stem(word, verb) or word.startswith(("modif", "chang")) for word in named for verb in group)
+    return asked and item.except_for.isdisjoint(named)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A change that a condition forbids, by the record that was looked up before it."""
+
+    call: Call
+    condition: Condition
+    text: str
+
+
+def broken(run: Run) -> Iterator[Broken]:
+    """Changes to records for which the system prompt says that they cannot be made."""
+    stated = conditions(run.system)
+    if not stated:
+        return
+    for call in run.changes_made:
+        fitting = [item for item in stated if item.allowed != "always" and _is_of(item.verb, call.tool)]
+        for name, record in _records(run, call) if fitting else ():
+            for item in fitting:
+                if why := _why_not(item, record, call):
+                    yield Broken(call, item, f"{call.tool} changed {name}, where {why}; the prompt says “{item.sentence[:160]}”")
+                    break
+
+
+def always_allowed(run: Run) -> list[Condition]:
+    """Conditions that allow something for a record that was looked up, whatever else holds."""
+    stated = [item for item in conditions(run.system) if item.allowed == "always"]
+    if not stated:
+        return []
+    records = [record for call in run.calls if call.worked and isinstance(record := run.record(call), dict)]
+    return [item for item in stated if any(_named(item.subject, record) for record in records)]
+
+
+def _why_not(item: Condition, record: dict, call: Call) -> str:
+    """What of a record a condition does not allow; empty where it allows it or says nothing about it."""
+    named = _named(item.subject, record)
+    if not named and not _is_a_kind(item.subject):
+        return ""
+    if item.allowed == "never":
+        changed = any((call.args or {}).get(field, value) != value for field, value in named)
+        return "" if changed or not named else " and ".join(f"{field} is {value}" for field, value in named)
+    field = next((name for name in reversed(item.field.replace("_", " ").split()) if name in record), None)
+    if field is None or not isinstance(record[field], str | bool | int | None):
+        return ""
+    stored = str(record[field]).casefold().replace("_", " ")
+    allowed = stored not in _NO if not item.value else stored == item.value.replace("_", " ")
+    return "" if allowed else f"{field} is {record[field]}"
+
+
+def _is_a_kind(subject: str) -> bool:
+    """Whether a subject names only a kind of thing: “an order”."""
+    return len(subject.split()) == 2 and subject.split()[0] in _KINDS
+
+
+def _named(subject: str, record: dict) -> list[tuple[str, str]]:
+    """The fields of a record whose values a subject names."""
+    found = []
+    for field, value in record.items():
+        if isinstance(value, str) and 2 < len(value) < 30 and not is_identifier(value):
+            at = re.search(rf"(?:(\w+) )?(?<!\w){re.escape(value.casefold().replace('_', ' '))}(?!\w)", subject)
+            if at and (at[1] is None or at[1] in _BEFORE_A_VALUE):
+                found.append((field, value))
+    return found
+
+
+def _is_of(verb: str, tool: str) -> bool:
+    """Whether a tool does what a participle says: cancelled of cancel_order, modified of update_order."""
+    own = frozenset().union(*(words.SAME_ACTION.get(part, frozenset((part,))) for part in name_parts(tool)))
+    stems = (verb[:-2], verb[:-1], verb[:-3], f"{verb[:-3]}y")
+    return any(stem in own for stem in stems)
+
+
+def says_verb(text: str, verb: str) -> bool:
+    """Whether a text has a form of a participle: cancelled, cancel, cancellation."""
+    return verb[: max(4, len(verb) - 4)] in text.casefold()
+
+
+def allows(verb: str, tools: Iterator[str]) -> bool:
+    return any(_is_of(verb, tool) for tool in tools)
+
+
+def _records(run: Run, call: Call) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What was last looked up, before a change, by each identifier among its arguments."""
+    for _, value in scalars(call.args):
+        if type(value) is str and is_identifier(value):
+            before = [other for other in run.looked_up.get(value, ()) if other.index < call.index]
+            if before and isinstance(record := run.record(before[-1]), dict):
+                yield value, record
