@@ -1,8 +1,9 @@
 """Outcome inference on tau-bench with the outcomes taken away: recall, false alarms, calibration, what comparing runs of the same
-request adds, how many decisions are needed, and what an estimate costs. `python -m bench.outcomes [--odd] [--file PATH]`
+request adds, which contradictions the runs show, how many decisions are needed, and what an estimate costs.
+`python -m bench.outcomes [--odd] [--file PATH]`
 
-The runs are halved by the SHA-256 of the task id, so that both trials of a task are on one side. Signs, weights and thresholds were
-made by looking at the even half alone; without --odd the other is not read. Writes var/bench/outcomes.json.
+The runs are halved by the SHA-256 of the task id, so that all trials of a task are on one side. Signs, weights and the threshold
+were chosen on the even half alone; without --odd the other is not read. Writes var/bench/outcomes.json.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from rich.table import Table
 
 from apps.core.intervals import wilson
 from apps.failures.classify import classify
+from apps.failures.outcomes.contradictions import contradictions
 from apps.failures.outcomes.features import Facts, Features, Usual, features, sizes
 from apps.failures.outcomes.model import PRIOR, logistic
 from apps.failures.outcomes.peers import NOBODY, Comparison, Peers, Sketch
+from apps.failures.outcomes.prior import CONTRADICTIONS
 from apps.failures.outcomes.training import Example, TooFew, measures, train
 from apps.failures.rules.reading import Run, read
 from apps.trajectories.importers.tau_bench import rows
@@ -120,6 +123,16 @@ def _share(hits: int, n: int) -> str:
     return f"{hits} of {n} = {hits / max(n, 1):.0%} ({low:.0%} to {high:.0%})"
 
 
+def contradictions_shown(runs: list[dict]) -> dict[str, list[int]]:
+    """Sign → [failed runs that show it, runs that went well that do]; the last two rows are any of them, and the number of runs."""
+    counts = {name: [0, 0] for name in (*sorted(CONTRADICTIONS), "any of them", "runs")}
+    for run in runs:
+        found = {name for name, *_ in contradictions(read(without_truth(run)))}
+        for name in found | {"runs"} | ({"any of them"} if found else set()):
+            counts[name][run["outcome_status"] != "failure"] += 1
+    return counts
+
+
 def learning_curve(runs: list[dict], seed: int) -> list[dict[str, Any]]:
     """Decisions on so many runs of some tasks, measured on the runs of the other tasks; mean of DRAWS draws of the tasks."""
     examples = examples_of(runs)
@@ -204,6 +217,7 @@ def main() -> None:
     found = {
         f"{name}, {same}": report(half, same) for name, half in halves.items() for same in (ALONE, BY_WORDS, BY_TASK)
     }
+    shown = {name: contradictions_shown(half) for name, half in halves.items()}
     curve = learning_curve(runs if options.odd else halves["even"], options.seed)
     table = Table(
         "half, runs compared",
@@ -221,6 +235,10 @@ def main() -> None:
                     name, model, str(row.get("auc", "")), str(row.get("brier", "")), row["recall"], row["false alarms"]
                 )
     console.print(table)
+    signs = Table("contradiction", *(f"{name}: failed, went well" for name in shown))
+    for sign in next(iter(shown.values())):
+        signs.add_row(sign, *(f"{counts[sign][0]}, {counts[sign][1]}" for counts in shown.values()))
+    console.print(signs)
     for row in curve:
         console.print(
             f"{row['decisions']} decisions: AUC {row['auc']:.2f}, recall at 10% false alarms {row['recall']:.0%} ({row['draws']} draws)"
@@ -232,7 +250,10 @@ def main() -> None:
     out = ROOT / "var" / "bench" / "outcomes.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(
-        json.dumps({"machine": machine(), "halves": found, "learning_curve": curve, "cost": speed}, indent=1)
+        json.dumps(
+            {"machine": machine(), "halves": found, "contradictions": shown, "learning_curve": curve, "cost": speed},
+            indent=1,
+        )
     )
     console.print(f"All of it: {out}")
 

@@ -27,7 +27,9 @@ _NO_THINGS = words.word_set(
     "the a an my any more one two three four all this that it them these those some both each other new few same you your our him her "
     "change changes request thing things something anything everything"
 )
-_ENDS_A_THING = words.word_set("to from for on in with at by and so if as or instead because since into using of but please then")
+_ENDS_A_THING = words.word_set(
+    "to from for on in with at by and so if as or instead because since into using of but please then"
+)
 
 
 def contradictions(run: Run) -> Iterator[tuple[str, int | None, str, str]]:
@@ -59,7 +61,11 @@ def request_not_served(run: Run) -> Found:
             for found in REQUESTED_CHANGE.finditer(sentence):
                 verb, thing = found.group().lower(), sentence[found.end() : found.end() + THING]
                 named = _things(thing)
-                if named and verb not in verbs and not any(_same_thing(word, other) for word in named for other in touched):
+                if (
+                    named
+                    and verb not in verbs
+                    and not any(_same_thing(word, other) for word in named for other in touched)
+                ):
                     yield index, f"The user asks to {verb} “{cut(thing.strip(), 50)}”; no call did.", cut(text)
 
 
@@ -144,7 +150,9 @@ def _siblings(record: Any, value: str) -> dict | None:
 
 def _descriptions(item: dict) -> set[str]:
     """What is said of a thing, in lower case."""
-    values = (value for _, value in scalars(item) if isinstance(value, str | int | float) and not isinstance(value, bool))
+    values = (
+        value for _, value in scalars(item) if isinstance(value, str | int | float) and not isinstance(value, bool)
+    )
     return {str(value).casefold() for value in values if len(str(value)) >= SHORTEST}
 
 
@@ -154,7 +162,10 @@ def _says(said: str, item: str) -> bool:
 
 def wrong_comparison(run: Run) -> Found:
     """“$171, which is not more than $100”."""
-    texts = [*run.answers[:ANSWERS], *((call.index, call.raw) for call in run.calls[:ANSWERS] if kind_of(call.tool) == "read")]
+    texts = [
+        *run.answers[:ANSWERS],
+        *((call.index, call.raw) for call in run.calls[:ANSWERS] if kind_of(call.tool) == "read"),
+    ]
     for index, text in texts:
         for one, negated, how, other in _COMPARED.findall(text[: words.LOOKED_AT]) if " than " in text else ():
             left, right = float(one.replace(",", "")), float(other.replace(",", ""))

@@ -50,10 +50,17 @@ class TooFew(Exception):
 def train(examples: Sequence[Example], *, seed: int = 0) -> Trained:
     """The better of two by its Brier score out of fold: the shipped weights at these runs' failure rate, or fitted ones.
 
-    Raises TooFew.
+    Raises TooFew. On one thread: the vectors are small, and more threads only wait for each other.
     """
+    from threadpoolctl import threadpool_limits
+
     failed = np.array([example.failed for example in examples], dtype=float)
     _require_enough(examples, failed)
+    with threadpool_limits(1):
+        return _train(examples, failed, seed)
+
+
+def _train(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Trained:
     names = sorted({name for example in examples for name in example.run.dense} | PRIOR.dense.keys())
     table, offset = _table(examples, names), np.array([PRIOR.log_odds(example.run) for example in examples])
     fitted_out, prior_out = np.zeros(len(failed)), np.zeros(len(failed))
