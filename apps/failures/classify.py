@@ -17,7 +17,7 @@ from apps.failures.rules.reading import Run, read
 
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
-RULES_VERSION = 3  # raise it when a rule says something else: what was classified before is classified again
+RULES_VERSION = 4  # raise it when a rule says something else: what was classified before is classified again
 A_RULE = 3  # findings kept of one rule
 SCANNED = 200  # broken contracts looked at for one that was not made good
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"
