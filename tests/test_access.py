@@ -199,7 +199,13 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
             "trajectories:redaction_edit": add_rule(project=project, name="a", pattern="a+", by=by).pk,
             "trajectories:redaction_delete": add_rule(project=project, name="b", pattern="b+", by=by).pk,
             **dict.fromkeys(
-                ("failures:cluster", "failures:cluster_rename", "failures:cluster_move", "failures:cluster_decide"),
+                (
+                    "failures:cluster",
+                    "failures:cluster_rename",
+                    "failures:cluster_move",
+                    "failures:cluster_decide",
+                    "evals:tasks_from_cluster",
+                ),
                 cluster.pk,
             ),
             **dict.fromkeys([f"teamwork:{name}" for name in ("comment", "edit", "delete")], said.pk),

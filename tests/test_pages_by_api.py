@@ -17,6 +17,7 @@ BY_API = {
     "evals:add_trajectories": "POST evals_api:from_production",
     "evals:from_successes": "POST evals_api:from_production",
     "evals:task_from_failure": "POST evals_api:from_failure",
+    "evals:tasks_from_cluster": "POST evals_api:from_failure",
     "evals:to_tasks": "POST evals_api:from_evaluation",
     "evals:general": "POST evals_api:general",
     "evals:add_task": "POST evals_api:tasks",

@@ -17,7 +17,7 @@ from apps.evals.formats.verifiers_package import RECORDED
 from apps.evals.holdout import groups
 from apps.evals.models import EvalSet, EvalSetState, Origin, Split, Task
 from apps.failures.actions.diagnose import as_input
-from apps.failures.models import Failure
+from apps.failures.models import Failure, FailureCluster
 from apps.failures.rules.expected import ExpectedCall, GroundTruth, deviations, ground_truth_of, wanted_texts
 from apps.failures.rules.reading import Call, Run, read
 from apps.trajectories.models import Outcome, Trajectory, with_content
@@ -213,6 +213,7 @@ def results_for(trajectory: Trajectory, success: Trajectory | None) -> list[dict
 
 
 DRAFT = "production-failures"
+MOST = 200  # failures of a cluster at once
 
 
 @transaction.atomic
@@ -259,6 +260,39 @@ def make_task(
         task.metadata["state"] = state
     what = f"failure {failure.trajectory}"
     return actions.store_tasks(eval_set=eval_set, tasks=[task], by=by, what=what, viewer=viewer)
+
+
+def tasks_of_cluster(*, cluster: FailureCluster, by: Any) -> tuple[EvalSet, actions.TasksMade]:
+    """Training tasks in the open draft, one for each of the cluster's newest `MOST` failures for which somebody or the log says what
+    would have been right. They are not confirmed. Raises EvalSetError, also where there is no such failure."""
+    with transaction.atomic():
+        draft = open_draft(project=cluster.project, by=by)
+        rows = Failure.objects.filter(cluster=cluster).standing().select_related("trajectory", "mode")
+        tasks, without = [], 0
+        for failure in rows.order_by("-trajectory_id")[:MOST]:
+            task = _suggested_task(failure, draft)
+            tasks, without = (tasks, without + 1) if task is None else ([*tasks, task], without)
+        if not tasks:
+            raise actions.EvalSetError(
+                "Nobody has said what would have been right in these failures, and the runs do not say it. "
+                "Open a failure and choose “Make a task”."
+            )
+        made = actions.store_tasks(eval_set=draft, tasks=tasks, by=by, what=f"cluster {cluster.name}")
+        return draft, replace(made, without_expected=without)
+
+
+def _suggested_task(failure: Failure, eval_set: EvalSet) -> Task | None:
+    """The task at the blamed step with what is surest to be right there; None where nothing is known."""
+    cut = default_cut(failure.trajectory.messages, failure.blamed_message)
+    found = suggestions(failure.trajectory, cut) if cut is not None else []
+    if cut is None or not found:
+        return None
+    task = task_of(failure.trajectory, eval_set, cut, found[0].expected)
+    task.split, task.group = Split.TRAIN, groups.groups_of(failure.trajectory)[0][1]
+    task.demonstration = demonstration_of(found[0].expected)
+    task.metadata = {"cut": cut, "mode": failure.mode.slug, "source": found[0].source}
+    task.metadata[RECORDED] = results_for(failure.trajectory, found[0].success)
+    return task
 
 
 def task_of(trajectory: Trajectory, eval_set: EvalSet, cut: int, expected: dict) -> Task:

@@ -62,6 +62,7 @@ urlpatterns = [
     path("tasks/<uuid:pk>/confirm/", versions.confirm_task, name="confirm_task"),
     path("tasks/<uuid:pk>/verdict/", versions.judge_variant, name="judge_variant"),
     path("from-failure/<int:pk>/", failures.task_from_failure, name="task_from_failure"),
+    path("from-cluster/<uuid:pk>/", failures.tasks_from_cluster, name="tasks_from_cluster"),
     path("tasks/<uuid:pk>/remove/", sets.remove_task, name="remove_task"),
     path("compare/", compare.compare, name="compare"),
     path("compare/open/", compare.open_compared, name="open_compared"),

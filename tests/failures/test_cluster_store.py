@@ -14,8 +14,8 @@ from apps.core.models import AuditEvent, Project, Role
 from apps.failures.actions import clusters
 from apps.failures.actions.decisions import Refused, undo
 from apps.failures.actions.modes import ensure_modes
-from apps.failures.clusters import store
-from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureDecision, FailureState
+from apps.failures.clusters import purity, store
+from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureDecision, FailureState, Source
 from apps.failures.tasks import recluster_due
 from apps.trajectories import digest
 from apps.trajectories.models import Trajectory
@@ -90,6 +90,21 @@ def test_a_cluster_keeps_its_id_its_name_and_its_state(project: Project) -> None
     payments.refresh_from_db()
     assert (payments.name, payments.state, payments.size) == ("Card not on file", "triaged", 7)
     assert payments.versions == ["a 1", "a 2"] and of(project, REFUND) == refunds
+
+
+def test_purity_is_the_share_of_confirmed_failures_with_the_most_common_mode(project: Project, client: Client) -> None:
+    payments, refunds = fill(project, 5)
+    rows = list(Failure.objects.filter(cluster=payments).order_by("pk"))[:4]
+    rows += Failure.objects.filter(cluster=refunds).order_by("pk")[:1]  # one says nothing of its cluster
+    Failure.objects.filter(pk__in=[row.pk for row in rows]).update(source=Source.PERSON, state="confirmed")
+    Failure.objects.filter(pk=rows[0].pk).update(mode=ensure_modes(project)["bad_planning"])
+    found = purity.of_clusters(project)
+    assert found.keys() == {payments.pk} and (found[payments.pk].share.hits, found[payments.pk].share.n) == (3, 4)
+    assert (purity.of_all(project).hits, purity.of_all(project).n) == (3, 4)
+    client.force_login(make_member(project))
+    page = client.get(reverse("failures:cluster", args=[project.slug, payments.pk])).content.decode()
+    assert f"of 4 confirmed are {found[payments.pk].mode}" in page
+    assert "of 4 confirmed [" in client.get(reverse("failures:clusters", args=[project.slug])).content.decode()
 
 
 def test_an_empty_name_gives_it_back_to_its_words(project: Project) -> None:

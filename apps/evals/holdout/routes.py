@@ -71,7 +71,7 @@ COUNTED: dict[str, str] = {
     "evals_api:set": "the held-out tasks, with `holdout=1` and the right",
     **dict.fromkeys(
         (
-            "evals:add_trajectories", "evals:add_task", "evals:change_tasks", "evals:split", "evals:freeze", "evals:import_start", "evals:general",
+            "evals:add_trajectories", "evals:add_task", "evals:change_tasks", "evals:tasks_from_cluster", "evals:split", "evals:freeze", "evals:import_start", "evals:general",
             "evals:make_variants", "evals:export", "evals:to_tasks", "evals_api:tasks", "evals_api:set_split", "evals_api:set_freeze", "evals_api:from_production",
             "evals_api:from_evaluation", "evals_api:from_environment", "evals:package_tasks", "evals_api:general", "evals_api:imports", "evals_api:variants", "training:new", "training_api:runs",
             "training:search_new", "training:search_save", "training_api:searches", "training_api:search_save",

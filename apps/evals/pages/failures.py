@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import UUID
 
 from django.contrib import messages
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.forms import whole
@@ -22,7 +24,7 @@ from apps.evals.holdout.leaks import Leak, request_of, same
 from apps.evals.holdout.view_log import record_leak_views, record_refusal
 from apps.evals.models import EvalSet, Split
 from apps.failures.actions.decisions import Refused, decide
-from apps.failures.models import Failure, FailureState
+from apps.failures.models import Failure, FailureCluster, FailureState
 from apps.trajectories.filters import SINCE, apply_filters
 from apps.trajectories.models import Outcome
 from apps.trajectories.shown import runs_shown
@@ -59,6 +61,21 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
         "recorded": len(from_failures.results_for(failure.trajectory, None)),
     }  # fmt: skip
     return render(request, "evals/task_from_failure.html", context, status=400 if form.errors or leak else 200)
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def tasks_from_cluster(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
+    """A task for each failure of a cluster for which it is known what would have been right."""
+    cluster = get_object_or_404(FailureCluster.objects.select_related("project"), project=project, pk=pk)
+    try:
+        draft, made = from_failures.tasks_of_cluster(cluster=cluster, by=request.user)
+    except actions.EvalSetError as error:
+        record_refusal(project, error, by=request.user)
+        messages.error(request, str(error))
+        return redirect("failures:cluster", project.slug, pk)
+    tell(request, made)
+    return redirect("evals:detail", project.slug, draft.pk)
 
 
 def _cut(request: HttpRequest, failure: Failure, steps: list[int]) -> int | None:

@@ -24,7 +24,7 @@ from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.failures.actions import clusters
 from apps.failures.actions.decisions import Refused
-from apps.failures.clusters import store
+from apps.failures.clusters import purity, store
 from apps.failures.clusters.life import LEGAL
 from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureState
 from apps.failures.rates import StartOfRun
@@ -77,6 +77,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "modes": project.failure_modes.all(),
             "space": space,
             "waiting": is_waiting(request, space),
+            "purity": purity.of_all(project),
             **totals(project, rows),
         },
     )
@@ -189,6 +190,7 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
     page = page_of(request, members.filter(state=state) if state in FailureState.values else members, 25)
     runs_shown(project, [row.trajectory_id for row in page], to=request.user, where="failures of a cluster")
     began = store.first_seen(project)
+    measured = purity.of_clusters(project, [cluster.pk]).get(cluster.pk)
     return render(
         request,
         "failures/cluster.html",
@@ -205,6 +207,8 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
                 row.user for row in project.memberships.filter(role__in=Role.REVIEWER.upward).select_related("user")
             ],
             "figure": figure(cluster),
+            "purity": measured.share if measured else None,
+            "purest": measured.mode if measured else "",
             "dismissed": members.filter(state=FailureState.DISMISSED).count(),
         },
     )
