@@ -143,6 +143,11 @@ def test_names_say_the_tool_and_what_sets_a_group_apart() -> None:
         pytest.param([Case("1", "bad_planning")], "bad planning", id="nothing but a mode"),
         pytest.param([Case("1", "", request="7")], "similar failures", id="nothing at all"),
         pytest.param([Case("1", "m", tool="a"), Case("2", "m", tool="b")], "a / b · m", id="two tools"),
+        pytest.param(
+            [Case(str(n), "m", tool="pay", rule="acted_on_the_past") for n in range(3)],
+            "pay · acted on a past date",
+            id="a cause",
+        ),
         pytest.param([Case(str(n), "m", tool=str(n)) for n in range(9)], "m", id="many tools"),
     ],
 )

@@ -1,4 +1,5 @@
-"""What to call a group: its tool, and the words that its members share and other groups do not (class-based TF-IDF)."""
+"""What to call a group: its tool, and its cause in the words a person would use; where rules do not name one, the words that its
+members share and other groups do not (class-based TF-IDF)."""
 
 from __future__ import annotations
 
@@ -27,6 +28,33 @@ SMALL_TALK = word_set(
 EDGES = (STOP_WORDS | SMALL_TALK | {"error", "failed"}) - {"not", "no", "should"}
 ENDS = EDGES | {"not", "no", "too", "than", "only", "should"}
 
+CAUSES = {
+    "acted_on_the_past": "acted on a past date",
+    "changed_unseen": "changed without looking it up",
+    "changed_without_consent": "changed without confirmation",
+    "choice_not_asked": "chose without asking",
+    "claimed_success": "claimed success after an error",
+    "claimed_without_a_call": "claimed a change it never made",
+    "contradicts_a_tool": "misreported a tool's answer",
+    "dangerous_without_confirmation": "dangerous call without confirmation",
+    "empty_retrieval_used": "answered from an empty search",
+    "ended_in_the_middle": "stopped in the middle",
+    "handed_over": "handed over",
+    "left_unanswered": "left the last request unanswered",
+    "looped": "repeated the same call",
+    "miscounted_time": "miscounted a time window",
+    "never_done": "never did what was asked",
+    "offer_dropped": "offered and did not do it",
+    "refused_change": "did something else after a refused change",
+    "taken_on_trust": "took the user's word unchecked",
+    "turn_limit": "ran out of turns",
+    "turned_away": "turned the user away",
+    "user_corrected": "the user had to correct it",
+    "user_repeated": "the user had to repeat the request",
+    "value_from_nowhere": "made up a value",
+    "words_instead_of_a_call": "wrote the call as text",
+}
+
 Phrases = dict[tuple[str, ...], float]
 
 
@@ -38,6 +66,7 @@ def names(groups: Sequence[Sequence[Case]]) -> list[str]:
         spread.update(group)
     modes = [Counter(case.mode for case in group).most_common(1)[0][0] for group in groups]
     ranked = [_ranked(group, spread, len(groups), mode) for group, mode in zip(shares, modes, strict=True)]
+    ranked = [[*_cause(group), *phrases] for group, phrases in zip(groups, ranked, strict=True)]
     tools = [tool_of(group) for group in groups]
     return _made_different([_parts(tool, phrases) for tool, phrases in zip(tools, ranked, strict=True)])
 
@@ -49,6 +78,12 @@ def tool_of(group: Sequence[Case]) -> str:
     if common and counts[common[0]] >= TOOL_SHARE * len(group):
         return common[0]
     return " / ".join(common) if len(common) == 2 else ""
+
+
+def _cause(group: Sequence[Case]) -> list[str]:
+    """The cause that the rule of most members stands for, if it stands for one."""
+    rule, count = Counter(case.rule for case in group).most_common(1)[0]
+    return [CAUSES[rule]] if rule in CAUSES and count >= SHARE * len(group) else []
 
 
 def _shares(group: Sequence[Case]) -> Phrases:
