@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from apps.failures.rules import causes, checks
+from apps.failures.rules import causes, checks, requests
 from apps.failures.rules.findings import Diagnosis, Evidence, Finding
 from apps.failures.rules.reading import Run, read
 
@@ -85,6 +85,7 @@ PRECEDENCE = (
     Line(checks.user_repeated, HINT, FAILURE),
     Line(causes.never_done, HINT, FAILURE, deferred=True),
     Line(causes.offer_dropped, HINT, FAILURE, deferred=True),
+    Line(requests.request_not_served, HINT, FAILURE, deferred=True),
     Line(checks.failed_without_a_finish, HINT, FAILURE),
 )
 

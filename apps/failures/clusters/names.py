@@ -46,6 +46,7 @@ CAUSES = {
     "never_done": "never did what was asked",
     "offer_dropped": "offered and did not do it",
     "refused_change": "did something else after a refused change",
+    "request_not_served": "left part of the request undone",
     "taken_on_trust": "took the user's word unchecked",
     "turn_limit": "ran out of turns",
     "turned_away": "turned the user away",

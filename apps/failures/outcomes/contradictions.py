@@ -9,26 +9,15 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from apps.failures.outcomes.phrases import REQUESTED_CHANGE
-from apps.failures.rules import causes, policy, words
+from apps.failures.rules import causes, policy, requests, words
 from apps.failures.rules.findings import Finding, cut
-from apps.failures.rules.reading import Call, Run, kind_of, name_parts, scalars
+from apps.failures.rules.reading import Call, Run, kind_of, scalars
 
 Found = Iterator[tuple[int | None, str, str]]  # message, sentence, quote
-SENTENCES, ANSWERS, REPLIES = 40, 200, 60
-SHORTEST, THING, THING_WORDS = 3, 60, 6
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
-_WORD = re.compile(r"[A-Za-z]+")
+ANSWERS, REPLIES, SHORTEST = 200, 60, 3
 _COMPARED = re.compile(
     r"\$?(\d[\d,]*(?:\.\d+)?)[^.\n\d$]{0,40}?\b(?:is|are)\s+(not\s+)?(more|less|greater|higher|lower|over|under|fewer) than\s+"
     r"\$?(\d[\d,]*(?:\.\d+)?)(?![\d.,]*\d|%)"
-)
-_NO_THINGS = words.word_set(
-    "the a an my any more one two three four all this that it them these those some both each other new few same you your our him her "
-    "change changes request thing things something anything everything"
-)
-_ENDS_A_THING = words.word_set(
-    "to from for on in with at by and so if as or instead because since into using of but please then"
 )
 
 
@@ -47,61 +36,6 @@ def other_than_refused(run: Run) -> Found:
     if run.changes_made:
         for finding in causes.refused_change(run):
             yield finding.blamed, finding.text, finding.quote
-
-
-def request_not_served(run: Run) -> Found:
-    """Something was changed, but nothing that mentions another thing that a user asked to change."""
-    made = [call for call in run.calls if call.worked and kind_of(call.tool) == "write"]
-    verbs = {part for call in made for part in name_parts(call.tool)}
-    touched = {_stem(word) for call in made for word in _WORD.findall(f"{call.tool} {call.raw}".replace("_", " "))}
-    for index, text in run.users if made else ():
-        for sentence in _sentences(text):
-            if not words.search(words.REQUEST, sentence):
-                continue
-            for found in REQUESTED_CHANGE.finditer(sentence):
-                verb, thing = found.group().lower(), sentence[found.end() : found.end() + THING]
-                named = _things(thing)
-                if (
-                    named
-                    and verb not in verbs
-                    and not any(_same_thing(word, other) for word in named for other in touched)
-                ):
-                    yield index, f"The user asks to {verb} “{cut(thing.strip(), 50)}”; no call did.", cut(text)
-
-
-def _things(phrase: str) -> list[str]:
-    """The words of a phrase that name something, up to the first preposition."""
-    found = []
-    for word in _WORD.findall(phrase)[:THING_WORDS]:
-        if word.casefold() in _ENDS_A_THING:
-            break
-        if len(word) >= SHORTEST and word.casefold() not in _NO_THINGS:
-            found.append(_stem(word))
-    return found
-
-
-def _same_thing(word: str, other: str) -> bool:
-    """Whether one word begins with the other: bag and baggage."""
-    return other.startswith(word) or (len(other) > SHORTEST and word.startswith(other))
-
-
-def _stem(word: str) -> str:
-    word = word.casefold()
-    if word.endswith("ies"):
-        return f"{word[:-3]}y"
-    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
-
-
-def change_without_a_yes(run: Run) -> Found:
-    """The system prompt asks for a confirmation before changes; the user's last words before one have none."""
-    if not run.changes_made or not words.asks_for_consent(run.system):
-        return
-    for call in run.changes_made:
-        at = run.user_before(call.index)
-        said = "" if at is None else run.words(at)
-        if not words.search(words.YES, said):
-            text = f"{call.tool} was called though the user's last message confirms nothing; the system prompt asks for a confirmation."
-            yield call.index, text, cut(said)
 
 
 def another_was_named(run: Run) -> Found:
@@ -193,10 +127,6 @@ def refuses_what_is_allowed(run: Run) -> Found:
                     yield index, f"The agent refuses; the system prompt says “{cut(item.sentence, 120)}”.", cut(text)
 
 
-def _sentences(text: str) -> list[str]:
-    return _SENTENCE_END.split(text[: words.LOOKED_AT])[:SENTENCES]
-
-
 FROM_CAUSES: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     causes.choice_not_asked,
     causes.acted_on_the_past,
@@ -204,11 +134,11 @@ FROM_CAUSES: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     causes.contradicts_a_tool,
     causes.taken_on_trust,
     causes.changed_unseen,
+    requests.request_not_served,
+    requests.change_without_a_yes,
 )
 OWN: tuple[tuple[str, Callable[[Run], Found]], ...] = (
     ("other_than_refused", other_than_refused),
-    ("request_not_served", request_not_served),
-    ("change_without_a_yes", change_without_a_yes),
     ("another_was_named", another_was_named),
     ("wrong_comparison", wrong_comparison),
     ("breaks_a_condition", breaks_a_condition),

@@ -70,6 +70,3 @@ PROMISE = _phrases(
     r"\b(?:i(?:'ll| will| am going to|'m going to)(?: now)?|let me|allow me to|one moment|please (?:hold|wait|bear with)|"
     r"i(?:'m| am) (?:now )?(?:processing|checking|working|looking|transferring|connecting))\b"
 )
-REQUESTED_CHANGE = _phrases(
-    r"\b(?:add|remove|include|change|update|upgrade|modify|send|refund|cancel|book|exchange|swap)\b"
-)

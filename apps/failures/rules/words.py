@@ -112,6 +112,7 @@ DEMAND = _words(
 REQUEST = _words(
     r"\?|\b(?:please|go ahead|proceed|could you|can you|would you|i(?:'d| would) like|i (?:want|need)|let's|yes)\b"
 )
+CHANGE = _words(r"\b(?:add|remove|include|change|update|upgrade|modify|send|refund|cancel|book|exchange|swap)\b")
 STATUS = _words(
     r"\b(?:as an?|(?:since |because )?you(?:'re| are) an?) (\w+) "
     r"(?:member|customer|subscriber|user|guest|client|patient|student|employee|admin|administrator|owner)\b"
