@@ -274,8 +274,7 @@ def tasks_of_cluster(*, cluster: FailureCluster, by: Any) -> tuple[EvalSet, acti
             tasks, without = (tasks, without + 1) if task is None else ([*tasks, task], without)
         if not tasks:
             raise actions.EvalSetError(
-                "Nobody has said what would have been right in these failures, and the runs do not say it. "
-                "Open a failure and choose “Make a task”."
+                "No expected answer for any of these failures. Open a failure to create its task by hand."
             )
         made = actions.store_tasks(eval_set=draft, tasks=tasks, by=by, what=f"cluster {cluster.name}")
         return draft, replace(made, without_expected=without)

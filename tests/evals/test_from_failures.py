@@ -255,14 +255,14 @@ def test_tasks_are_made_of_a_cluster_where_the_right_answer_is_known(world: dict
     url = reverse("evals:tasks_from_cluster", args=[project.slug, cluster.pk])
     assert url in world["client"].get(reverse("failures:cluster", args=[project.slug, cluster.pk])).content.decode()
     html = world["client"].post(url, follow=True).content.decode()
-    assert "1 tasks added" in html and "for 1 nobody has said" in html
+    assert "1 tasks added" in html and "1 skipped: no expected answer" in html
     task = project.tasks.get(trajectory=world["failure"].trajectory)
     assert (task.expected["tool"], task.split, task.origin) == ("tickets.close", "train", Origin.FAILURE)
     assert task.confirmed_by is None and task.eval_set.slug == "production-failures"
     cluster.refresh_from_db()
     assert cluster.state == "in_evals"
     Failure.objects.filter(pk=world["failure"].pk).update(cluster=None)
-    assert "Nobody has said" in world["client"].post(url, follow=True).content.decode()
+    assert "No expected answer for any" in world["client"].post(url, follow=True).content.decode()
 
 
 def test_without_a_draft_the_first_task_opens_one(client: Client) -> None:
