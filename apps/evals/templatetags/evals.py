@@ -11,6 +11,7 @@ from apps.evals import editing
 from apps.evals.comparison.measures import MS, RATE, TOKENS, USD
 from apps.evals.holdout.leaks import JUDGED, Leak
 from apps.evals.paired import Mean
+from apps.evals.samples.transcript import request_of
 
 register = template.Library()
 
@@ -28,6 +29,11 @@ def expected_words(expected: Any) -> str:
         answer = expected["answer"]
         return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
     return json.dumps(expected.get("constraint", expected), ensure_ascii=False)
+
+
+@register.filter
+def request_words(messages: list[dict[str, Any]]) -> str:
+    return request_of(messages)
 
 
 @register.filter
