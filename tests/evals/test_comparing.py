@@ -141,7 +141,7 @@ def test_any_number_of_evaluations_stand_side_by_side(client: Client, tmp_path: 
     assert [cell.value.mean for cell in lines["pass_at_2"]] == [1.0, 0.0, 1.0]
     assert [cell.value.mean for cell in lines["pass_hat_2"]] == [0.0, 0.0, 1.0]
     html = page.content.decode()
-    assert "3 tasks in common with the baseline: too few for intervals" in html
+    assert "3 tasks in common with the baseline; intervals require at least" in html
     assert rows[0].key in html and "1 of 2" in html
     assert not list(client.get(address(*runs) + "&change=improved").context["page"].rows)
     fragment = client.get(address(first, runs[2]) + "&change=improved&q=" + rows[0].key, headers={"HX-Request": "true"})
@@ -222,7 +222,7 @@ def test_evaluations_of_others_and_nonsense_are_left_out(client: Client, tmp_pat
     client.force_login(make_member(run.project))
     page = client.get(address(run, foreign) + "&run=x")
     assert page.status_code == 200 and page.context["chosen"] == [run] and foreign.name not in page.content.decode()
-    assert "2 of the evaluations in the link are missing: deleted, or of another project." in page.content.decode()
+    assert "2 of the evaluations in the link are missing: deleted, or in another project." in page.content.decode()
 
 
 # What cannot be compared
@@ -299,7 +299,7 @@ def test_everything_is_shown_exported_and_told_by_api(pair: tuple[EvalRun, EvalR
     query = address(*pair).partition("?")[2]
     page = client.get(reverse("evals:compared_breakdown", args=[pair[0].project.slug]) + f"?{query}")
     text = page.content.decode()
-    for words in ("Success by tool", "tickets.close", "Success by tag", "vip", "Success by difficulty", "Components of the reward", "came 0 · went 12"):  # fmt: skip
+    for words in ("Success by tool", "tickets.close", "Success by tag", "vip", "Success by difficulty", "Components of the reward", "appeared 0 · disappeared 12"):  # fmt: skip
         assert words in text, words
     with_mode = client.get(address(*pair) + "&mode=format_error")
     assert with_mode.context["page"].count == 12 and "appeared or disappeared" in with_mode.content.decode()
