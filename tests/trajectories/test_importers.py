@@ -794,6 +794,8 @@ def test_autogens_events_are_calls_and_replies() -> None:
         ("assistant", "Done.", []),
     ]
     assert row.messages[3].name == "helper"
+    listed = read(io.BytesIO(json.dumps(talk).encode()), "run.json")
+    assert listed.format == "history" and [shape(parse(one)) for _, one in listed.rows] == [shape(row)]
 
 
 def test_atif_steps_are_turns() -> None:

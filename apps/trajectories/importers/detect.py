@@ -206,7 +206,8 @@ def _history(keys: set[str], name: str, record: dict) -> bool:
     listed = bool({"history", "chat_history", "conversation"} & keys) and _has_turns(
         record, "history", "chat_history", "conversation"
     )
-    return listed or ({"role", "content"} <= keys and keys <= MESSAGE_KEYS)
+    autogen = {"source", "content", "type"} <= keys and sharegpt.is_event(record)  # a list of AutoGen's events
+    return listed or autogen or ({"role", "content"} <= keys and keys <= MESSAGE_KEYS)
 
 
 def _swe(keys: set[str], name: str, record: dict) -> bool:

@@ -39,13 +39,19 @@ def _sharegpt(record: dict) -> dict:
     return _row(record, talk, ("conversations", "conversation"), "sharegpt")
 
 
+def is_event(record: dict) -> bool:
+    """One of AutoGen 0.4: TextMessage, ToolCallRequestEvent …"""
+    kind = record.get("type")
+    return "source" in record and "content" in record and isinstance(kind, str) and kind.endswith(("Message", "Event"))
+
+
 def history_rows(records: Iterable[Record], name: str) -> Iterator[Row]:
     """One row a record; records that are messages themselves are one run together."""
     said: list[dict] = []
     begin = 0
     for position, record in records:
         try:
-            if isinstance(record, dict) and "role" in record and "content" in record:
+            if isinstance(record, dict) and (("role" in record and "content" in record) or is_event(record)):
                 begin = begin or position
                 said.append(record)
                 if len(said) > MAX_TURNS:
