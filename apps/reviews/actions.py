@@ -140,7 +140,7 @@ def answer(*, item: ReviewItem, agrees: bool, by: Any, reason: str = "") -> Judg
     if not agrees and not reason.strip():
         raise ReviewError("Enter a reason: say what is wrong with the score.")
     if mine.agrees is not None and mine.agrees != agrees:
-        raise ReviewError("You have answered already. Undo (u) to answer again.")
+        raise ReviewError("You have already answered. Undo (u) to answer again.")
     mine.agrees, mine.reason, mine.agreed_at = agrees, reason.strip(), timezone.now()
     mine.save(update_fields=["agrees", "reason", "agreed_at"])
     _off_the_screen(item, by)
@@ -157,7 +157,7 @@ def undo(*, review: RewardReview, by: Any) -> ReviewItem | None:
     if last is None:
         return None
     if last.item.ruling is not None:
-        raise ReviewError("Your last sample has been ruled on since, so your answer stays.")
+        raise ReviewError("Your last sample has since been ruled on, so your answer is kept.")
     audit("review.undone", project=review.project, by=by, target=last.item, agrees=last.agrees, reason=last.reason)
     last.agrees, last.reason, last.agreed_at = None, "", None
     last.save(update_fields=["agrees", "reason", "agreed_at"])
@@ -174,7 +174,7 @@ def rule(*, item: ReviewItem, success: bool, reason: str, by: Any) -> ReviewItem
     said = list(item.judgements.all())
     open_to_it = len({judgement.success for judgement in said}) > 1 or any(one.second_thoughts for one in said)
     if not open_to_it or len(said) < needed_of(item.review):
-        raise ReviewError("There is nothing to rule on: the reviewers of this sample do not differ.")
+        raise ReviewError("There is nothing to rule on: the reviewers of this sample agree.")
     if any(judgement.by_id == by.pk for judgement in said) and not membership.may(Role.OWNER):
         raise ReviewError("You judged this sample. Someone else, or an owner, must rule on it.")
     if not reason.strip():

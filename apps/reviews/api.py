@@ -37,7 +37,7 @@ REVIEW = {
         "verifier": {"type": "string"},
         "hash": {"type": "string"},
         "environments": {"type": "array", "items": {"type": "string"}},
-        "judged": {"type": "integer", "description": "Samples with all the judgements they need"},
+        "judged": {"type": "integer", "description": "Samples with all required judgements"},
         "samples": {"type": "integer"},
         "created_at": {"type": "string", "format": "date-time"},
     },
@@ -47,9 +47,9 @@ RESULTS = {
     "required": [*REVIEW["required"], "passed", "reasons", "kappa", "accuracy", "false_positive"],
     "properties": REVIEW["properties"]
     | {
-        "passed": {"type": "boolean", "description": "By the project's policy of today, without the probes"},
+        "passed": {"type": "boolean", "description": "According to the current project policy, without the probes"},
         "reasons": {"type": "array", "items": {"type": "string"}},
-        "waiting": {"type": "integer", "description": "Samples whose reviewers differ and that nobody has ruled on"},
+        "waiting": {"type": "integer", "description": "Samples on which reviewers disagree and that have no ruling"},
         "kappa": COEFFICIENT,
         "alpha": COEFFICIENT,
         **dict.fromkeys(("accuracy", "false_positive", "false_negative"), RATE),
@@ -78,7 +78,7 @@ LOCK = {
 
 @extend_schema(
     operation_id="v1_reviews_list", responses=described({200: page(REVIEW, "integer")}, 400), parameters=PAGING,
-    description="Reviews of the scores of verifiers, the newest first.",
+    description="Reward reviews, newest first.",
 )  # fmt: skip
 @api_view(["GET"])
 def reviews(request: Request) -> Response:
@@ -89,7 +89,8 @@ def reviews(request: Request) -> Response:
 
 @extend_schema(
     operation_id="v1_reviews_read", responses=described({200: RESULTS}, 404),
-    description="What a review has shown, with 95% intervals. Single judgements and scores are not in it: reviewers are blind.",
+    description="The results of a review, with 95% intervals. Individual judgements and scores are not included, "
+                "since reviewers are blind.",
 )  # fmt: skip
 @api_view(["GET"])
 def review(request: Request, pk: int) -> Response:
@@ -132,7 +133,8 @@ def _results(row: RewardReview) -> dict[str, Any]:
 
 @extend_schema(
     operation_id="v1_locks_list", responses=described({200: page(LOCK, "integer")}, 400), parameters=PAGING,
-    description="May training start in each environment, whatever the tasks, and if not: why, and what to do.",
+    description="For each environment, whether training can start (regardless of tasks) and, if not, why and what to "
+                "do.",
 )  # fmt: skip
 @api_view(["GET"])
 def locks(request: Request) -> Response:
@@ -143,9 +145,10 @@ def locks(request: Request) -> Response:
 
 @extend_schema(
     operation_id="v1_locks_read", responses=described({200: LOCK}, 400, 404),
-    parameters=[OpenApiParameter("eval_set", UUID, description="A frozen set: are its training tasks like those judged?")],
-    description="The lock of training in one environment; with “eval_set”, on the training tasks of that set. Who starts the "
-    "run is not asked here: the policy may want somebody other than the verifier's author.",
+    parameters=[OpenApiParameter("eval_set", UUID, description="A frozen set, to check whether its training tasks "
+                                                               "resemble those judged")],
+    description="The training lock of an environment; with “eval_set”, for the training tasks of that set. Who starts the run "
+    "is not considered here, although the policy may require someone other than the verifier's author.",
 )  # fmt: skip
 @api_view(["GET"])
 def lock(request: Request, slug: str, version: int) -> Response:

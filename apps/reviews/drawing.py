@@ -74,15 +74,15 @@ def judged_before(verifier: Verifier) -> set[str]:
 
 def _scored(runs: Sequence[EvalRun], verifier: Verifier | None, size: int) -> list[Scored]:
     if not runs:
-        raise ReviewError("Choose at least one evaluation whose samples are to be reviewed.")
+        raise ReviewError("Choose at least one evaluation to review samples from.")
     if not SMALLEST <= size <= LARGEST:
-        raise ReviewError(f"A review has {SMALLEST} to {LARGEST} samples; {size} were asked for.")
+        raise ReviewError(f"A review must have {SMALLEST} to {LARGEST} samples, not {size}.")
     verifier = verifier or runs[0].environment.verifier
     for run in runs:
         if run.project_id != verifier.project_id:
             raise ReviewError("This evaluation belongs to another project.")
         if run.state != JobState.SUCCEEDED:
-            raise ReviewError(f"“{run.name}” has not finished. Its samples can be reviewed once it has.")
+            raise ReviewError(f"“{run.name}” has not finished yet. Its samples can be reviewed afterwards.")
     found = [scored for run in runs for scored in scores_of(run, verifier)]
     if not found:
         raise ReviewError("These evaluations have no scored samples to review.")

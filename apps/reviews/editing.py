@@ -22,9 +22,9 @@ def save_edit(
     without a name, or with one that is taken.
     """
     if not name:
-        raise ReviewError("Give the verifier a name: letters, digits and hyphens.")
+        raise ReviewError("Enter a name for the verifier: letters, digits and hyphens.")
     if before is None and project.verifiers.filter(name=name).exists():
-        raise ReviewError(f"There is a verifier “{name}” already. Open it and edit it, or choose another name.")
+        raise ReviewError(f"A verifier named “{name}” already exists. Edit it, or choose another name.")
     verifier = save_verifier(project=project, name=name, spec=spec, note=note.strip()[:300], by=by)
     if verifier == before or before is None or not adopt:
         return verifier, []

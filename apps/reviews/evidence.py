@@ -71,7 +71,7 @@ def require_unlocked(
     if lock.locked:
         raise TrainingLocked(
             f"Training with {environment.verifier} in {environment} is locked. {lock.why} {' '.join(lock.todo)} "
-            "Or let an owner override the lock with a reason."
+            "Alternatively, an owner can override the lock with a reason."
         )
     return lock
 
@@ -87,7 +87,7 @@ def of_people(review: RewardReview, labels: list[Label], policy: dict[str, Any])
     """What of the review itself is unfinished: too few reviewers, disagreements without a ruling."""
     asked, needed = needed_of(review), policy["reviewers_per_sample"]
     if asked < needed:
-        return [f"The policy asks for {needed} people a sample; this review was opened with {asked}. Open a new one."]
+        return [f"The policy requires {needed} people per sample; this review was opened with {asked}. Open a new one."]
     if waiting := sum(label.differs(needed) for label in labels):
         return [f"{waiting} sample{'s wait' if waiting > 1 else ' waits'} for a ruling: the reviewers differ."]
     return []
@@ -193,7 +193,7 @@ def _probe_facts(probe: ProbeRun, one: Question, training: int) -> ProbeFacts:
     names = list(dict.fromkeys(found["probe"] for found in worst))[:NAMED]
     then = probe.spec.get("scorer")
     changed = differences(then, one.scorer) if then and one.scorer else []
-    told = ["The probes were run with other settings. " + text for text in changed]
+    told = ["The probes were run with different settings. " + text for text in changed]
     wanted, tried = min(PROBED_TASKS, training), len(probe.spec.get("tasks", ()))
     if tried < wanted:
         told.append(

@@ -73,7 +73,7 @@ class ProbeForm(PlainForm):
 
     cheat_server = forms.ModelChoiceField(
         None, required=False, label="Model that tries to cheat", empty_label="None",
-        help_text="A server whose model is told to earn reward without doing the task. Optional",
+        help_text="Optional: a server whose model is instructed to earn reward without doing the task",
     )  # fmt: skip
     cheat_model = forms.CharField(required=False, max_length=200, label="Model on that server")
     cheat_tokens = forms.IntegerField(
@@ -101,7 +101,7 @@ class ProbeForm(PlainForm):
         if server is None and model:
             self.add_error("cheat_server", "Choose the server that has the model, or leave its name empty.")
         if server is not None and not model:
-            self.add_error("cheat_model", "Name the model that is told to cheat, as its server lists it.")
+            self.add_error("cheat_model", "Enter the name of the cheating model as listed by its server.")
         data["cheat"] = rescoring.CheatingModel(server, model, tokens) if server is not None and model else None
         return data
 
@@ -123,18 +123,22 @@ class PolicyForm(PlainForm):
     )
     max_false_positive_rate = _share(
         "Max false-positive rate",
-        "Share of what people fail that the verifier passes: upper end of Wilson's 95% interval",
+        "Share of human-judged failures that the verifier passes: upper end of Wilson's 95% interval",
     )
     reviewers_per_sample = forms.IntegerField(
-        min_value=1, max_value=9, label="Reviewers per sample", help_text="Open reviews keep their number"
+        min_value=1,
+        max_value=9,
+        label="Reviewers per sample",
+        help_text="Open reviews keep the number they were opened with",
     )
     max_unreviewed_share = _share(
         "Max share of unreviewed tasks",
-        "Training tasks unlike those judged: other tools, origin, failure mode or words",
+        "Training tasks that differ from those judged in tools, origin, failure mode or wording",
     )
     four_eyes = forms.BooleanField(
         required=False,
-        label="Four eyes: whoever wrote a verifier, overrode its lock or was its only reviewer cannot start its training",
+        label="Four eyes: the author of a verifier, whoever overrode its lock, and its only reviewer cannot start its "
+        "training",
     )
     probes_must_pass = forms.BooleanField(required=False, label="Hack probes must pass")
     reason = forms.CharField(max_length=500, label="Reason for the change")

@@ -145,8 +145,8 @@ def _of_tasks(facts: Facts) -> list[Reason]:
     most = facts.policy["max_unreviewed_share"]
     if facts.drift is None or facts.verdict is None or facts.drift.share <= most:
         return []
-    told = f"{facts.drift}. At most {most:.0%} may be."
-    return [Reason(told, "Evaluate a model on such tasks and open a review of those scores, or train on others.")]
+    told = f"{facts.drift}. At most {most:.0%} is allowed."
+    return [Reason(told, "Evaluate a model on such tasks and open a review of those scores, or train on other tasks.")]
 
 
 def _of_people(facts: Facts) -> list[Reason]:
@@ -156,15 +156,15 @@ def _of_people(facts: Facts) -> list[Reason]:
     other = "Ask another engineer to start it, or an owner to change the policy."
     if facts.override:
         if facts.override.by == facts.starter:
-            return [Reason("Whoever overrides the lock cannot start the training as well.", other)]
+            return [Reason("Whoever overrides the lock cannot also start the training.", other)]
         return []
     found = []
     if facts.author == facts.starter:
         found.append(Reason("Whoever wrote the verifier cannot start its training.", other))
     if facts.judged and 2 * facts.judged_by_others < facts.judged:
         told = (
-            f"Only {facts.judged_by_others} of {facts.judged} samples were judged by somebody who neither wrote the verifier "
-            "nor starts the training; it must be half of them."
+            f"Only {facts.judged_by_others} of {facts.judged} samples were judged by someone who neither wrote the verifier "
+            "nor starts the training; at least half must be."
         )
-        found.append(Reason(told, "Have somebody else review the samples, or start the training."))
+        found.append(Reason(told, "Have someone else review the samples or start the training."))
     return found

@@ -38,8 +38,8 @@ FINDING = {
         "reason": {"type": "string"},
         "shown": {"type": "string", "description": "The output, at most 2,000 characters of it"},
         "reward": NUMBER,
-        "gold_reward": NUMBER | {"description": "What the right output gets"},
-        "plain_reward": NUMBER | {"description": "What honest wrong outputs get at best"},
+        "gold_reward": NUMBER | {"description": "Reward of the correct output"},
+        "plain_reward": NUMBER | {"description": "Highest reward of honest wrong outputs"},
         "path": {"type": "array", "items": {"type": "string"}, "description": "How the search made it"},
     },
 }
@@ -77,7 +77,7 @@ REPORT = {
         "probes": {
             "type": "array",
             "items": {"type": "object"},
-            "description": "Every probe: how many outputs, which rewards",
+            "description": "Every probe, with its number of outputs and their rewards",
         },
         "notes": {"type": "array", "items": {"type": "string"}},
         "waivers": {"type": "array", "items": WAIVER},
@@ -88,11 +88,11 @@ START = {
     "required": ["environment", "eval_set"],
     "properties": {
         "environment": {"type": "string", "description": "slug@version"},
-        "eval_set": {"type": "string", "format": "uuid", "description": "Its tasks that are not held out are used"},
+        "eval_set": {"type": "string", "format": "uuid", "description": "Only tasks outside the hold-out are used"},
         "tasks": {"type": "integer", "minimum": 1, "maximum": MOST_TASKS},
         "cheat": {
             "type": "object",
-            "description": "A model that is told to cheat, for the search",
+            "description": "A model instructed to cheat, for the search",
             "required": ["server", "model"],
             "additionalProperties": False,
             "properties": {
@@ -118,12 +118,12 @@ class Cheat(msgspec.Struct, forbid_unknown_fields=True):
 
 @extend_schema(
     methods=["GET"], operation_id="v1_probes_list", responses=described({200: page(RUN, "integer")}, 400), parameters=PAGING,
-    description="Runs of the hack probes, the newest first.",
+    description="Hack probe runs, newest first.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_probes_start", request={JSON: START},
     responses=described({201: RUN}, 400, 404, 409, 413),
-    description="Queues the probes of an environment's verifier. Read the run until its state is final.",
+    description="Queues the probes of an environment's verifier. Poll the run until its state is final.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def probes(request: Request) -> Response:
@@ -177,7 +177,7 @@ def _eval_set(request: Request, given: Any) -> EvalSet:
 
 @extend_schema(
     operation_id="v1_probes_read", responses=described({200: REPORT}, 404),
-    description="State and progress; once it has ended, its findings, worst first, and what was accepted.",
+    description="State and progress and, once finished, the findings, worst first, and which were accepted.",
 )  # fmt: skip
 @api_view(["GET"])
 def probe(request: Request, pk: UUID) -> Response:
@@ -198,8 +198,8 @@ def cancel(request: Request, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_probes_waive", request={JSON: WAIVE}, responses=described({200: REPORT}, 400, 403, 404, 409, 413),
-    description="Accepts the findings of one probe of this run, with a reason: they no longer lock. The key's creator must "
-    "be an owner of the project; it is in the audit log.",
+    description="Accepts the findings of one probe of this run, with a reason, so that they no longer lock training. The "
+    "key's creator must be a project owner; the acceptance is recorded in the audit log.",
 )  # fmt: skip
 @api_view(["POST"])
 def accept(request: Request, pk: UUID) -> Response:

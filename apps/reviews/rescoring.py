@@ -48,7 +48,7 @@ class CheatingModel:
         try:
             check_askable(self.server)
         except ModelError as error:
-            raise RescoringError(f"The model that is told to cheat: {error}") from error
+            raise RescoringError(f"The cheating model: {error}") from error
         return asked_at(self.server, model=self.model, dialect=self.server.dialect)
 
 
@@ -67,7 +67,7 @@ def submit_probe(
     chosen = _spread(eval_set.tasks.exclude(split=Split.HOLDOUT), tasks)
     if not chosen:
         raise RescoringError(
-            f"{eval_set} has only hold-out tasks, which probes leave alone. Choose a set with tasks in another split."
+            f"{eval_set} has only hold-out tasks, which probes do not use. Choose a set with tasks in another split."
         )
     run = ProbeRun(
         project=environment.project,
@@ -115,7 +115,7 @@ def _cheat_spec(run: ProbeRun) -> dict[str, Any]:
         return {}
     server = Server.objects.filter(project=run.project, pk=wanted["server"]).first()
     if server is None:
-        raise RescoringError("The server of the model that is told to cheat has been removed.")
+        raise RescoringError("The server of the cheating model has been removed.")
     cheat = CheatingModel(server, wanted["model"], wanted["tokens"])
     return {"server": cheat.as_spec(), "cheat_tokens": cheat.tokens}
 
@@ -129,8 +129,8 @@ def complete_probe(run: ProbeRun, result: dict) -> dict:
     tried, masked = (sum(probe[name] for probe in report["probes"]) for name in ("n", "masked"))
     if 2 * masked > tried or not report["golds"]["n"] + report["attacks"]["n"]:
         raise ValueError(
-            f"{masked} of {tried} outputs could not be scored, so these probes say nothing. See that the judge or the remote "
-            "server answers, and run them again."
+            f"{masked} of {tried} outputs could not be scored, so these probes are inconclusive. Check that the judge or the "
+            "remote server responds, and run them again."
         )
     ProbeRun.objects.filter(pk=run.pk).update(failed=report["locks"])
     return report

@@ -137,20 +137,25 @@ def _repeated(again: int, chosen: int) -> list[str]:
     if not again:
         return []
     was = "was" if again == 1 else "were"
-    return [f"{again} of {chosen} {was} judged in an earlier review of this verifier: there were too few others."]
+    return [
+        f"{again} of {chosen} {was} judged in an earlier review of this verifier, because there were too few others."
+    ]
 
 
 def _notes(shares: Sequence[Share], chosen: int, size: int, minimum: int) -> list[str]:
     notes = []
     if chosen < size:
-        notes.append(f"There are only {chosen} different outputs; {size} were wanted.")
+        notes.append(f"There are only {chosen} distinct outputs; {size} were requested.")
     for item in shares:
         if item.thin:
             name = " · ".join(part for part in (item.score, item.bucket, item.model) if part)
             notes.append(f"{name}: {item.available} of at least {minimum}.")
     missed = sum(item.chosen < min(minimum, item.available) for item in shares)
     if missed:
-        notes.append(f"{missed} strata got less than the minimum: there are more strata than places.")
+        notes.append(
+            f"{missed} strata got fewer samples than the minimum, because there are more strata than the "
+            f"sample size allows."
+        )
     bands = {item.score for item in shares}
     for band, what in (("passed", "passes"), ("failed", "fails")):
         if not bands & ({band} if band == "passed" else {"failed", "penalised", "partial"}):

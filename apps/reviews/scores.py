@@ -56,7 +56,7 @@ def scores_of(run: EvalRun, verifier: Verifier) -> list[Scored]:
     known = rescored(run, verifier)
     if not known:
         raise ReviewError(
-            f"“{run.name}” was scored by {theirs}, not by {verifier}. Have its samples scored by {verifier} first."
+            f"“{run.name}” was scored by {theirs}, not by {verifier}. Rescore its samples with {verifier} first."
         )
     found = [(row, known[str(row.pk)]) for row in rows if str(row.pk) in known]
     return [Scored(row, one["reward"], one["success"], one["components"]) for row, one in found if not one["masked"]]

@@ -28,7 +28,7 @@ class Start:
 
 
 STARTS = (
-    Start("expected", "As the task says", "Each task defines what is right: calls, an answer or a constraint.",
+    Start("expected", "As the task says", "Each task defines the expected calls, answer or constraint.",
           {"kind": "expected"}),
     Start("expected_judged", "As the task says, rubrics by a judge", "Tasks that have only a rubric are graded by the judge (Failures → Judge).",
           {"kind": "expected", "verifiers": {"rubric": {"kind": "judge", "rubric": "Grade by the rubric of the task."}}}),
@@ -36,7 +36,7 @@ STARTS = (
           {"kind": "calls"}),
     Start("tool_call", "One tool call, partial credit", "−1 for invalid JSON, then points for the tool, the arguments and safety.",
           {"kind": "tool_call"}),
-    Start("no_call", "No call", "The right answer calls no tool: the agent cannot fulfil the request.", {"kind": "no_call"}),
+    Start("no_call", "No call", "The correct answer calls no tool, because the agent cannot fulfil the request.", {"kind": "no_call"}),
     Start("state", "End state", "Compares the final state, table by table, however the agent got there.", {"kind": "state"}),
     Start("trajectory", "Whole trajectory", "The outcome, minus penalties for too many turns, tool errors and unsafe actions.",
           {"kind": "trajectory", "outcome": {"kind": "state"}, "max_turns": 6}),
@@ -51,7 +51,8 @@ STARTS = (
     Start("python", "Python", "Your own grade(sample, item) function, run in the sandbox.", {"kind": "python", "source": GRADE}),
     Start("judge", "LLM judge", "A rubric, a range and several votes. Set up the model under Failures → Judge.",
           {"kind": "judge", "rubric": "Does the answer do what was asked, and nothing else?", "low": 0, "high": 10}),
-    Start("trained_reward", "Reward model", "A reward model that was trained here on preferences, as a probability or its raw score.",
+    Start("trained_reward", "Reward model", "A reward model trained here on preferences, as a probability or raw "
+                                            "score.",
           {"kind": "trained_reward", "version": "support-reward-v1", "scale": "calibrated"}),
     Start("openai_grader", "OpenAI grader", "An OpenAI grader's JSON, unchanged.",
           {"kind": "openai_grader", "grader": {"type": "string_check", "name": "same", "operation": "eq",
@@ -69,7 +70,7 @@ class SpecTextError(ValueError):
 def read(text: str) -> dict[str, Any]:
     """The spec that someone typed. Raises SpecTextError."""
     if len(text) > MAX_SPEC:
-        raise SpecTextError(f"The spec has {len(text):,} characters; at most {MAX_SPEC:,} are taken.")
+        raise SpecTextError(f"The spec has {len(text):,} characters; at most {MAX_SPEC:,} are allowed.")
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

@@ -26,14 +26,12 @@ def waive(*, run: ProbeRun, probe: str, reason: str, by: Any) -> ProbeWaiver:
     if not found:
         raise ReviewError(f"These probes have no finding of “{probe[:80]}” to accept.")
     if not reason.strip():
-        raise ReviewError("Enter a reason why these findings may stay.")
+        raise ReviewError("Enter a reason for accepting these findings.")
     waiver, made = ProbeWaiver.objects.get_or_create(
         run=run, probe=probe, defaults={"reason": reason.strip(), "by": by}
     )
     if not made:
-        raise ReviewError(
-            f"The findings of “{probe}” have been accepted before, by {waiver.by or 'somebody who has left'}."
-        )
+        raise ReviewError(f"The findings of “{probe}” have been accepted before, by {waiver.by or 'a former member'}.")
     ProbeRun.objects.filter(pk=run.pk).update(failed=still_locking(run))
     audit(
         "probes.waived", project=run.project, by=by, target=run, verifier=str(run.verifier), probe=probe,

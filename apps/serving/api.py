@@ -51,7 +51,7 @@ CHANNEL = {
         "channel": {"type": "string", "description": "What requests name as `model`"},
         "model": {"type": "string", "description": "The version that answers"},
         "servers": {"type": "array", "items": {"type": "string"}},
-        "problem": {"type": "string", "description": "Why nothing answers; empty where something does"},
+        "problem": {"type": "string", "description": "Why no model is available; empty if one is"},
         "candidate": CANDIDATE,
     },
 }
@@ -78,7 +78,7 @@ def _lane_json(lane: Lane) -> dict[str, Any]:
 
 @extend_schema(
     operation_id="v1_endpoint_read", responses=described({200: ENDPOINT}, 403),
-    description="The address of the endpoint (OpenAI's API), and what answers for each channel that has a live version.",
+    description="The endpoint's URL (OpenAI's API), and what answers for each channel with a live version.",
 )  # fmt: skip
 @api_view(["GET"])
 def endpoint(request: Request) -> Response:
@@ -88,12 +88,12 @@ def endpoint(request: Request) -> Response:
 
 @extend_schema(
     methods=["GET"], operation_id="v1_endpoint_limits_read", responses=described({200: LIMITS}, 403, 404),
-    description="What a key may ask of the endpoint; 0 is no limit.",
+    description="The limits of a key at the endpoint; 0 means no limit.",
 )  # fmt: skip
 @extend_schema(
     methods=["PUT"], operation_id="v1_endpoint_limits_set", request={JSON: json_schema(NewLimits)},
     responses=described({200: LIMITS}, 400, 403, 404), examples=[sent("A small agent", {"requests_per_minute": 60, "at_once": 4})],
-    description="Sets what a key may ask of the endpoint; what is left out is not limited.",
+    description="Sets the limits of a key at the endpoint; omitted limits are removed.",
 )  # fmt: skip
 @api_view(["GET", "PUT"])
 def limits(request: Request, pk: int) -> Response:

@@ -56,7 +56,7 @@ def read_request(path: str, body: bytes, headers: Mapping[str, str]) -> Asked:
         raise BadRequest(f"The body is not a JSON object: {error}.") from error
     model = _field(fields, "model", str)
     if not model:
-        raise BadRequest("Say in “model” which channel of the project is to answer.", "model")
+        raise BadRequest("Set “model” to the name of a channel in the project.", "model")
     wanted = "messages" if path == CHAT else "input"
     if wanted not in fields and not (path == RESPONSES and "prompt" in fields):
         raise BadRequest(f"“{wanted}” is missing.", wanted)

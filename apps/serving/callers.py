@@ -31,10 +31,11 @@ class Callers:
             raise Refusal(503, "The endpoint is starting and cannot reach its database yet.", headers=[(b"retry-after", b"2")])  # fmt: skip
         key = keys.get(digest)
         if key is None and digest in keys:
-            raise Refusal(403, "This API key lacks the scope “generate”. Make one with it under Settings → API keys.", code="insufficient_scope", kind="permission_error")  # fmt: skip
+            raise Refusal(403, "This API key lacks the scope “generate”. Create one with that scope under Settings → "
+                               "API keys.", code="insufficient_scope", kind="permission_error")  # fmt: skip
         if key is None or key.is_expired:
             why = "has expired" if key else "is unknown or revoked"
-            raise Refusal(401, f"This API key {why}. Make one under Settings → API keys.", code="invalid_api_key", headers=ASKS)  # fmt: skip
+            raise Refusal(401, f"This API key {why}. Create a new one under Settings → API keys.", code="invalid_api_key", headers=ASKS)  # fmt: skip
         if key.refusal:
             raise Refusal(403, key.refusal, code="project_closed", kind="permission_error")
         return key

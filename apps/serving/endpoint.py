@@ -54,7 +54,7 @@ class Endpoint:
             log.exception("A request to %s failed", scope["path"][:200])
             if begun:  # the server cuts it off
                 raise
-            failed = Refusal(500, "The endpoint failed. Its log says why.")
+            failed = Refusal(500, "Internal error in the endpoint; see its log.")
             await send_whole(send, failed.status, [JSON], failed.body)
 
     async def aclose(self) -> None:
@@ -77,7 +77,8 @@ class Endpoint:
             require_method(method, "GET")
             key = await self.callers.key_of(headers)
             return await self._list_models(key, unquote(path[len("/v1/models/") :]), send)
-        raise Refusal(404, f"{method} {path[:200]} does not exist here. There are POST /v1/chat/completions, POST /v1/responses and GET /v1/models.", code="unknown_url")  # fmt: skip
+        raise Refusal(404, f"{method} {path[:200]} does not exist here. Available: POST /v1/chat/completions, POST "
+                           f"/v1/responses and GET /v1/models.", code="unknown_url")  # fmt: skip
 
     async def _list_models(self, key: Key, name: str, send: Send) -> None:
         routes = self.tables.current.routes.get(key.project, {})
@@ -199,7 +200,7 @@ class Endpoint:
         """Raises Refusal."""
         lane, channel = turn.lane, turn.route.channel
         if not lane.backends:
-            raise Refusal(503, f"Nothing answers for {channel} now: {lane.problem}", code="not_served", headers=[(b"retry-after", b"10")])  # fmt: skip
+            raise Refusal(503, f"No model is available for {channel}: {lane.problem}", code="not_served", headers=[(b"retry-after", b"10")])  # fmt: skip
         try:
             return await self.servers.first_of(turn)
         except NoAnswer as error:

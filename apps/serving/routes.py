@@ -195,7 +195,7 @@ def _backend(version: ModelVersion) -> Backend:
 
 def _agent(version: ModelVersion) -> Backend:
     if version.protocol == Protocol.GYM:
-        raise ModelError(f"{version} is called as NeMo Gym's /run is, which the endpoint does not speak.")
+        raise ModelError(f"{version} uses NeMo Gym's /run protocol, which the endpoint does not support.")
     url = check_url(version.base_url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
     dialect = Dialect.RESPONSES if version.protocol == Protocol.RESPONSES else Dialect.NATIVE
     secret = key_of(version.key_variable, url.host)

@@ -37,7 +37,7 @@ def limits(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     key, form = get_object_or_404(ApiKey.objects.live(), project=project, pk=pk), LimitsForm(request.POST)
     if form.is_valid():
         set_limits(key=key, limits=form.cleaned_data, by=request.user)
-        messages.success(request, f"The limits of {key.name} are saved. The endpoint follows within seconds.")
+        messages.success(request, f"Limits of {key.name} saved. They take effect within seconds.")
     else:
         messages.error(
             request, "; ".join(f"{form.fields[name].label or name}: {said[0]}" for name, said in form.errors.items())

@@ -147,7 +147,8 @@ POLICY = DEFAULTS | {"reviewers_per_sample": 1}
     [
         ({}, GOOD, []),
         ({}, GOOD[:20] + GOOD[-20:], ["40 of at least 50", "0 of 20 samples, 95% interval 0% to 16%); the upper end may be at most 15%. About 2 more judged failures"]),
-        ({}, judged(60, True, True), ["κ of people and verifier is not defined", "no judged sample is a failure"]),
+        ({}, judged(60, True, True), ["κ of people and verifier is not defined", "none of the judged samples is a "
+                                                                                 "failure"]),
         # κ = 0.67, and accuracy 83%, of 60: neither may be as low as the lower ends
         ({}, judged(24, True, True) + judged(10, True, False, 100) + judged(26, False, False, 200), ["0.68 (95% interval", "right on 83.3% of 60"]),
         ({"min_kappa": 0.4, "min_accuracy": 0.7}, judged(24, True, True) + judged(10, True, False, 100) + judged(26, False, False, 200), []),

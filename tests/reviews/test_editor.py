@@ -97,7 +97,7 @@ def test_an_edit_is_a_new_version_that_environments_take_up(environment: Environ
     assert AuditEvent.objects.filter(action="verifier.created").count() == 2
 
 
-@pytest.mark.parametrize(("name", "said"), [("", "Give the verifier a name"), ("tool-call", "already")])
+@pytest.mark.parametrize(("name", "said"), [("", "Enter a name for the verifier"), ("tool-call", "already")])
 def test_a_new_verifier_needs_a_name_of_its_own(environment: Environment, name: str, said: str) -> None:
     with pytest.raises(ReviewError, match=said):
         save_edit(

@@ -229,7 +229,7 @@ def test_another_judge_locks_again(judged: Made) -> None:
         actions.TrainingLocked, match=r"The judge was small at .* when the samples were scored; it is large at"
     ):
         start(judged)
-    assert "probes were run with other settings" in lock_of(environment=judged.environment).why
+    assert "probes were run with different settings" in lock_of(environment=judged.environment).why
 
 
 def test_scores_of_an_unknown_judge_open_nothing(judged: Made) -> None:
@@ -340,7 +340,7 @@ def test_the_only_reviewer_does_not_start_training(made: Made) -> None:
     member = make_member(made.project)
     set_policy(project=made.project, by=made.admin, reason="test", four_eyes=True)
     judge_all(actions.open_review(runs=[made.run], by=made.admin), member)
-    with pytest.raises(actions.TrainingLocked, match="Only 0 of 60 samples were judged by somebody who neither"):
+    with pytest.raises(actions.TrainingLocked, match="Only 0 of 60 samples were judged by someone who neither"):
         start(made, by=member)
     start(made, by=make_member(made.project))
 
@@ -360,7 +360,7 @@ def test_who_overrides_does_not_start(made: Made) -> None:
     actions.open_review(runs=[made.run], by=made.admin)
     second = make_member(made.project, Role.OWNER)
     actions.override_lock(verifier=made.verifier, reason="in a hurry", by=second)
-    with pytest.raises(actions.TrainingLocked, match="Whoever overrides the lock cannot start"):
+    with pytest.raises(actions.TrainingLocked, match="Whoever overrides the lock cannot also start"):
         start(made, by=second)
     start(made, by=admin_of(made.project))
 

@@ -78,7 +78,7 @@ def test_probes_of_which_most_could_not_be_scored_say_nothing(
     ProbeRun.objects.filter(pk=run.pk).update(failed=None)
     spread = {"n": scored, "mean": 0.0}
     report = {"probes": [{"n": 10, "masked": masked}], "golds": spread, "attacks": spread, "locks": 0}
-    with nullcontext() if says_something else pytest.raises(ValueError, match="probes say nothing"):
+    with nullcontext() if says_something else pytest.raises(ValueError, match="probes are inconclusive"):
         complete_probe(run, {"report": report})
     run.refresh_from_db()
     assert (run.failed == 0) == says_something
@@ -202,7 +202,7 @@ def test_a_probe_run_names_the_model_that_is_told_to_cheat(made: Made, cheat: di
     with pytest.raises(RescoringError, match="CHEAT_KEY"):
         probe_spec(run)
     settings.FLYWHEEL_OUTGOING_KEYS, settings.FLYWHEEL_ALLOW_PRIVATE_URLS = ["CHEAT_KEY"], False
-    with pytest.raises(RescoringError, match="told to cheat"):
+    with pytest.raises(RescoringError, match="cheating model"):
         probe_spec(run)
     made.project.servers.all().delete()
     with pytest.raises(RescoringError, match="removed"):
@@ -238,7 +238,7 @@ def test_a_cheating_model_is_asked_as_its_server_is(made: Made, cheat: dict) -> 
 @pytest.mark.parametrize(
     ("fields", "model", "said"),
     [
-        ({"cheat_server": True, "cheat_model": "sly"}, "sly", ""), ({}, None, ""), ({"cheat_server": True}, None, "Name the model"),
+        ({"cheat_server": True, "cheat_model": "sly"}, "sly", ""), ({}, None, ""), ({"cheat_server": True}, None, "Enter the name of the cheating model"),
         ({"cheat_model": "sly"}, None, "Choose the server"),
     ],
 )  # fmt: skip

@@ -75,7 +75,7 @@ def test_what_is_thin_is_said_and_masked_samples_stay_out(made: Made) -> None:
     Sample.objects.filter(pk__in=masked).update(masked=True, reward=None, mask_reason="broken")
     review = made.review()
     assert review.items.count() == 44 and not review.items.filter(sample__in=masked).exists()
-    assert review.thin == ["There are only 44 different outputs; 60 were wanted."]
+    assert review.thin == ["There are only 44 distinct outputs; 60 were requested."]
 
 
 def other_verifier(made: Made) -> EvalRun:

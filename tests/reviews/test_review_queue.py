@@ -147,9 +147,9 @@ def test_what_is_half_done_comes_first_and_is_never_held_ready(made: Made) -> No
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [
-        ("judge", {}, "Say whether the output did the task"),
-        ("judge", {"success": "maybe"}, "Say whether the output did the task"),
-        ("answer", {}, "Say whether the score is right"),
+        ("judge", {}, "Choose whether the output did the task"),
+        ("judge", {"success": "maybe"}, "Choose whether the output did the task"),
+        ("answer", {}, "Choose whether the score is right"),
         ("answer", {"agrees": "1"}, "Judge the output first"),
     ],
     ids=["no word", "neither", "no answer", "answer first"],
@@ -167,7 +167,7 @@ def test_a_disagreement_needs_a_reason(made: Made) -> None:
     with pytest.raises(actions.ReviewError, match="Enter a reason"):
         actions.answer(item=item, agrees=False, by=made.admin, reason=" ")
     assert actions.answer(item=item, agrees=False, by=made.admin, reason="Wrong id.").reason == "Wrong id."
-    with pytest.raises(actions.ReviewError, match="answered already"):
+    with pytest.raises(actions.ReviewError, match="already answered"):
         actions.answer(item=item, agrees=True, by=made.admin)
 
 

@@ -41,7 +41,7 @@ def test_the_same_output_to_the_same_task_is_judged_once() -> None:
 def test_it_says_what_is_thin_and_missing() -> None:
     found = choose([candidate(i) for i in range(40)] + [candidate(50, bucket="rude")], 60, minimum=2)
     assert found.notes == [
-        "There are only 41 different outputs; 60 were wanted.",
+        "There are only 41 distinct outputs; 60 were requested.",
         "passed · rude · base: 1 of at least 2.",
         "There is nothing that the verifier fails: κ cannot be known from these samples.",
     ]
@@ -50,7 +50,7 @@ def test_it_says_what_is_thin_and_missing() -> None:
 
 def test_more_strata_than_places_is_said() -> None:
     found = choose([candidate(i, bucket=f"mode {i % 80}") for i in range(400)], 50, minimum=1)
-    assert len(found.ids) == 50 and any("30 strata got less" in note for note in found.notes)
+    assert len(found.ids) == 50 and any("30 strata got fewer samples" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("size", "minimum"), [(49, 2), (101, 2), (60, -1)])

@@ -209,7 +209,7 @@ def test_only_what_concerns_the_server_is_sent_on(running: Running, server: Make
     [
         (b"{", "not a JSON object"),
         (b"[]", "not a JSON object"),
-        (b'{"messages": []}', "which channel"),
+        (b'{"messages": []}', "the name of a channel"),
         (b'{"model": 7, "messages": []}', "“model” has the wrong type"),
         (b'{"model": "production"}', "“messages” is missing"),
         (b'{"model": "production", "messages": [], "stream": "yes"}', "“stream” has the wrong type"),

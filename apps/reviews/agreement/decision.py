@@ -145,7 +145,7 @@ def _of_coefficient(
     name: str, value: float | None, low: float | None, high: float | None, n: int, wanted: float
 ) -> list[str]:
     if value is None or low is None or high is None:
-        return [f"{name} is not defined yet: the samples must hold both successes and failures."]
+        return [f"{name} is not defined yet: the samples must contain both successes and failures."]
     if low >= wanted:
         return []
     # The width of the interval shrinks with the root of the number of samples.
@@ -168,7 +168,7 @@ def _too_wrong(found: Rate, wanted: float) -> list[str]:
 
 def _too_lenient(found: Rate, most: float) -> list[str]:
     if found.value is None:
-        return ["The false-positive rate is not known: no judged sample is a failure."]
+        return ["The false-positive rate is unknown: none of the judged samples is a failure."]
     if found.high <= most:
         return []
     more = _more(found, lambda rate, n: wilson(round(rate * n), n)[1] <= most)
@@ -187,5 +187,5 @@ def _more(found: Rate, enough: Callable[[float, int], bool]) -> int | None:
 
 def _needed(more: int | None, what: str = "samples") -> str:
     if more is None:
-        return "More samples would not help: the verifier or the rubric has to change."
+        return "More samples would not help: the verifier or the rubric must change."
     return f"About {max(1, more)} more {what} are needed if they turn out the same."

@@ -95,11 +95,12 @@ def save(request: HttpRequest, project: Project, pk: int | None = None) -> HttpR
         text, code, field = (request.POST.get(part, "") for part in ("spec", "code", "field"))
         return _form(request, before, text, code, field, status=400, error=str(error))
     if verifier == before:
-        messages.info(request, f"Nothing was changed: this is {verifier} as it stands.")
+        messages.info(request, f"Nothing was changed: this is identical to {verifier}.")
     else:
         used = f" New versions of {', '.join(map(str, environments))} use it." if environments else ""
         messages.success(
-            request, f"Saved as {verifier}.{used} It must pass its probes and a review before it may train."
+            request,
+            f"Saved as {verifier}.{used} It must pass its probes and a review before it can be used for training.",
         )
     return redirect("reviews:verifier", project.slug, verifier.pk)
 

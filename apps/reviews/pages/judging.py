@@ -68,7 +68,7 @@ def judge(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The blind word; the answer is the same sample with its score."""
     here, given = find(project, pk), request.POST
     if given.get("success") not in ("1", "0"):
-        return again(request, here, "Say whether the output did the task: success or failure.")
+        return again(request, here, "Choose whether the output did the task: success or failure.")
     success, note = given["success"] == "1", given.get("note", "")
     return after(
         request, here, lambda: actions.judge(item=here, success=success, by=request.user, note=note), stay=True
@@ -81,7 +81,7 @@ def answer(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Whether the score is right; the answer is the next sample."""
     here, given = find(project, pk), request.POST
     if given.get("agrees") not in ("1", "0"):
-        return again(request, here, "Say whether the score is right: agree or disagree.")
+        return again(request, here, "Choose whether the score is right: agree or disagree.")
     agrees, reason = given["agrees"] == "1", given.get("reason", "")
     return after(request, here, lambda: actions.answer(item=here, agrees=agrees, by=request.user, reason=reason))
 

@@ -32,7 +32,7 @@ def policy_save(request: HttpRequest, project: Project) -> HttpResponse:
         except PolicyError as error:
             form.add_error(None, str(error))
         else:
-            messages.success(request, "Saved. It now applies to every verifier of the project.")
+            messages.success(request, "Saved. It now applies to every verifier in the project.")
             return redirect("reviews:policy", project.slug)
     return _page(request, project, form, status=400)
 

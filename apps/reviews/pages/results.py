@@ -144,7 +144,7 @@ def rule(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     item, given = find(project, pk), request.POST
     try:
         if given.get("success") not in ("1", "0"):
-            raise actions.ReviewError("Say whether the output did the task: success or failure.")
+            raise actions.ReviewError("Choose whether the output did the task: success or failure.")
         actions.rule(item=item, success=given["success"] == "1", reason=given.get("reason", ""), by=request.user)
     except actions.ReviewError as error:
         messages.error(request, str(error))
