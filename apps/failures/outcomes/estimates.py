@@ -14,6 +14,7 @@ from apps.failures.classify import Diagnosis, Evidence
 from apps.failures.judge.precedence import CHECK, ESTIMATE
 from apps.failures.models import Classifier, Failure, OutcomeCheck, OutcomeEstimate, OutcomeModel
 from apps.failures.outcomes import sketches
+from apps.failures.outcomes.agents import Kind
 from apps.failures.outcomes.features import Facts, Usual, features
 from apps.failures.outcomes.model import PRIOR, Estimate, Weights, estimate
 from apps.failures.outcomes.peers import NOBODY, Comparison
@@ -40,14 +41,20 @@ class Estimator:
             return cls(None, PRIOR, Usual({}))
         return cls(model, Weights.from_json(model.weights), Usual(model.usual))
 
-    def of_run(self, run: Run, facts: Facts, compared: Comparison = NOBODY) -> Estimate:
-        found = features(run, facts, self.usual, words=bool(self.weights.hashed), compared=compared)
-        return estimate(found, self.weights, self.usual)
+    def of_run(self, run: Run, facts: Facts, agent: Kind, compared: Comparison = NOBODY) -> Estimate:
+        weights = self.weights.for_runs_of(agent)
+        found = features(run, facts, self.usual, words=bool(weights.hashed), compared=compared)
+        return estimate(found, weights, self.usual)
 
 
 def facts_of(row: Trajectory) -> Facts:
     tokens = None if row.input_tokens is None else float(row.input_tokens + (row.output_tokens or 0))
     return Facts(tokens, row.cost_usd, row.latency_ms)
+
+
+def agent_of(row: Trajectory, run: Run) -> Kind:
+    """By the tools that it was offered, or else called."""
+    return Kind(row.agent_name, run.offer.names or frozenset(call.tool for call in run.calls))
 
 
 def write(project: Project, given: Mapping[UUID, tuple[Trajectory, dict]]) -> dict[UUID, Diagnosis]:
@@ -59,20 +66,22 @@ def write(project: Project, given: Mapping[UUID, tuple[Trajectory, dict]]) -> di
     runs = {pk: read(told) for pk, (_, told) in given.items()}
     found = sketches.compare(project, {pk: (given[pk][0], run) for pk, run in runs.items()})
     runs = {pk: run for pk, run in runs.items() if given[pk][0].outcome_status == Outcome.UNKNOWN}
-    made = {pk: estimator.of_run(run, facts_of(given[pk][0]), found[pk]) for pk, run in runs.items()}
+    made = {}
+    for pk, run in runs.items():
+        row = given[pk][0]
+        made[pk] = estimator.of_run(run, facts_of(row), agent_of(row, run), found[pk])
     OutcomeEstimate.objects.filter(trajectory_id__in=[pk for pk in given if pk not in made]).delete()
-    threshold = estimator.weights.threshold
     OutcomeEstimate.objects.bulk_create(
         [
             OutcomeEstimate(
                 trajectory_id=pk, project=project, probability=item.probability, model=estimator.model,
-                reasons=item.reasons if item.probability >= threshold / 2 else [],
+                reasons=item.reasons if item.probability >= item.threshold / 2 else [],
             )
             for pk, item in sorted(made.items())
         ],
         update_conflicts=True, unique_fields=["trajectory"], update_fields=["probability", "reasons", "model"],
     )  # fmt: skip
-    flagged = {pk: _diagnosis(runs[pk], item) for pk, item in made.items() if item.probability >= threshold}
+    flagged = {pk: _diagnosis(runs[pk], item) for pk, item in made.items() if item.is_flagged}
     for pk, said in _said_by_people(project, given).items():
         guessed = flagged.get(pk)
         flagged[pk] = Diagnosis(MODE, guessed.blamed_message, [*said.evidence, *guessed.evidence]) if guessed else said

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import exp, log
 from typing import Any
 
+from apps.failures.outcomes.agents import Agents, Kind
 from apps.failures.outcomes.features import SIZE_TEXTS, Features, Usual
 from apps.failures.outcomes.prior import DENSE, INTERCEPT, THRESHOLD
 
@@ -20,7 +21,8 @@ LIMIT = 30.0  # of log-odds
 
 @dataclass(frozen=True)
 class Weights:
-    """Log-odds per feature. `slope` and `shift` calibrate the sum; from `threshold` on a run is shown to people."""
+    """Log-odds per feature. `slope` and `shift` calibrate the sum; from `threshold` on a run is shown to people. `agents` are those
+    whose runs were learned from."""
 
     dense: dict[str, float]
     intercept: float
@@ -28,13 +30,20 @@ class Weights:
     slope: float = 1.0
     shift: float = 0.0
     threshold: float = 0.5
+    agents: Agents = field(default_factory=Agents)
 
     def as_json(self) -> dict[str, Any]:
-        return vars(self) | {"hashed": {str(bucket): weight for bucket, weight in self.hashed.items()}}
+        hashed = {str(bucket): weight for bucket, weight in self.hashed.items()}
+        return vars(self) | {"hashed": hashed, "agents": self.agents.as_json()}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Weights:
-        return cls(**given | {"hashed": {int(bucket): weight for bucket, weight in given.get("hashed", {}).items()}})
+        hashed = {int(bucket): weight for bucket, weight in given.get("hashed", {}).items()}
+        return cls(**given | {"hashed": hashed, "agents": Agents.from_json(given.get("agents", []))})
+
+    def for_runs_of(self, agent: Kind) -> Weights:
+        """These, or the shipped ones where too few runs of such an agent were decided."""
+        return self if self.agents.include(agent) else PRIOR
 
     def log_odds(self, run: Features) -> float:
         """Before calibration."""
@@ -62,10 +71,16 @@ def logit(share: float) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """`reasons` are [{rule, message_index, text, quote, weight}], what speaks most for a failure first."""
+    """`reasons` are [{rule, message_index, text, quote, weight}], what speaks most for a failure first. `threshold` is that of the
+    weights it was made with."""
 
     probability: float
     reasons: list[dict[str, Any]]
+    threshold: float
+
+    @property
+    def is_flagged(self) -> bool:
+        return self.probability >= self.threshold
 
 
 def estimate(run: Features, weights: Weights, usual: Usual) -> Estimate:
@@ -83,7 +98,7 @@ def estimate(run: Features, weights: Weights, usual: Usual) -> Estimate:
             said = f"{'More' if rank > 0 else 'Less'} {text} than in {share}% of the project's runs."
             found[f"size_{name}"] = _reason(f"size_{name}", None, said, "", weight)
     reasons = sorted(found.values(), key=lambda reason: -reason["weight"])[:MOST_REASONS]
-    return Estimate(weights.probability(run), reasons)
+    return Estimate(weights.probability(run), reasons, weights.threshold)
 
 
 def _reason(rule: str, index: int | None, text: str, quote: str, weight: float) -> dict[str, Any]:

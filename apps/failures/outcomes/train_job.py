@@ -18,7 +18,7 @@ from apps.core.models import Project
 from apps.failures.actions.diagnose import as_input, diagnose
 from apps.failures.models import Failure, FailureState, OutcomeCheck, OutcomeModel, OutcomeTraining, Source
 from apps.failures.outcomes import sketches
-from apps.failures.outcomes.estimates import facts_of
+from apps.failures.outcomes.estimates import agent_of, facts_of
 from apps.failures.outcomes.features import Usual, features, sizes
 from apps.failures.outcomes.model import PRIOR
 from apps.failures.outcomes.peers import NOBODY
@@ -142,7 +142,8 @@ def _examples(project: Project, answers: dict[UUID, bool], usual: Usual) -> Iter
         for row in chunk:
             run = read(as_input(row) | {"outcome_status": "unknown", "outcome_reason": "", "outcome_label": ""})
             run_features = features(run, facts_of(row), usual, words=True, compared=found.get(row.pk, NOBODY))
-            yield Example(run_features, answers[row.pk], group_of(row, run.users[0][1] if run.users else ""))
+            group = group_of(row, run.users[0][1] if run.users else "")
+            yield Example(run_features, answers[row.pk], group, agent_of(row, run))
 
 
 def group_of(row: Trajectory, request: str) -> str:

@@ -7,13 +7,14 @@ decisions the model stays what it was, with many it is the team's own. The words
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, hstack
 
+from apps.failures.outcomes.agents import Agents, Kind
 from apps.failures.outcomes.features import BUCKETS, Features
 from apps.failures.outcomes.model import PRIOR, Weights
 
@@ -32,6 +33,7 @@ class Example:
     run: Features
     failed: bool
     group: str
+    agent: Kind = field(default_factory=Kind)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def _train(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Traine
         weights, out = replace(PRIOR, shift=_shift_of(offset, failed)), prior_out
     else:
         weights, out = _weights(examples, table, offset, failed, names, seed), fitted_out
-    weights = replace(weights, threshold=_threshold(out, failed))
+    agents = Agents.of(example.agent for example in examples)
+    weights = replace(weights, threshold=_threshold(out, failed), agents=agents)
     measured = measures(out, failed, weights.threshold) | {"learned": bool(out is fitted_out)}
     others = {"fitted": fitted_out, "shipped": prior_out}
     return Trained(
@@ -182,11 +185,16 @@ def _shift_of(offset: np.ndarray, failed: np.ndarray) -> float:
 
 
 def _threshold(scores: np.ndarray, failed: np.ndarray) -> float:
-    """The lowest probability above which at most FALSE_ALARMS of the fine runs lie, out of fold."""
+    """Above it lie at most FALSE_ALARMS of the fine runs, out of fold, and as many failed ones as that allows: halfway between the
+    highest probability that would let in more fine runs and the next failed run's, so that it does not lie at the edge of the fine ones."""
     fine = np.sort(_sigmoid(scores[failed == 0]))[::-1]
     if len(fine) < FEWEST_FINE:
         return max(0.5, float(fine[0]))
-    return float(min(0.99, max(0.02, np.nextafter(fine[int(FALSE_ALARMS * len(fine))], 1.0))))
+    lowest = np.nextafter(fine[int(FALSE_ALARMS * len(fine))], 1.0)
+    above = _sigmoid(scores[failed == 1])
+    above = above[above >= lowest]
+    middle = (lowest + above.min()) / 2 if len(above) else lowest
+    return float(min(0.99, max(0.02, middle)))
 
 
 def measures(scores: np.ndarray, failed: np.ndarray, threshold: float) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from django.db import IntegrityError, transaction
 
@@ -9,7 +11,7 @@ from apps.core import jobs, runner
 from apps.core.models import JobState, Project
 from apps.failures import reclassify
 from apps.failures.actions.decisions import decide
-from apps.failures.actions.diagnose import classify_project, diagnose
+from apps.failures.actions.diagnose import as_input, classify_project, diagnose
 from apps.failures.models import (
     Classifier,
     Failure,
@@ -20,6 +22,9 @@ from apps.failures.models import (
     OutcomeTraining,
 )
 from apps.failures.outcomes import estimates, train_job
+from apps.failures.outcomes.estimates import Estimator, agent_of, facts_of
+from apps.failures.outcomes.model import PRIOR
+from apps.failures.rules.reading import read
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import Trajectory, with_content
 from tests.factories import make_failed, make_member, make_project, row, tool_message
@@ -137,6 +142,23 @@ def test_a_model_is_made_of_decisions_and_estimates_from_then_on() -> None:
     send(project, unknown("new"))
     diagnose(project, with_content(list(project.trajectories.filter(external_id="new"))))
     assert OutcomeEstimate.objects.get().model == model
+
+
+def test_runs_of_an_agent_that_nobody_decided_on_keep_the_shipped_weights() -> None:
+    project = decided_project()
+    runner.run(train_job.start(project=project, by=None))
+    call = tool_message({"tool": "orders.find", "args": {"id": 1}})
+    send(project, unknown("same"), unknown("other") | {"agent": {"name": "shop"}, "messages": [ASK, call]})
+    rows = with_content(list(project.trajectories.filter(external_id__in=["same", "other"])))
+    diagnose(project, rows)
+    estimator = Estimator.of(project)
+    shipped = replace(estimator, weights=PRIOR)
+    for item in rows:
+        run = read(as_input(item))
+        made, of_prior = (by.of_run(run, facts_of(item), agent_of(item, run)) for by in (estimator, shipped))
+        stored = OutcomeEstimate.objects.get(trajectory=item).probability
+        assert stored == pytest.approx(made.probability)
+        assert (made.probability == of_prior.probability) is (item.external_id == "other")
 
 
 def test_a_new_model_estimates_the_open_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from apps.failures.outcomes.features import Features
 from apps.failures.outcomes.model import PRIOR
-from apps.failures.outcomes.training import Example, TooFew, _fit, _folds, _table, platt, train
+from apps.failures.outcomes.training import Example, TooFew, _fit, _folds, _table, _threshold, platt, train
 
 
 def example(
@@ -81,6 +81,11 @@ def test_probabilities_are_calibrated_out_of_fold() -> None:
 def test_false_alarms_stay_within_a_tenth_of_the_fine_runs() -> None:
     measured = train(world(300, seed=4, noise=0.3)).measured
     assert measured["false_alarms"] <= 0.1 * (measured["n"] - measured["failed"])
+
+
+def test_the_threshold_lies_between_fine_and_failed_runs_and_not_at_the_edge_of_the_fine_ones() -> None:
+    scores = np.array([-4.0] * 30 + [3.0] * 10)
+    assert _threshold(scores, np.array([0.0] * 30 + [1.0] * 10)) == pytest.approx((0.018 + 0.953) / 2, abs=0.01)
 
 
 def test_the_fit_is_the_minimum() -> None:
