@@ -13,6 +13,7 @@ import json
 import logging
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from workers.lib.openai_requests import (
     read_completion,
     too_long,
 )
+from workers.lib.responses_over_chat import ResponsesRequest, ResponseWriter, read_responses
 
 if TYPE_CHECKING:
     from workers.ml.batches import Ask, Batches, Token
@@ -244,10 +246,44 @@ async def written(
             choice.ask.cancelled = True
 
 
-class Chat:
+class Shape(ABC):
+    """What answers of both kinds of completion have in common: the frame around choices, whole and in a stream."""
+
+    kind, prefix, chunk = "", "", ""
+    last = b"data: [DONE]\n\n"
+    asked: Request
+    about: dict[str, Any]  # id, created, model
+
+    def begin(self, about: dict[str, Any]) -> None:
+        self.about = about
+
+    def answer(self, choices: list[Choice]) -> dict[str, Any]:
+        made = {"choices": [self.whole(choice) for choice in choices], "usage": usage_of(choices)}
+        return self.about | {"object": self.kind} | made | self.top(choices)
+
+    def rows(self, chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What a stream sends of new chunks of choices."""
+        return [self.about | {"object": self.chunk, "choices": [chunk]} for chunk in chunks]
+
+    def closing(self, choices: list[Choice]) -> list[dict[str, Any]]:
+        if not self.asked.with_usage:
+            return []
+        return [self.about | {"object": self.chunk, "choices": [], "usage": usage_of(choices)}]
+
+    def failed(self, error: ApiError) -> list[dict[str, Any]]:
+        return [error.body()]
+
+    @abstractmethod
+    def whole(self, choice: Choice) -> dict[str, Any]: ...
+
+    def top(self, choices: list[Choice]) -> dict[str, Any]:
+        return {}
+
+
+class Chat(Shape):
     """The shape of chat completions."""
 
-    kind, prefix, chunk = "chat.completion", "chatcmpl", "chat.completion.chunk"
+    kind, prefix, chunk = "chat.completion", "chatcmpl-", "chat.completion.chunk"
 
     def __init__(self, served: Served, asked: ChatRequest) -> None:
         self.served, self.asked = served, asked
@@ -305,10 +341,36 @@ class Chat:
         return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None} | more
 
 
-class Completion:
+class Responses(Chat):
+    """The shape of the Responses API, made of the same chunks."""
+
+    prefix, last = "resp_", b""
+    writer: ResponseWriter
+
+    def __init__(self, served: Served, given: ResponsesRequest) -> None:
+        super().__init__(served, given.chat())
+        self.given = given
+
+    def begin(self, about: dict[str, Any]) -> None:
+        self.writer = ResponseWriter(self.given, **about)
+
+    def answer(self, choices: list[Choice]) -> dict[str, Any]:
+        return self.writer.whole(self.whole(choices[0]), usage_of(choices))
+
+    def rows(self, chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [event for chunk in chunks for event in self.writer.add(chunk)]
+
+    def closing(self, choices: list[Choice]) -> list[dict[str, Any]]:
+        return self.writer.end(usage_of(choices))
+
+    def failed(self, error: ApiError) -> list[dict[str, Any]]:
+        return self.writer.fail(str(error))
+
+
+class Completion(Shape):
     """The shape of completions, token in and token out."""
 
-    kind, prefix, chunk = "text_completion", "cmpl", "text_completion"
+    kind, prefix, chunk = "text_completion", "cmpl-", "text_completion"
 
     def __init__(self, served: Served, asked: CompletionRequest) -> None:
         self.served, self.asked = served, asked
@@ -365,9 +427,6 @@ class Completion:
             return {}
         return {"token_ids": [token.id for token in tokens], "prompt_token_ids": choice.prompt}
 
-    def top(self, choices: list[Choice]) -> dict[str, Any]:
-        return {}
-
     def opening(self, choice: Choice) -> list[dict[str, Any]]:
         return []
 
@@ -412,6 +471,7 @@ class App:
             ("POST", "/v1/unload_lora_adapter"): partial(self.change, served.unload),
             ("POST", "/v1/chat/completions"): partial(self.complete, lambda data: Chat(served, read_chat(data))),
             ("POST", "/v1/completions"): partial(self.complete, lambda data: Completion(served, read_completion(data))),
+            ("POST", "/v1/responses"): partial(self.complete, lambda data: Responses(served, read_responses(data))),
         }  # fmt: skip
 
     async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[dict]], send: Send) -> None:
@@ -464,22 +524,20 @@ class App:
         prompts = await shape.prompts()
         choices, queue = served.choices(asked, prompts, shape.wanted, shape.likeliest)
         tokens = written(choices, queue, gone, served.engine.stop_ids)
-        about = {"id": f"{shape.prefix}-{uuid.uuid4().hex[:16]}", "created": int(time.time()), "model": asked.model or served.name}  # fmt: skip
+        shape.begin({"id": f"{shape.prefix}{uuid.uuid4().hex[:16]}", "created": int(time.time()), "model": asked.model or served.name})  # fmt: skip
         async with contextlib.aclosing(tokens):
             if asked.stream:
-                await self.stream(shape, choices, tokens, about | {"object": shape.chunk}, send)
+                await self.stream(shape, choices, tokens, send)
                 return
             async for _ in tokens:
                 pass
-        made = {"choices": [shape.whole(choice) for choice in choices], "usage": usage_of(choices)}
-        await answer(send, 200, about | {"object": shape.kind} | made | shape.top(choices))
+        await answer(send, 200, shape.answer(choices))
 
     async def stream(
         self,
         shape: Chat | Completion,
         choices: list[Choice],
         tokens: AsyncIterator[tuple[Choice, Token, str]],
-        about: dict[str, Any],
         send: Send,
     ) -> None:
         """The headers are sent with the first token: an error before it has its HTTP status."""
@@ -492,21 +550,25 @@ class App:
                     await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
                     chunks = [chunk for one in choices for chunk in shape.opening(one)]
                 chunks += shape.piece(choice, token, text) + (shape.ending(choice) if choice.finish else [])
-                await events(send, [about | {"choices": [chunk]} for chunk in chunks])
+                await events(send, shape.rows(chunks))
         except ApiError as error:
             if not begun:
                 raise
-            await events(send, [error.body()])
+            await events(send, shape.failed(error))
         else:
-            if shape.asked.with_usage:
-                await events(send, [about | {"choices": [], "usage": usage_of(choices)}])
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+            await events(send, shape.closing(choices))
+        await send({"type": "http.response.body", "body": shape.last})
 
 
 async def events(send: Send, rows: list[dict[str, Any]]) -> None:
     if rows:
-        body = b"".join(b"data: " + json.dumps(row).encode() + b"\n\n" for row in rows)
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"".join(map(event, rows)), "more_body": True})
+
+
+def event(row: dict[str, Any]) -> bytes:
+    """Without spaces, as vLLM writes it. Those of the Responses API have a name."""
+    name = f"event: {row['type']}\n" if "type" in row else ""
+    return f"{name}data: {json.dumps(row, separators=(',', ':'))}\n\n".encode()
 
 
 async def answer(send: Send, status: int, value: Any, retry_after_s: int = 0) -> None:

@@ -18,7 +18,7 @@ from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import HEARTBEAT_STALE_AFTER, JobState, Project
 from apps.registry.actions import check_base_folder
-from apps.registry.models import Dialect, Health, ModelKind, Phase, Server, ServerKind, ServerRun
+from apps.registry.models import Health, ModelKind, Phase, Server, ServerKind, ServerRun
 from apps.registry.servers import RESET, ServerError, insert, save, submit_probe
 from flywheel import alive
 from workers.lib.specs import ServedModel
@@ -61,11 +61,9 @@ def _split(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return columns, {name: value for name, value in fields.items() if name not in columns}
 
 
-def _checked(base: Any, kind: str, dialect: str) -> None:
+def _checked(base: Any) -> None:
     if base is None or base.kind != ModelKind.BASE:
         raise ServerError("A managed server serves a base model; adapters are loaded on it.", "base")
-    if kind == ServerKind.TRANSFORMERS and dialect == Dialect.RESPONSES:
-        raise ServerError("The transformers engine has no Responses API; choose chat completions.", "dialect")
 
 
 @transaction.atomic
@@ -73,7 +71,7 @@ def add_managed(*, project: Project, fields: Mapping[str, Any], by: Any) -> Serv
     """`fields`: name, base, kind (vLLM unless given), dialect, dtype, context, lora_slots, max_lora_rank, options. Starts it. Raises ServerError."""
     columns, serving = _split(fields)
     columns = {"kind": ServerKind.VLLM} | columns
-    _checked(columns.get("base"), columns["kind"], columns.get("dialect", ""))
+    _checked(columns.get("base"))
     serving = checked_serving(columns["kind"], serving)
     server = insert(Server(project=project, created_by=by, serving=serving, **columns))
     audit("server.added", project=project, by=by, target=server, name=server.name, serves=str(server.base))
@@ -89,7 +87,7 @@ def edit_managed(*, server: Server, fields: Mapping[str, Any], by: Any) -> Serve
     before = (row.base_id, row.kind, row.serving)
     for name, value in columns.items():
         setattr(row, name, value)
-    _checked(row.base, row.kind, row.dialect)
+    _checked(row.base)
     row.serving = checked_serving(row.kind, row.serving | serving)
     if (row.base_id, row.kind, row.serving) != before and row.runs.active().exists():
         raise ServerError(CHANGED_WHILE_RUNNING.format(row))

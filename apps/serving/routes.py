@@ -33,9 +33,7 @@ from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_url
 
 log = logging.getLogger(__name__)
-CHAT_ONLY = ("transformers",)  # kinds of servers that have no /v1/responses
 CURRENT, CANARY, SHADOW = "current", "canary", "shadow"  # kinds of lanes
-COUNTING = (*LOADING, *CHAT_ONLY)  # kinds that count a stream's tokens when asked
 
 
 @dataclass(frozen=True)
@@ -174,10 +172,11 @@ def _at(server: Server, served_as: str, model: ModelVersion, dialect: str = "", 
     """Raises what `lane_of` says."""
     engines.check_askable(server)
     private = may_be_private(server)
-    url = check_url(server.base_url, allow_private=private)
+    url, speaks_as_vllm = check_url(server.base_url, allow_private=private), server.kind in LOADING
     return Backend(
         server.name, url, served_as, key_of(server.key_variable, url.host), private, dialect or model.dialect or server.dialect,
-        server.kind in COUNTING, server.kind not in CHAT_ONLY, server.kind in COUNTING, price or price_of(server, model.served_as or served_as),
+        streams_usage=speaks_as_vllm, speaks_both=True, takes_metadata=speaks_as_vllm,
+        price=price or price_of(server, model.served_as or served_as),
     )  # fmt: skip
 
 

@@ -283,7 +283,6 @@ def test_a_port_of_those_that_are_allowed_is_taken() -> None:
         ({"max_lora_rank": 17}, "max_lora_rank"),
         ({"options": {"trust-remote-code": True}}, "options"),
         ({"kind": "sglang"}, "kind"),
-        ({"kind": "transformers", "dialect": "responses"}, "dialect"),
         ({"kind": "transformers", "options": {"enforce-eager": True}}, "options"),
         ({"name": "auto"}, "name"),
     ],

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from django.utils import timezone
 
@@ -47,7 +48,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
 def project(running: Running, model: ModelServer, db: None) -> Project:
     """One whose channel `production` is what the model's server has."""
     made = make_project()
-    backend = Backend("production", check_url(f"{model.root}/v1", allow_private=True), "base", allow_private=True, streams_usage=True)  # fmt: skip
+    backend = Backend("production", check_url(f"{model.root}/v1", allow_private=True), "base", allow_private=True, streams_usage=True, speaks_both=True)  # fmt: skip
     route = Route("production", (Lane("tiny-v1", 1, (backend,)),), 1)
     running.keys(Key(1, made.pk, "fw_test", "p", Limits()))
     running.tables.current = replace(running.tables.current, routes={made.pk: {"production": route}})
@@ -81,6 +82,43 @@ def ask(folder: Path, model: ModelServer, running: Running, api: dict, requests:
     return events
 
 
+def stored(running: Running, number: int) -> list[Trajectory]:
+    running.records(number)
+    for path in segments(running.folder):
+        storing.store_segment(path)
+    while assembly.step(timezone.now() + traces.PATIENCE):
+        pass
+    return with_content(list(Trajectory.objects.all()))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_openai_client_by_both_apis_whole_and_streamed(running: Running, project: Project) -> None:
+    client = running.client(default_headers={"X-User-Id": "ana"})
+    given: dict[str, Any] = {"model": "production", "instructions": "Answer.", "max_output_tokens": 6, "temperature": 0}
+    whole = client.responses.create(**given, input="Close ticket 42.")
+    *_, last = client.responses.create(**given, input="Close ticket 43.", stream=True)
+    system, user = (
+        {"role": role, "content": text} for role, text in (("system", "Answer."), ("user", "Close ticket 44."))
+    )
+    chunks = list(
+        client.chat.completions.create(
+            model="production", messages=[system, user], max_tokens=6, temperature=0, stream=True
+        )  # type: ignore[list-item]
+    )
+    assert all(chunk.choices for chunk in chunks), "the count of tokens that the endpoint asked for is its own"
+    with pytest.raises(openai.BadRequestError, match="It stores no responses"):
+        client.responses.create(**given, input="And 45?", previous_response_id=whole.id)
+    said = {"Close ticket 42.": whole.output_text, "Close ticket 43.": last.response.output_text,
+            "Close ticket 44.": "".join(chunk.choices[0].delta.content or "" for chunk in chunks)}  # type: ignore[union-attr] # fmt: skip
+    rows = {row.messages[1]["content"]: row for row in stored(running, 4)}
+    for request, answer in said.items():
+        row = rows[request]
+        assert [message["role"] for message in row.messages] == ["system", "user", "assistant"]
+        assert (row.messages[0]["content"], row.messages[2]["content"]) == ("Answer.", answer)
+        assert (row.model, row.user_id) == ("tiny-v1", "ana") and row.input_tokens and row.output_tokens
+    assert "request-refused" in rows["And 45?"].tags and rows["And 45?"].outcome_status != "failure"
+
+
 @pytest.mark.django_db(transaction=True)
 def test_the_agents_requests_become_trajectories_of_the_version_with_what_users_said(
     running: Running, project: Project, model: ModelServer, live_server: Any, tmp_path: Path
@@ -88,12 +126,7 @@ def test_the_agents_requests_become_trajectories_of_the_version_with_what_users_
     requests = make_requests(3, 6)
     api = {"url": live_server.url, "key": make_key(project)}
     names = ask(tmp_path, model, running, api, requests, "production").rows("result")[0]["trajectories"]
-    running.records(6)
-    for path in segments(running.folder):
-        storing.store_segment(path)
-    while assembly.step(timezone.now() + traces.PATIENCE):
-        pass
-    rows = {row.external_id: row for row in with_content(list(Trajectory.objects.filter(project=project)))}
+    rows = {row.external_id: row for row in stored(running, 6)}
     assert set(rows) == set(names) and len(names) == 6
     for name, request in zip(names, requests, strict=True):
         row = rows[name]

@@ -14,7 +14,7 @@ from apps.promotion import actions as promotion
 from apps.promotion.deployment.models import Placement, Target
 from apps.promotion.policies import channel_of
 from apps.registry.actions import register_prompt
-from apps.registry.models import ModelVersion
+from apps.registry.models import ModelVersion, Server
 from apps.serving.limits import Limits
 from apps.serving.models import KeyLimits
 from apps.serving.refresh import Tables
@@ -49,9 +49,12 @@ def test_an_adapter_is_asked_where_its_base_is_served(project: Project, base: Mo
     version = make_adapter(project, base, data_dir)
     live(version)
     assert lane(project).backends == () and "No server serves adapter-v1" in lane(project).problem
-    make_managed(base, "http://127.0.0.1:8124/v1")
-    (backend,) = lane(project).backends
-    assert backend.served_as.startswith("flywheel-") and backend.server == "gpu"
+    server = make_managed(base, "http://127.0.0.1:8124/v1")
+    for kind in ("vllm", "transformers"):
+        Server.objects.filter(pk=server.pk).update(kind=kind)
+        (backend,) = lane(project).backends
+        assert backend.served_as.startswith("flywheel-") and backend.server == "gpu"
+        assert backend.speaks_both and backend.streams_usage and backend.takes_metadata
 
 
 def test_a_prompt_version_stands_before_its_model(project: Project) -> None:

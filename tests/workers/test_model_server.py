@@ -251,10 +251,9 @@ def test_an_adapter_that_does_not_fit_is_refused_and_leaves_nothing(
 def test_a_probe_finds_all_that_rollouts_need(server: Running) -> None:
     listing, asked, found = probe(server.address, "transformers", "", lambda said: None)
     assert (listing.health, asked) == ("healthy", "base")
-    for name in ("logprobs", "token_ids", "runtime_lora"):
+    for name in ("responses", "logprobs", "token_ids", "runtime_lora"):
         assert found[name]["value"] is True, name
     assert found["lora_slots"]["most"] == 2 and found["context"]["value"] == 2048
-    assert found["responses"]["value"] is False
 
 
 # OpenAI's client, streams, stop strings
@@ -280,6 +279,18 @@ def test_the_openai_client_whole_and_streamed_sync_and_async(server: Running) ->
             return "".join([one.choices[0].delta.content or "" async for one in stream])
 
     assert asyncio.run(asked()) == text
+    asking: dict[str, Any] = {"model": "a", "input": ASKED[0]["content"], "max_output_tokens": 20, "temperature": 0.9}
+    response = client.responses.create(**asking, extra_body={"seed": 4})
+    status = {"length": "incomplete", "stop": "completed"}[whole.choices[0].finish_reason]
+    assert (response.output_text, response.status) == (text, status)
+    streamed = list(client.responses.create(**asking, extra_body={"seed": 4}, stream=True))
+    assert "".join(one.delta for one in streamed if one.type == "response.output_text.delta") == text
+    assert (streamed[0].type, streamed[-1].type) == ("response.created", f"response.{status}")
+    assert (
+        streamed[-1].response.usage == response.usage and response.usage.output_tokens == whole.usage.completion_tokens
+    )  # type: ignore[union-attr]
+    with pytest.raises(openai.BadRequestError, match="It stores no responses"):
+        client.responses.create(**asking, previous_response_id=response.id)
     completed = client.completions.create(model="a", prompt="Hi", max_tokens=5, seed=1, n=2)
     assert [choice.index for choice in completed.choices] == [0, 1]
 

@@ -6,6 +6,8 @@ What cannot be done is refused by its name, and never left out: an answer of ano
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -88,7 +90,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 def read_chat(data: bytes) -> ChatRequest:
     """Raises ApiError."""
-    asked = _read(data, ChatRequest)
+    asked = read(data, ChatRequest, NEUTRAL)
     for place, message in enumerate(asked.messages):
         if not isinstance(message.get("role"), str):
             raise ApiError(400, f"messages[{place}] has no role.", "messages")
@@ -112,7 +114,7 @@ def _is_media(part: Any) -> bool:
 
 def read_completion(data: bytes) -> CompletionRequest:
     """Raises ApiError."""
-    return _read(data, CompletionRequest)
+    return read(data, CompletionRequest, NEUTRAL)
 
 
 def prompts_of(asked: CompletionRequest) -> list[str | list[int]]:
@@ -129,19 +131,23 @@ def prompts_of(asked: CompletionRequest) -> list[str | list[int]]:
     return prompts
 
 
-R = TypeVar("R", bound=Request)
+R = TypeVar("R", bound=Struct)
 
 
-def _read(data: bytes, kind: type[R]) -> R:
+def read(
+    data: bytes, kind: type[R], neutral: Mapping[str, tuple[Any, ...]], hints: Mapping[str, str] = MappingProxyType({})
+) -> R:
+    """`neutral`: fields that are refused, with the values that are not; `hints`: what to do instead. Raises ApiError."""
     try:
         given = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"The body is not JSON: {str(error)[:200]}") from error
     if not isinstance(given, dict):
         raise ApiError(400, "The body must be a JSON object.")
-    for name, neutral in NEUTRAL.items():
-        if (value := given.get(name)) is not None and not any(_same(value, one) for one in neutral):
-            raise ApiError(400, f"{name} {json.dumps(value)[:80]} is not supported by this server.", name)
+    for name, values in neutral.items():
+        if (value := given.get(name)) is not None and not any(_same(value, one) for one in values):
+            said = f"{name} {json.dumps(value)[:80]} is not supported by this server. {hints.get(name, '')}"
+            raise ApiError(400, said.strip(), name)
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:

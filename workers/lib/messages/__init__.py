@@ -51,6 +51,7 @@ from workers.lib.messages.json_text import (
     unpacked,
 )
 from workers.lib.messages.responses import (
+    TEXT_PARTS,
     ItemError,
     as_completion,
     error_text,
@@ -65,7 +66,7 @@ from workers.lib.messages.results import Exchange, OpenCalls, exchanges
 from workers.lib.messages.tools import chat_tool, flat_tool, function_of, functions_of, schemas_of
 
 __all__ = [
-    "MAX_DEPTH", "PROMPT_ROLES", "REASONING_PARTS", "RESULT_ROLES", "Exchange", "ItemError", "Message", "OpenCalls",
+    "MAX_DEPTH", "PROMPT_ROLES", "REASONING_PARTS", "RESULT_ROLES", "TEXT_PARTS", "Exchange", "ItemError", "Message", "OpenCalls",
     "TooDeep", "ToolCall", "answer_text", "argument_share",
     "arguments_of", "as_completion", "as_json", "call_key", "call_of", "calls_in", "calls_in_text", "calls_of", "chat_tool", "clean",
     "cleaned", "content_text", "error_text", "exchanges", "failure_of", "flat_tool", "from_chat_request",
