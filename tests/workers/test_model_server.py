@@ -32,7 +32,8 @@ from workers.lib.openai_requests import NEUTRAL, ApiError, read_chat, read_compl
 from workers.lib.serving import Adapters, Address, list_models, probe
 from workers.lib.specs import Lora
 from workers.lib.token_policy import completion_body, sampled_in
-from workers.ml.batches import MOST_WAITING
+from workers.lib.weights_proof import CANARY, CANARY_TOKENS, TEXT
+from workers.ml.batches import GROUPS, MOST_WAITING
 from workers.ml.models import load_base, load_policy, lora
 from workers.ml.transformers_engine import TransformersEngine
 from workers.model_server import App, Served
@@ -376,7 +377,8 @@ def test_nothing_that_changes_an_answer_is_left_out_in_silence() -> None:
 class Asking:
     """One request to an application in this process: what it sent, and a client that leaves when it is told to."""
 
-    def __init__(self, app: App, body: dict) -> None:
+    def __init__(self, app: App, body: dict, path: str = "/v1/chat/completions") -> None:
+        self.path = path
         self.app, self.sent, self.leaves = app, list[dict](), asyncio.Event()
         self.given = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
 
@@ -390,7 +392,7 @@ class Asking:
         self.sent.append(row)
 
     async def run(self) -> None:
-        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions"}
+        scope = {"type": "http", "method": "POST", "path": self.path}
         await self.app(scope, self.receive, self.send)
 
 
@@ -449,6 +451,43 @@ def test_too_many_are_asked_to_come_back(engines: dict[str, TransformersEngine])
     refused = next(one.sent for one in asked if one.sent[0]["status"] == 503)
     assert dict(refused[0]["headers"])[b"retry-after"] == b"2"
     assert json.loads(refused[1]["body"])["error"]["type"] == "ServiceUnavailableError"
+
+
+@pytest.mark.parametrize(("slots", "taken"), [(2, 2), (64, GROUPS)])
+def test_a_proof_of_the_weights_does_not_wait_for_long_answers(
+    engines: dict[str, TransformersEngine], slots: int, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All slots, or all groups, write long answers, and another one waits."""
+    engine = engines["base"]
+    monkeypatch.setattr(engine, "batch_size", slots)
+    monkeypatch.setattr(engine, "stop_ids", [])
+    served, ended = Served(engine, "base", context=10_000, slots=0, most_rank=8), list[str]()
+    batches, ids = served.batches, engine.tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+    proof = {"model": "base", "prompt": ids, "prompt_logprobs": 0, "max_tokens": 1, "return_token_ids": True}
+    canary = {"model": "base", "messages": [{"role": "user", "content": CANARY}], "max_tokens": CANARY_TOKENS}
+    long = {"model": "base", "messages": ASKED, "max_tokens": 8_000}
+
+    async def run(name: str, asking: Asking) -> None:
+        await asking.run()
+        ended.append(name)
+
+    async def ask_all() -> None:
+        longs, tasks = [Asking(App(served), long) for _ in range(taken + 1)], []
+        for place, one in enumerate(longs):
+            tasks.append(asyncio.create_task(run("long", one)))
+            while batches.running < min(place + 1, taken) or len(batches.waiting) < (place == taken):
+                await asyncio.sleep(0.01)
+        proving = [Asking(App(served), proof, "/v1/completions"), Asking(App(served), canary)]
+        await asyncio.gather(*(run("proof", one) for one in proving))
+        assert ended == ["proof", "proof"] and batches.running == taken and len(batches.waiting) == 1
+        assert all(one.sent[0]["status"] == 200 for one in proving)
+        for one in longs:
+            one.leaves.set()
+        await asyncio.gather(*tasks)
+        while batches.running or batches.waiting:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(ask_all())
 
 
 def test_it_ends_at_once_when_it_is_asked_to(model: Path, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from workers.ml.transformers_engine import Decoding, TransformersEngine, noise_o
 from workers.ml.tree import Cached, Prefilled, Store, logprobs_of, prefill
 
 GROUPS = 4
+SHORT = 16  # tokens: answers of at most so many have room beside the groups
+RESERVED, RESERVED_TOKENS = 4, 2048  # that room: answers at a time, and tokens of their prompts and texts
 MOST_WAITING = 512  # answers; whoever asks for more is asked to come back
 FIRST_ROOM = 64  # tokens that an answer's buffers have room for at first
 KEPT = 24  # prompts whose keys and values are kept for those that begin alike
@@ -76,6 +78,7 @@ class Group:
     prefix: list[Segment]
     hidden: Tensor
     written: int = 0
+    is_reserved: bool = False
 
 
 class Batches:
@@ -178,32 +181,33 @@ class Batches:
             self.deliver([(ask, error) for ask in failed])
 
     def _admit(self) -> None:
-        while len(self.groups) < GROUPS:
+        while True:
             with self.changed:
-                asks = self._next()
+                asks, is_reserved = self._next()
             if not asks:
                 return
-            self._guarded(asks, lambda asks=asks: self.groups.append(self._begin(asks)))
+            self._guarded(asks, lambda asks=asks, of=is_reserved: self.groups.append(self._begin(asks, of)))
 
-    def _next(self) -> list[Ask]:
-        """Those of one adapter, in the order in which they came, as many as there is room for."""
+    def _next(self) -> tuple[list[Ask], bool]:
+        """(Those of one adapter, in the order in which they came, as many as there is room for; whether in the reserved room). Without
+        that room the proof of a version's weights would wait behind all traffic, and its promotion would fail."""
         waiting = [ask for ask in self.waiting if not ask.cancelled]
-        room = self.engine.batch_size - self.running
-        tokens = self.most_tokens - sum(ask.size for group in self.groups for ask in group.asks)
+        usual = [group for group in self.groups if not group.is_reserved]
         chosen: list[Ask] = []
-        for ask in waiting:
-            if ask.adapter is not waiting[0].adapter:
-                continue
-            tokens -= ask.size
-            if len(chosen) >= room or (tokens < 0 and (chosen or self.groups)):
-                break
-            chosen.append(ask)
+        if len(usual) < GROUPS:
+            tokens = self.most_tokens - sum(ask.size for group in self.groups for ask in group.asks)
+            room = self.engine.batch_size - sum(len(group.asks) for group in usual)
+            chosen = _fitting(waiting, room, tokens, always_one=not self.groups)
+        is_reserved = not chosen and len(usual) == len(self.groups)
+        if is_reserved:
+            short = [ask for ask in waiting if ask.sampling.max_new_tokens <= SHORT]
+            chosen = _fitting(short, RESERVED, RESERVED_TOKENS)
         taken = set(map(id, chosen))
         self.waiting = deque(ask for ask in waiting if id(ask) not in taken)
-        return chosen
+        return chosen, is_reserved
 
     @torch.inference_mode()
-    def _begin(self, asks: list[Ask]) -> Group:
+    def _begin(self, asks: list[Ask], is_reserved: bool) -> Group:
         adapter = asks[0].adapter
         self.adapters.use(adapter)
         prompts = list({tuple(ask.ids): ask.ids for ask in asks}.values())
@@ -214,7 +218,7 @@ class Batches:
         owners = torch.tensor([places[tuple(ask.ids)] for ask in asks]).to(prompted.last_hidden.device)
         first = min(FIRST_ROOM, max(ask.sampling.max_new_tokens for ask in asks))
         state = self.engine.begin(prompted, owners, first)
-        return Group(adapter, asks, state, prompted.prefix, prompted.last_hidden[owners])
+        return Group(adapter, asks, state, prompted.prefix, prompted.last_hidden[owners], is_reserved=is_reserved)
 
     @torch.inference_mode()
     def _step(self, group: Group) -> None:
@@ -278,6 +282,19 @@ class Prefixes:
             if of is adapter and (same := _shared(wanted, known)) > most:
                 best, most = cached, same
         return None if best is None else Cached(best.store, best.path[:most])
+
+
+def _fitting(asks: list[Ask], room: int, tokens: int, *, always_one: bool = False) -> list[Ask]:
+    """Those of the first one's adapter, as many as fit."""
+    chosen: list[Ask] = []
+    for ask in asks:
+        if ask.adapter is not asks[0].adapter:
+            continue
+        tokens -= ask.size
+        if len(chosen) >= room or (tokens < 0 and (chosen or not always_one)):
+            break
+        chosen.append(ask)
+    return chosen
 
 
 def _shared(one: np.ndarray, other: np.ndarray) -> int:
