@@ -114,7 +114,7 @@ def test_no_ends_what_has_no_condition(project: Project) -> None:
     engine.answer(run=run, yes=False, by=member)
     run = go(run)
     assert (run.state, states(run)) == (RunState.SUCCEEDED, ["done", "done", "skipped"])
-    assert run.steps.get(key="after").said == f"{member.get_username()} said no to ask."
+    assert run.steps.get(key="after").said == f"{member.get_username()} declined ask."
 
 
 def test_a_false_condition_skips_its_step_and_all_that_name_it(project: Project) -> None:
@@ -470,7 +470,7 @@ def test_a_jobs_error_stays_on_its_own_page(project: Project) -> None:
     job.claim("worker")
     job.finish("failed", error="Task held-1: close ticket 7")
     run = go(run)
-    assert run.error == "classify: Classify trajectories failed; its page says why."
+    assert run.error == "classify: Classify trajectories failed; see its page for the reason."
 
 
 def test_a_held_out_task_that_cannot_be_scored_is_not_named(

@@ -86,7 +86,7 @@ def test_a_run_that_made_a_model_is_kept(world: dict[str, Any]) -> None:  # noqa
         model_version=project.model_versions.adapters().first(),
     )
     run.refresh_from_db()
-    with pytest.raises(ManagedError, match="whose lineage it is"):
+    with pytest.raises(ManagedError, match="is part of the lineage of adapter-v1"):
         remove(run, "run")
     with pytest.raises(ManagedError, match="Archive it instead"):
         remove(run.model_version, "model")
@@ -267,7 +267,7 @@ def test_an_evaluation_leaves_lists_and_choices_and_goes_where_nothing_needs_it(
     client.post(f"{manage}delete/")
     client.post(f"/p/{project.slug}/manage/evaluation/{held.pk}/delete/")
     assert list(project.evalruns.all()) == [held]
-    assert "begun on a hold-out" in client.get(f"/p/{project.slug}/manage/evaluation/{held.pk}/").content.decode()
+    assert "It ran on a hold-out" in client.get(f"/p/{project.slug}/manage/evaluation/{held.pk}/").content.decode()
 
 
 def test_a_live_model_is_not_archived(world: dict[str, Any]) -> None:  # noqa: F811

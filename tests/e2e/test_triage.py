@@ -176,7 +176,7 @@ def test_a_decision_that_is_refused_brings_the_case_back(user: Any, page: Any) -
     wait_for_the_next(page)
     Failure.objects.filter(pk=first).update(reserved_by=other)
     page.keyboard.press("c")
-    expect(page.get_by_text("is reviewing this case for")).to_be_visible()
+    expect(page.get_by_text("is reviewing this case for up to")).to_be_visible()
     assert shown(page) == first and Failure.objects.get(pk=first).state == FailureState.OPEN
 
 

@@ -343,7 +343,7 @@ def test_it_waits_for_answers_then_ends_as_incomplete(agent: Agent) -> None:
         answers_until=timezone.now() - timedelta(seconds=1), resend_at=timezone.now() - timedelta(seconds=1)
     )
     late = agent.send(agent.rows())
-    assert late.status_code == 409 and "too long" in late.json()["detail"]
+    assert late.status_code == 409 and "timed out waiting for answers" in late.json()["detail"]
     jobs.reap()
     agent.run.refresh_from_db()
     assert agent.run.sends == 1
@@ -365,10 +365,10 @@ def test_an_incomplete_one_cannot_pass_the_gate_under_any_policy(agent: Agent) -
     run = work(newer.run)
     for sequential in (False, True):
         channel.policies.create(version=1 + sequential, values={"sequential": sequential}, reason="test")
-        with pytest.raises(PromotionError, match="not complete"):
+        with pytest.raises(PromotionError, match="is incomplete"):
             make_gate_report(baseline=before, candidate=run, by=None, channel=channel)
         gate = newer.state(against="production")["gate"]
-        assert gate["verdict"] is None and "not complete" in gate["summary"]
+        assert gate["verdict"] is None and "incomplete" in gate["summary"]
 
 
 def test_a_complete_one_is_compared_with_what_is_live(agent: Agent) -> None:

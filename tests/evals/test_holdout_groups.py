@@ -80,7 +80,7 @@ def test_adding_many_runs_leaves_it_out_and_counts_it(world: dict[str, Any]) -> 
 
 
 def test_adding_one_run_says_why_not(world: dict[str, Any]) -> None:
-    with pytest.raises(actions.HoldoutLeak, match="of the same group"):
+    with pytest.raises(actions.HoldoutLeak, match="belong to the same group"):
         actions.task_from_trajectory(
             eval_set=world["draft"], trajectory=world["run"], split=Split.TRAIN, by=admin_of(world["project"])
         )
@@ -180,7 +180,7 @@ def trained() -> dict[str, Any]:
 
 
 def test_a_group_of_what_trains_cannot_be_held_out(trained: dict[str, Any]) -> None:
-    with pytest.raises(actions.HoldoutLeak, match="of the same group"):
+    with pytest.raises(actions.HoldoutLeak, match="belong to the same group"):
         hold_out(trained["project"], "user:ada")
 
 

@@ -103,7 +103,7 @@ def page(user: Any, eval_set: EvalSet, name: str = "evals:meaning", **query: str
 
 def test_a_servers_vectors_find_the_same_task_in_other_words(server: EmbeddingServer, draft: EvalSet) -> None:
     job = done(ask(draft, Source(base_url=server.url, model="embed-1"), most=3))
-    assert job.state == "succeeded" and job.result["texts"] == 8 and job.done == job.total == 8, job.error
+    assert job.state == "succeeded" and job.result["texts"] == 13 and job.done == job.total == 13, job.error
     pairs = list(job.pairs.all())
     assert [pair.position for pair in pairs] == [0, 1, 2] and (pairs[0].held.key, pairs[0].other.key) == (
         "held-0",
@@ -111,7 +111,8 @@ def test_a_servers_vectors_find_the_same_task_in_other_words(server: EmbeddingSe
     )
     assert pairs[0].text == SAME and pairs[0].score > pairs[1].score >= pairs[2].score
     [sent] = server.bodies
-    assert set(sent["input"]) == {*HELD, SAME, *OTHERS} and sent["model"] == "embed-1"
+    answers = [f"the answer to other-{at}" for at in range(5)]
+    assert set(sent["input"]) == {*HELD, SAME, *OTHERS, *answers} and sent["model"] == "embed-1"
     look = HoldoutView.objects.get()
     assert len(look.tasks) == 3 and server.url in look.detail, "what a server is sent of a hold-out is a look"
 

@@ -202,7 +202,7 @@ def test_a_batch_is_used_when_enough_of_a_sample_is_good(draft: EvalSet, good: i
     size = batch(draft).made
     judged(draft, good, bad)
     if not may:
-        with pytest.raises(EvalSetError, match="Look at 10 at least"):
+        with pytest.raises(EvalSetError, match="Review at least 10"):
             batches.use_batch(eval_set=draft, by=None)
         return
     assert batches.use_batch(eval_set=draft, by=None) == size - bad
@@ -301,7 +301,7 @@ def test_variants_are_made_looked_through_and_used_by_api(draft: EvalSet) -> Non
     assert len(read["sample"]) == read["review"]["needed"] == 10 and not read["review"]["may_be_used"]
     assert {one["seed"] for one in read["sample"]} <= {"s0", "s1", "s2", "s3"}
     early = call(draft, "end_batch", {"do": "use"})
-    assert early.status_code == 409 and "Look at 10" in early.json()["detail"]
+    assert early.status_code == 409 and "Review at least 10" in early.json()["detail"]
     for number, one in enumerate(read["sample"]):
         word = "accepted" if number else "rejected"
         found = call(draft, "judge_variant", {"task": one["task"], "verdict": word})

@@ -123,7 +123,7 @@ def test_what_comes_back_waits_for_a_review_and_is_synthetic_for_ever(
     assert {task.metadata["variant"]["model"] for task in waiting} == {"writer"}
     assert all(task.variant_of.group == task.group and task.confirmed_by is None for task in waiting)
     assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
-    with pytest.raises(EvalSetError, match="Look at 3 at least"):
+    with pytest.raises(EvalSetError, match="Review at least 3"):
         batches.use_batch(eval_set=draft, by=None)
     assert [path.name for path in runner.job_folder(job).iterdir()] == ["stderr-1.log"]
     asked = AuditEvent.objects.get(action="variants.asked_for")

@@ -151,7 +151,7 @@ def test_a_case_on_somebodys_screen_says_so_and_is_theirs() -> None:
     page = other.get(url("case", case))
     assert f"<b>{holder}</b> is reviewing this case" in page.content.decode()
     answer = other.post(url("decide", case), {"confirm": "1"}, HTTP_HX_REQUEST="true")
-    assert b"is reviewing this case for 10 min more" in answer.content
+    assert b"is reviewing this case for up to 10 more minutes" in answer.content
     case.refresh_from_db()
     assert case.state == FailureState.OPEN and case.reserved_by == holder and not case.decisions.exists()
 
@@ -219,7 +219,7 @@ def test_split_and_assign_stay_on_the_case() -> None:
     answer = client.post(url("assign", case), {"to": user.username}, HTTP_HX_REQUEST="true")
     assert answer["X-Case"] == str(case.pk) and f"Assigned to {user}" in answer.content.decode()
     same = client.post(url("split", case), {"mode": case.mode.slug}, HTTP_HX_REQUEST="true")
-    assert b"is the mode it has" in same.content
+    assert b"is already its mode" in same.content
 
 
 def test_a_case_given_away_leaves_the_screen_and_comes_to_its_person() -> None:
@@ -293,7 +293,7 @@ def test_the_same_decision_for_the_chosen_is_one_step_back_to_the_case() -> None
     chosen = Failure.objects.filter(pk__in=[case.pk, second.pk, third.pk])
     assert {(row.state, row.mode, row.decided_by) for row in chosen} == {("confirmed", case.mode, user)}
     back = client.post(reverse("failures:undo", args=[project.slug]) + f"?at={rest.pk}", HTTP_HX_REQUEST="true")
-    assert back["X-Case"] == str(case.pk) and "for 3 failures" in back.content.decode()
+    assert back["X-Case"] == str(case.pk) and "Your last change to 3 failures was undone." in back.content.decode()
     third.refresh_from_db()
     assert (third.state, third.mode.slug, third.decided_by) == ("open", "bad_planning", None)
     assert Failure.objects.filter(project=project, state="open").count() == 4

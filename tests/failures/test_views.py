@@ -93,7 +93,9 @@ def test_bulk_changes_the_chosen_rows_and_undo_takes_it_back() -> None:
     assert b"2 failures dismissed." in page.content and b"Your last change: decided on 2 failures" in page.content
     assert Failure.objects.filter(state=FailureState.DISMISSED).count() == 2
     page = client.post(url(project, "undo"), {"back": "list", "query": "state=open"}, follow=True)
-    assert b"taken back for 2 failures" in page.content and page.redirect_chain[-1][0].endswith("?state=open")
+    assert b"Your last change to 2 failures was undone." in page.content and page.redirect_chain[-1][0].endswith(
+        "?state=open"
+    )
     assert Failure.objects.filter(state=FailureState.OPEN).count() == 3
 
 
@@ -118,7 +120,7 @@ def test_a_bulk_change_that_makes_no_sense_says_so(body: dict[str, str]) -> None
 def test_a_project_adds_and_changes_its_own_mode() -> None:
     project, client, _ = seeded(1, 0)
     new = {"name": "Rude tone", "slug": "", "severity": "low", "position": "9", "definition": "d", "examples": ""}
-    assert b"is saved" in client.post(url(project, "mode_add"), new, follow=True).content
+    assert "“Rude tone” saved." in client.post(url(project, "mode_add"), new, follow=True).content.decode()
     mode = project.failure_modes.get(slug="rude_tone")
     again = client.post(url(project, "mode_add"), new)
     assert "A mode with the slug “rude_tone” already exists" in again.content.decode()

@@ -496,7 +496,7 @@ def test_a_worker_that_dies_too_often_leaves_nothing_behind(scene: Scene, monkey
     job.refresh_from_db()
     assert not jobs.retry_or_fail(job, "The worker died.")
     job.refresh_from_db()
-    assert job.state == "failed" and "previous version is still serving" in job.error
+    assert job.state == "failed" and "previous version keeps serving" in job.error
     unloading.unload_leaving()
     Placement.objects.update(at=job.created_at - unloading.ARRIVES)
     unloading.unload_leaving()

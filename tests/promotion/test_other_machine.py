@@ -289,12 +289,12 @@ def test_the_servers_page_says_where_its_adapters_come_from(version: ModelVersio
     server, client = make_managed(version.parent, "http://127.0.0.1:9/v1"), Client()
     client.force_login(admin_of(version.project))
     address = reverse("registry:server", args=[version.project.slug, server.name])
-    assert "data folder of its own" not in client.get(address).content.decode()
+    assert "separate data folder" not in client.get(address).content.decode()
     ServerRun.objects.update(data_folder="another", data_path="/srv/far")
     given = {"run": server.runs.get(), "version": version, "asked_at": timezone.now()}
     AdapterCopy.objects.create(**given, problem="no room in <it>")
     page = client.get(address).content.decode()
-    assert "data folder of its own" in page and "/srv/far" in page and "no room in &lt;it&gt;" in page
+    assert "separate data folder" in page and "/srv/far" in page and "no room in &lt;it&gt;" in page
 
 
 def test_a_copy_of_a_data_folder_is_another_one(data_dir: Path, settings: Any, tmp_path: Path) -> None:

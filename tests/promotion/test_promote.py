@@ -148,7 +148,7 @@ def test_what_defines_the_task_stays_incomparable(
     eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
     changed = with_harness(environment, **harness)
     assert changed.task_hash != environment.task_hash and changed.agent_hash == environment.agent_hash
-    with pytest.raises(actions.PromotionError, match="differ in their environment beyond the agent"):
+    with pytest.raises(actions.PromotionError, match="differ in environment beyond the agent"):
         actions.make_gate_report(
             baseline=make_eval_run(eval_set, base, environment),
             candidate=make_eval_run(eval_set, base, changed),

@@ -152,7 +152,7 @@ def test_a_prompt_that_shows_what_is_held_out_is_not_evaluated(model: ModelVersi
     eval_set = make_eval_set(model.project)
     held = eval_set.tasks.holdout()[0].messages[0]["content"]
     for prompt in ({"system_prompt": f"For instance: {held}"}, {"examples": [{"role": "user", "content": held}]}):
-        with pytest.raises(HoldoutLeak, match="what is held out"):
+        with pytest.raises(HoldoutLeak, match="would reveal held-out data"):
             evaluated(prompt_on(model, prompt), eval_set, make_environment(model.project), split=Split.TRAIN)
 
 

@@ -200,7 +200,7 @@ def test_answers_that_another_version_scored_are_scored_again_for_a_review(run: 
         project=project, name=before.name, spec=strict, note="", before=before, adopt=True, by=admin_of(project)
     )
     client, page = logged_in(project), reverse("reviews:open", args=[project.slug, verifier.pk])
-    with pytest.raises(ReviewError, match="scored by tool-call@2 first"):
+    with pytest.raises(ReviewError, match="Rescore its samples with tool-call@2 first"):
         open_review(runs=[run], verifier=verifier, by=admin_of(project), size=50)
     assert "Score its samples with" in client.get(page).content.decode()
     url = reverse("reviews:score_run", args=[project.slug, verifier.pk])

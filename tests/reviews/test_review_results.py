@@ -106,7 +106,7 @@ def test_what_is_held_out_is_counted_and_never_listed(made: Made) -> None:
     pages = [client.get(address, {"page": page}).content.decode() for page in (1, 2, 3)]
     listed = {item.pk for item in review.items.all() if any(f"note {item.pk}." in page for page in pages)}
     assert listed == set(review.items.values_list("pk", flat=True)) - kept and 0 < len(kept) < 60
-    assert f"{len(kept)} more are held out to prevent overfitting edits" in pages[0]
+    assert f"{len(kept)} more are held out so that edits do not overfit to them" in pages[0]
     assert "60 / 60" in pages[0] and f"<dd>{len(kept)} of 60:" in pages[0]
 
 

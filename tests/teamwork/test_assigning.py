@@ -158,7 +158,7 @@ def test_a_flow_that_waits_tells_who_may_answer_or_whom_it_is_assigned_to(projec
     page = run.get_absolute_url()
     for person in (owner, ada, bob):
         assert [(row.topic, row.page) for row in Notification.objects.filter(user=person)] == [("flow.waiting", page)]
-    assert told(ada)[0][1] == "asks waits: Have you looked?" and told(viewer) == []
+    assert told(ada)[0][1] == "asks is waiting: Have you looked?" and told(viewer) == []
     advance(run)
     assert len(told(ada)) == 1
     assign(project=project, kind=kind_named("flow"), target=run, to=bob, by=ada)

@@ -321,7 +321,7 @@ def test_other_methods_are_given_answers(run: EvalRun, method: Method, program: 
 def test_the_same_examples_twice_are_one_dataset_and_none_is_refused(run: EvalRun) -> None:
     one, two = (submitted(run, found(run, Source.EVALUATION)).dataset for _ in range(2))
     assert one == two and one.examples.count() == 2
-    with pytest.raises(TrainingError, match="have no pairs to learn from"):
+    with pytest.raises(TrainingError, match="contain no pairs to learn from"):
         submitted(run, found(run, Source.CORRECTIONS))
     with pytest.raises(TrainingError, match="learns from tasks, not from"):
         submit_training(
@@ -379,7 +379,7 @@ def test_without_examples_the_form_says_so_and_keeps_what_was_typed(engineer: Cl
     answer = engineer.post(
         reverse("training:new", args=[run.project.slug]), sent(run, sources=["corrections"], steps=77)
     )
-    assert "have no pairs to learn from" in answer.content.decode() and 'value="77"' in answer.content.decode()
+    assert "contain no pairs to learn from" in answer.content.decode() and 'value="77"' in answer.content.decode()
 
 
 def test_an_evaluation_of_another_set_is_refused(engineer: Client, run: EvalRun, data_dir: Path) -> None:
@@ -404,7 +404,7 @@ def test_the_preview_counts_by_source_and_shows_a_few(engineer: Client, run: Eva
     assert "<script>" not in html and "&lt;script&gt;" in html
     assert f"Left out: {HELD_OUT}" in html and "plant 80" not in html
     labels = preview(engineer, run, method="kto", sources=["evaluation"])
-    assert "labelled answers" in labels and "weighs" in labels
+    assert "labelled answers" in labels and "good answers have weight" in labels
     assert "Choose" in preview(engineer, run, sources=["evaluation"], samples_of="")
     for nonsense in ({"eval_set": "x"}, {"samples_of": "' or 1=1"}, {"method": "x"}, {"sources": "9" * 300}):
         preview(engineer, run, **nonsense)

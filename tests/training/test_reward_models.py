@@ -189,7 +189,7 @@ def test_one_that_scores_in_a_verifier_is_neither_deleted_nor_renamed(run: EvalR
     managed = KINDS["model"]
     assert not managed.keeps(model) and not managed.named(model)
     save_verifier(project=run.project, name="liked", spec={"kind": "trained_reward", "version": str(model)}, by=None)
-    assert "It scores in liked@1" in managed.keeps(model) and "cannot be renamed" in managed.named(model)
+    assert "It is used by liked@1" in managed.keeps(model) and "cannot be renamed" in managed.named(model)
 
 
 def test_the_form_starts_it(client: Client, run: EvalRun) -> None:
@@ -225,9 +225,9 @@ def test_what_it_makes_is_a_reward_model_and_offered_as_no_agent(run: EvalRun, d
         versions.adapters(),
     ):
         assert model not in rows
-    with pytest.raises(ModelError, match="scores answers and gives none"):
+    with pytest.raises(ModelError, match="scores answers but does not generate any"):
         choose(model)
-    with pytest.raises(ModelError, match="scores answers and gives none"):
+    with pytest.raises(ModelError, match="scores answers but does not generate any"):
         register_prompt(project=run.project, name="p", on=model, prompt={"system_prompt": "x"}, by=None)
     with pytest.raises(promotion.PromotionError, match="is a reward model, not an agent"):
         promotion.set_initial(channel=channel_of(run.project), version=model, by=None)
@@ -242,7 +242,7 @@ def test_its_page_says_what_it_is_worth_and_where_it_scores(client: Client, run:
     html = client.get(reverse("promotion:model", args=[run.project.slug, model.pk])).content.decode()
     assert "80.0%" in html and "8 of 10" in html and "liked@1" in html and "Playground" not in html
     html = client.get(reverse("reviews:verifier", args=[run.project.slug, verifier.pk])).content.decode()
-    assert "base-reward-v1" in html and "The run that trained it" in html and "80.0%" in html
+    assert "base-reward-v1" in html and ">Training run</a>" in html and "80.0%" in html
     new = f"{reverse('reviews:verifier_new', args=[run.project.slug])}?kind=trained_reward&model={model.pk}"
     assert "base-reward-v1" in client.get(new).content.decode()
 

@@ -72,7 +72,7 @@ def test_a_teacher_that_cannot_teach_is_refused_with_what_to_do(run: EvalRun, te
         submitted(run, Method.ON_POLICY, TAUGHT)
     with pytest.raises(TrainingError, match="is the student itself"):
         submitted(run, Method.ON_POLICY, TAUGHT, teacher=run.model_version)
-    with pytest.raises(TrainingError, match="GRPO has no teacher"):
+    with pytest.raises(TrainingError, match="GRPO does not use a teacher"):
         submitted(run, Method.GRPO, TAUGHT, teacher=teacher)
     with pytest.raises(TrainingError, match="Evaluate the train split with it and choose distillation"):
         submitted(run, Method.ON_POLICY, TAUGHT, teacher=make_endpoint(run.project))

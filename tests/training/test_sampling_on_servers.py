@@ -82,7 +82,7 @@ def test_without_a_server_the_run_samples_itself(client: Client, run: EvalRun, s
 @pytest.mark.parametrize(
     ("changes", "serving", "said"),
     [
-        ({"lora_rank": 32}, {}, "rank is 32; local takes ranks up to 16"),
+        ({"lora_rank": 32}, {}, "rank is 32; local supports ranks up to 16"),
         ({"one_step_ahead": "on"}, {"lora_slots": 1}, "has 1 LoRA slot; sampling one step ahead needs 2"),
         ({"sample_on": [], "one_step_ahead": "on"}, {}, "Choose a server to sample on first."),
         ({"sample_on": ["nobody"]}, {}, "Select a valid choice"),

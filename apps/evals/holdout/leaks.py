@@ -88,8 +88,7 @@ def request_of(task: Task) -> str:
 
 
 def same(task: Task, other: Task) -> Leak:
-    """The two of one request (similarity 1), of the same group (0), or of which a person says that they are the same "
-    "task."""
+    """The two of one request (similarity 1), of the same group (0), or of which a person says that they are the same task."""
     found = Leak(task.key, request_of(task), request_of(other), _place(other), 1.0, other.canonical_hash,
                  ours_hash=task.canonical_hash)  # fmt: skip
     if other.canonical_hash == task.canonical_hash:
