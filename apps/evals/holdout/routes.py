@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from django.urls import URLPattern, URLResolver, get_resolver
 
 # Shows held-out requests, answers, outputs, scores of single tasks, or what is held out; each look is counted.
-RUNS = "the runs that held-out tasks were made from"
+RUNS = "the runs from which held-out tasks were made"
 OUTPUTS = "outputs and scores on held-out tasks"
-SAID = "what people say of a hold-out"
-SIDES = "that a row is, or is like, a held-out task"
+SAID = "comments on a hold-out"
+SIDES = "that a row is a held-out task, or similar to one"
 COUNTED: dict[str, str] = {
     **dict.fromkeys(
         (
@@ -41,7 +41,7 @@ COUNTED: dict[str, str] = {
     **dict.fromkeys(("evals:run", "evals:samples"), f"{OUTPUTS}, once the person has opened them"),
     "evals:compared_task": "a held-out task and outputs on it, once the person has opened them",
     **dict.fromkeys(("evals:task", "evals:edit_task"), "a held-out task, once the person has opened it"),
-    **dict.fromkeys(("evals_api:edit_task", "evals_api:change_tasks"), "that a task is held out, or is like a held-out one"),
+    **dict.fromkeys(("evals_api:edit_task", "evals_api:change_tasks"), "that a task is held out, or similar to a held-out one"),
     "evals:compare": "which held-out tasks passed, once the person has opened them",
     "evals:compared_breakdown": "groups of held-out tasks, once the person has opened them",
     "evals:export_compared": "which held-out tasks passed, as a file, once the person has opened them",
@@ -57,10 +57,10 @@ COUNTED: dict[str, str] = {
     "evals:show_holdout": "the held-out tasks",
     "evals:versions_with_holdout": "the held-out tasks that differ",
     "evals:export_holdout": "the held-out tasks, as a file",
-    **dict.fromkeys(("evals:meaning", "evals:meaning_decide", "evals:meaning_undo"), "held-out requests beside those like them"),
-    "evals:meaning_start": "what a server is sent of the hold-out; the pairs of the last check, where the form is wrong",
-    "evals_api:meaning_check": "held-out requests beside those like them, with the right",
-    "evals_api:meaning_checks": "what a server is sent of the hold-out, with the right",
+    **dict.fromkeys(("evals:meaning", "evals:meaning_decide", "evals:meaning_undo"), "held-out requests beside similar ones"),
+    "evals:meaning_start": "the part of the hold-out that is sent to a server; the pairs of the last check, if the form is invalid",
+    "evals_api:meaning_check": "held-out requests beside similar ones, with the right",
+    "evals_api:meaning_checks": "the part of the hold-out that is sent to a server, with the right",
     "evals:new_run": "scores of a model on the hold-out, once it has run",
     "evals_api:runs": "scores of a model on the hold-out, once it has run, with the right",
     "evals_api:run_tasks": "the held-out tasks, to an agent with the right",
@@ -84,9 +84,9 @@ COUNTED: dict[str, str] = {
     **dict.fromkeys(("prompts:playground", "prompts:playground_status"), RUNS),
     "prompts:playground_save_task": f"{RUNS}; {SIDES}",
     "protocol:seed_session": "that a task is held out; with the right it is opened",
-    "protocol:verify": "scores of answers to held-out tasks, with the right, so many a day",
-    "environments_api:grader_run": "scores of answers to held-out rows, with the right, so many a day",
-    "hosted:grader_run": "scores of answers to held-out rows, with the right, so many a day",
+    "protocol:verify": "scores of answers to held-out tasks, with the right, up to a daily limit",
+    "environments_api:grader_run": "scores of answers to held-out rows, with the right, up to a daily limit",
+    "hosted:grader_run": "scores of answers to held-out rows, with the right, up to a daily limit",
 }  # fmt: skip
 # Shows only sums over an evaluation, which was itself counted when it was asked for.
 TOTALS: dict[str, str] = dict.fromkeys(
@@ -97,7 +97,7 @@ TOTALS: dict[str, str] = dict.fromkeys(
         "evals_api:run", "evals_api:run_cancel", "evals_api:run_finish", "promotion_api:gate_reports",
         "promotion:model_card", "promotion:model_download", "promotion_api:card", "promotion_api:download",
     ),
-    "sums over evaluations",
+    "aggregates of evaluations",
 )  # fmt: skip
 # Has held-out tasks and keeps them to itself: only that there are some, and how many.
 MASKED: dict[str, str] = dict.fromkeys(
@@ -175,9 +175,9 @@ KEYED = (
 )
 INTRO = """# Routes and the hold-out
 
-Written by `python manage.py holdout_routes`; a test compares. A look is counted once for a person (or API key), task and place,
-scores by API and evaluations each time (docs/evals.md, The hold-out). Routes that are not in the table show nothing of a
-hold-out.
+`python manage.py holdout_routes` writes this page, and a test checks that it is current. “The right” means an API key that may see
+hold-outs. A view is counted once per person (or API key), task and place; scores by API and evaluations count each time
+(docs/evals.md, The hold-out). Routes that are not in the table show nothing of a hold-out.
 """
 
 
@@ -225,4 +225,6 @@ def document() -> str:
     """The table as Markdown. Raises KeyError for a route that nobody classified."""
     found = [(route, *route.shows) for route in routes()]
     shown = [f"| `{route.path}` | {what} | {route.who} | {counted} |" for route, what, counted in found if what]
-    return "\n".join([INTRO, "| route | of a hold-out | who | counted |", "|---|---|---|---|", *shown, ""])
+    return "\n".join(
+        [INTRO, "| route | what it shows of a hold-out | who | counted |", "|---|---|---|---|", *shown, ""]
+    )
