@@ -190,6 +190,10 @@ def test_an_answer_whole_and_streamed_is_one_response(pieces: list[dict], messag
     assert events[-1]["type"] == ("response.incomplete" if finish == "length" else "response.completed")
     theirs = Response.model_validate_json(json.dumps(whole), strict=True)
     assert theirs.output_text == (message["content"] or "")
+    reason = theirs.incomplete_details.reason if theirs.incomplete_details else None
+    assert reason == ("max_output_tokens" if finish == "length" else None)
+    deltas = [event["logprobs"] for event in events if event["type"] == "response.output_text.delta"]
+    assert [row for some in deltas for row in some] == rows
     assert (theirs.usage.input_tokens, theirs.usage.output_tokens, theirs.usage.total_tokens) == (5, 3, 8)  # type: ignore[union-attr]
     assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == whole["output"]
     assert len({item["id"] for item in whole["output"]}) == len(whole["output"])
