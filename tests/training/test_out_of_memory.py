@@ -93,7 +93,7 @@ def test_the_memory_of_a_real_process_ends_and_the_run_goes_on_with_less(limited
     assert run.reduced == {"micro_batch": 4, "sample_batch": 4, "gradient_checkpointing": True}
     note = JobLog.objects.filter(job=run.pk, level="warning").last()
     assert note.message.startswith("The memory ran out: the process used up to ")
-    assert "tried again with less memory and the same update: micro_batch to 4 (now 64)" in note.message
+    assert "Retrying with less memory and the same update: micro_batch to 4 (now 64)" in note.message
     runner.run(run)
     run = ended(run)
     assert (run.state, run.attempt) == (JobState.SUCCEEDED, 2), run.error

@@ -216,7 +216,7 @@ def test_an_import_can_be_stopped_and_keeps_what_it_stored(
     monkeypatch.setattr(uploads, "ingest", ingest)
     assert runs(made) == "cancelled" and pressed == [302] and project.trajectories.count() == 2
     assert b"Cancel" not in member.get(url("import_status", project, made.pk)).content
-    assert b"already ended" in member.post(url("import_cancel", project, made.pk), follow=True).content
+    assert b"already finished" in member.post(url("import_cancel", project, made.pk), follow=True).content
     stranger = Client()
     stranger.force_login(make_user())
     assert stranger.post(url("import_cancel", project, made.pk)).status_code == 404

@@ -129,7 +129,7 @@ def test_a_webhook_that_was_disabled_by_itself_is_announced_to_operators(
 ) -> None:
     actions.disable(hook=hook, by=None, reason="It failed.")
     assert "It failed." in admin.get(at("list", project)).content.decode()
-    assert "webhook was disabled" in admin.get(project.get_absolute_url()).content.decode()
+    assert f"Webhook {hook} was disabled" in admin.get(project.get_absolute_url()).content.decode()
     actions.enable(hook=hook, by=admin_of(project))
     assert "</a> webhook was disabled" not in admin.get(project.get_absolute_url()).content.decode()
 

@@ -109,7 +109,7 @@ def test_a_new_package_is_right_at_once_and_its_tests_pass(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["Bug", "1st", "class", "json", "a-b", "", "x" * 61, "../up", "flywheel_sdk"])
 def test_a_name_that_python_cannot_import_is_refused(name: str) -> None:
-    with pytest.raises(PackageProblem, match="no name for a package"):
+    with pytest.raises(PackageProblem, match="is not a valid package name"):
         new_package(name)
 
 
@@ -253,7 +253,7 @@ def test_an_entry_point_is_found_without_being_imported(tmp_path: Path, monkeypa
     ("make", "sentence"),
     [
         (lambda folder: (folder / "empty").mkdir(), "neither empty/empty/__init__.py"),
-        (lambda folder: put(folder, "Not-A-Name", WHOLE), "no name for a package"),
+        (lambda folder: put(folder, "Not-A-Name", WHOLE), "is not a valid package name"),
         (lambda folder: put(folder, "random", WHOLE), "taken by Python's standard library"),
         (lambda folder: (put(folder, "link", WHOLE) / "x").symlink_to("/etc/passwd"), "x is a link"),
         (

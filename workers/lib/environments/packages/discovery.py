@@ -84,7 +84,7 @@ def in_folder(folder: Path) -> Iterator[Found]:
         one = Found(home.name, str(home), package, project)
         if not NAME.fullmatch(home.name):
             one = replace(one, problem=PackageProblem(
-                f"“{home.name}” is no name for a package.", "Rename the folder: small letters, digits and _, a letter first.",
+                f"“{home.name}” is not a valid package name.", "Rename the folder: small letters, digits and _, a letter first.",
             ))  # fmt: skip
         elif home.name in sys.stdlib_module_names:
             one = replace(one, problem=PackageProblem(TAKEN.format(home.name), "Rename the folder."))
