@@ -337,7 +337,7 @@ class Editor:
             "environments": list(
                 dict.fromkeys(project.environments.current().order_by("-pk").values_list("slug", flat=True))
             ),
-            "channels": list(project.channels.order_by("name").values_list("name", flat=True)),
+            "channels": list(project.channels.current().order_by("name").values_list("name", flat=True)),
             "versions": [f"{name}-v{version}" for name, version in versions],
             "clusters": list(self._clusters),
             "modes": list(FailureMode.objects.filter(project=project).order_by("slug").values_list("slug", flat=True)),

@@ -319,6 +319,15 @@ class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=T
         """The starts that come true in stored data: neither a clock nor somebody's call."""
         return [one for one in self.starts if not isinstance(one, Cron | Call)]
 
+    @property
+    def channels(self) -> set[str]:
+        """The names of the channels that its steps refer to."""
+        named = [getattr(step, each.name) for step in self.steps for each in structs.fields(step)]
+        models = {
+            value.removeprefix("channel:") for value in named if isinstance(value, str) and value.startswith("channel:")
+        }
+        return models | {step.channel for step in self.steps if isinstance(step, Gate)}
+
     def times(self, after: datetime) -> Iterator[datetime]:
         """When its clocks start it, the next ones first (UTC), without end; nothing where it has no clock."""
         ahead = heapq.merge(*(self._times(one.when, after) for one in self.crons))

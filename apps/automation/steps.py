@@ -37,7 +37,7 @@ from apps.failures.models import Classification
 from apps.promotion import actions as promotion
 from apps.promotion import preparation
 from apps.promotion.models import Approval, Deployment, GateReport, Promotion, Verdict
-from apps.promotion.policies import channel_of, find_channel
+from apps.promotion.policies import create_channel, find_channel
 from apps.registry.models import ModelVersion
 from apps.reviews.evidence import lock_of
 from apps.training.actions import freeze_dataset, submit_training
@@ -138,8 +138,11 @@ def model_version(project: Project, named: str, made: dict[str, Outputs]) -> Mod
     if kind == "step":
         return _there(versions.filter(pk=made[name]["model"]).first(), "The model has been deleted or archived.")
     if kind == "channel":
-        channels = [find_channel(project, one) for one in (name, specs.PRODUCTION)]
-        live = next((channel.current for channel in channels if channel and channel.current), None)
+        asked, production = (find_channel(project, one) for one in (name, specs.PRODUCTION))
+        if asked and asked.archived_at:
+            raise StepFailed(f"The channel “{name}” is archived. Unarchive it, or name another channel.")
+        there = (channel for channel in (asked, production) if channel and not channel.archived_at)
+        live = next((channel.current for channel in there if channel.current), None)
         return _there(live, f"Nothing is live in the channel “{name}” yet, nor in production.")
     base, _, number = name.rpartition("-v")
     found = versions.filter(name=base, version=int(number)).first() if number.isdecimal() else None
@@ -289,7 +292,7 @@ def train(turn: Turn, asked: specs.Train) -> Outputs:
 
 def gate(turn: Turn, asked: specs.Gate) -> Outputs:
     baseline, candidate = turn.evaluation(asked.baseline), turn.evaluation(asked.candidate)
-    channel = channel_of(turn.project, asked.channel)
+    channel, _ = create_channel(turn.project, asked.channel)
     if channel.current is None:  # below production, what is tested first is what runs there
         promotion.set_initial(channel=channel, version=baseline.model_version, by=turn.by)
     if not turn.step.jobs:

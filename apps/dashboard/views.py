@@ -36,7 +36,7 @@ CHARTS_MS = 4_000
 @project_view()
 def home(request: HttpRequest, project: Project) -> HttpResponse:
     running = [*TrainingRun.objects.filter(project=project).active(), *EvalRun.objects.filter(project=project).active()]
-    channel = Channel.objects.filter(project=project, name="production").select_related("current").first()
+    channel = project.channels.current().filter(name="production").select_related("current").first()
     wheel = read_wheel(project, channel, len(running))
     waiting = waiting_for(project, request.membership)  # type: ignore[attr-defined]
     return render(

@@ -106,7 +106,7 @@ def _flows(project: Project) -> Iterator[Waiting]:
 
 def _reports(project: Project) -> Iterator[Waiting]:
     """Reports that say promote against what is live, of versions that are not live anywhere."""
-    live = project.channels.filter(name=PRODUCTION).values("current")
+    live = project.channels.current().filter(name=PRODUCTION).values("current")
     reports = GateReport.objects.filter(
         project=project, verdict=Verdict.PROMOTE, promotions=None, baseline__model_version__in=live
     ).select_related("candidate__model_version")

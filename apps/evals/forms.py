@@ -137,7 +137,7 @@ class EvalRunForm(PlainForm):
         self.fields["environment"].queryset = project.environments.current().select_related("verifier")
         done = EvalRun.objects.filter(eval_set=eval_set, split=Split.HOLDOUT, state=JobState.SUCCEEDED)
         self.fields["stop_against"].queryset = done
-        channels = list(project.channels.values_list("name", flat=True))
+        channels = list(project.channels.current().values_list("name", flat=True))
         self.fields["stop_channel"].choices = [(name, name) for name in channels]
         self.fields["stop_channel"].initial = "production"
         if not done.exists() or not channels:

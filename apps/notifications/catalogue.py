@@ -28,6 +28,7 @@ class Topic(models.TextChoices):
     PROPOSED = Event.PROMOTION_PROPOSED, "A promotion needs a second person's approval"
     DEPLOYMENT_FAILED = Event.DEPLOYMENT_FAILED, "A deployment failed; the previous version is still serving"
     FROZEN = Event.CHANNEL_FROZEN, "A channel was frozen or unfrozen"
+    ARCHIVED = Event.CHANNEL_ARCHIVED, "A channel was archived or unarchived"
     TRIAL_STARTED = Event.TRIAL_STARTED, "A canary or shadow of a candidate has started in a channel"
     TRIAL_ADVANCED = Event.TRIAL_ADVANCED, "A canary advanced to its next share, or passed the last one"
     TRIAL_ENDED = Event.TRIAL_ENDED, "A canary or shadow has ended"
@@ -62,6 +63,7 @@ RULES = {
     Topic.PROPOSED: Rule("Models", Role.ENGINEER, by_mail=True),
     Topic.DEPLOYMENT_FAILED: Rule("Models", Role.ENGINEER, by_mail=True),
     Topic.FROZEN: Rule("Models", Role.ENGINEER),
+    Topic.ARCHIVED: Rule("Models", Role.ENGINEER),
     Topic.TRIAL_STARTED: Rule("Models", Role.ENGINEER),
     Topic.TRIAL_ADVANCED: Rule("Models", Role.ENGINEER),
     Topic.TRIAL_ENDED: Rule("Models", Role.ENGINEER, by_mail=True),

@@ -20,18 +20,17 @@ from apps.evals.models import EvalRun, LatencyMeasurement
 from apps.notifications.actions import tell_of_override
 from apps.promotion import preparation
 from apps.promotion.announcing import announce_proposal, announce_report
-from apps.promotion.conditions import PromotionError, checked_reason
+from apps.promotion.conditions import PromotionError, checked_reason, require_not_archived
 from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment import fingerprints
 from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, Timing, compare, prefix
 from apps.promotion.models import Approval, Channel, Deployment, GateReport, Promotion, Verdict
-from apps.promotion.moves import locked, move, name_of
+from apps.promotion.moves import locked, move, name_of, require_files
 from apps.promotion.policies import channel_of, label_of, policy_of, require_keys_allowed
 from apps.promotion.promotable import require_promotable
 from apps.promotion.signing import code_hash, document_of, sign
 from apps.promotion.wear import comparison_number
 from apps.registry import engines
-from apps.registry.artifacts import ArtifactError, require_there
 from apps.registry.models import ModelKind, ModelVersion
 from workers.lib.typed import convert, plain
 
@@ -140,7 +139,9 @@ def compare_runs(*, baseline: EvalRun, candidate: EvalRun, channel: Channel) -> 
 @transaction.atomic
 def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel: Channel | None = None) -> GateReport:
     """Stores and signs what the gate says by a channel's policy (production's), see `compare_runs`. Raises PromotionError."""
-    found = compare_runs(baseline=baseline, candidate=candidate, channel=channel or channel_of(candidate.project))
+    channel = channel or channel_of(candidate.project)
+    require_not_archived(channel)
+    found = compare_runs(baseline=baseline, candidate=candidate, channel=channel)
     row = GateReport(
         project=candidate.project,
         baseline=baseline,
@@ -367,20 +368,8 @@ def _bring(
     """At once where the channel has no targets, else by a deployment, which loads it first. Raises PromotionError."""
     if deployments.has_targets(channel):
         return deployments.begin(channel=channel, kind=Deployment.Kind(kind), version=version, by=by, **given)
-    _require_files(version)
+    require_files(version)
     return move(channel, version, kind, by, **given)
-
-
-def _require_files(version: ModelVersion) -> None:
-    """Raises PromotionError: whoever pulls it or serves it in process would go on with what ran before, without a word."""
-    if version.model.artifact is None:
-        return
-    try:
-        require_there(version.model.artifact)
-    except ArtifactError as error:
-        raise PromotionError(
-            f"{version} cannot be served: {error} Restore its files from a backup of the artifact store, or choose another version."
-        ) from error
 
 
 @transaction.atomic

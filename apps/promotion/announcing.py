@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.urls import reverse
+from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.evals.models import EvalRun
@@ -153,6 +154,25 @@ def announce_freeze(row: Freeze) -> None:
         topic=Topic.FROZEN, project=channel.project, subject=subject, page=channel_page(channel), by=None if lifted else row.by,
         key=f"freeze:{row.pk}:{'lifted' if lifted else 'set'}",
     )  # fmt: skip
+
+
+def announce_archived(channel: Channel, *, back: bool, by: Any, who: str) -> None:
+    """That a channel was archived, or brought back."""
+    subject = f"{channel} was {'unarchived' if back else 'archived'} by {who}"
+    page = channel_page(channel)
+    announce(
+        project=channel.project, event=Event.CHANNEL_ARCHIVED, subject=subject,
+        data={"channel": channel.name, "archived": not back, "by": who, "page": page},
+    )  # fmt: skip
+    at = timezone.now().isoformat()
+    notify(
+        topic=Topic.ARCHIVED,
+        project=channel.project,
+        subject=subject,
+        page=page,
+        by=by,
+        key=f"archive:{channel.pk}:{at}",
+    )
 
 
 def announce_proposal(row: Approval) -> None:

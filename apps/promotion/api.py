@@ -16,14 +16,14 @@ from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, form_of
 from apps.promotion.actions import previous_of
 from apps.promotion.announcing import move_json
 from apps.promotion.models import Channel, Promotion
-from apps.promotion.policies import channel_of, policy_of
+from apps.promotion.policies import create_channel, policy_of
 from apps.trajectories.api import number_of
 from workers.lib.typed import json_schema
 
 NULLABLE = {"type": ["string", "null"]}
 CHANNEL = {
     "type": "object",
-    "required": ["channel", "model", "previous", "policy_version", "updated_at"],
+    "required": ["channel", "model", "previous", "policy_version", "updated_at", "archived_at", "served"],
     "properties": {
         "channel": {"type": "string"},
         "model": NULLABLE | {"description": "The live model version; null if nothing is live yet"},
@@ -31,6 +31,12 @@ CHANNEL = {
         "previous": NULLABLE | {"description": "The version a rollback would restore; null if there is none"},
         "policy_version": {"type": "integer", "description": "0: the defaults"},
         "updated_at": {"type": "string", "format": "date-time"},
+        "id": {"type": "integer", "description": "For `/api/v1/objects/channel/ID/`, which archives and deletes it"},
+        "archived_at": {"type": ["string", "null"], "format": "date-time"},
+        "served": {
+            "type": "boolean",
+            "description": "Whether its version is to be served: false if it has none, is archived, or was and needs a restore",
+        },
     },
 }
 MOVE = {
@@ -58,13 +64,13 @@ MOVE = {
 CHANNELS_EXAMPLE = OpenApiExample(
     "Production", response_only=True, status_codes=["200"],
     value={"channel": "production", "model": "support-v4", "digest": "9b1c…", "previous": "support-v3",
-           "policy_version": 2, "updated_at": "2026-11-22T08:00:00Z"},
+           "policy_version": 2, "updated_at": "2026-11-22T08:00:00Z", "id": 3, "archived_at": None, "served": True},
 )  # fmt: skip
 NEW_EXAMPLE = OpenApiExample("A second channel", value={"name": "staging"}, request_only=True)
 MADE_EXAMPLE = OpenApiExample(
     "A channel without a model", response_only=True, status_codes=["200", "201"],
     value={"channel": "staging", "model": None, "digest": None, "previous": None, "policy_version": 0,
-           "updated_at": "2026-11-22T08:00:00Z"},
+           "updated_at": "2026-11-22T08:00:00Z", "id": 4, "archived_at": None, "served": False},
 )  # fmt: skip
 MOVE_EXAMPLE = OpenApiExample(
     "A promotion", response_only=True, status_codes=["200"],
@@ -80,22 +86,24 @@ class NewChannel(Struct, forbid_unknown_fields=True, kw_only=True):
 
 @extend_schema(
     methods=["GET"], operation_id="v1_channels_list", responses=described({200: results(CHANNEL)}), 
-    examples=[CHANNELS_EXAMPLE],
+    examples=[CHANNELS_EXAMPLE], parameters=[OpenApiParameter("archived", bool, description="Archived channels instead")],
     description="The project's channels, each with its live version and the version a rollback would restore.",
 )  # fmt: skip
 @extend_schema(
     methods=["POST"], operation_id="v1_channels_create", request={JSON: json_schema(NewChannel)},
-    responses=described({200: CHANNEL, 201: CHANNEL}, 400, 403, 413), examples=[NEW_EXAMPLE, MADE_EXAMPLE],
-    description="Creates a channel; one that exists stays as it is (200). The key's creator must be an owner.",
+    responses=described({200: CHANNEL, 201: CHANNEL}, 400, 403, 409, 413), examples=[NEW_EXAMPLE, MADE_EXAMPLE],
+    description="Creates a channel; one that exists stays as it is (200; 409 if it is archived). The key's creator must be an owner.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     project = request.auth.project
     if request.method == "POST":
-        name = form_of(request, NewChannel).name
-        status = 200 if project.channels.filter(name=name).exists() else 201
-        return Response(channel_json(channel_of(project, name)), status=status)
-    return Response({"results": [channel_json(row) for row in project.channels.select_related("current")]})
+        row, new = create_channel(project, form_of(request, NewChannel).name)
+        return Response(channel_json(row), status=201 if new else 200)
+    archived = request.query_params.get("archived", "") in ("1", "true")
+    return Response(
+        {"results": [channel_json(row) for row in project.channels.shown(archived).select_related("current")]}
+    )
 
 
 def channel_json(row: Channel) -> dict[str, Any]:
@@ -107,6 +115,9 @@ def channel_json(row: Channel) -> dict[str, Any]:
         "previous": str(previous) if previous else None,
         "policy_version": policy_of(row)[1],
         "updated_at": row.updated_at,
+        "id": row.pk,
+        "archived_at": row.archived_at,
+        "served": row.current is not None and not row.not_served,
     }
 
 

@@ -7,8 +7,11 @@ class PromotionConfig(AppConfig):
 
     def ready(self) -> None:
         from apps.core.managed.objects import Managed, register
+        from apps.core.models import Role
         from apps.environments.reward_models import verifiers_with
         from apps.evals import jobs, runs_api
+        from apps.promotion import archiving
+        from apps.promotion.models import Channel
         from apps.promotion.pulling.links import download_url
         from apps.promotion.reports_api import against
         from apps.promotion.stopping import decided
@@ -21,7 +24,7 @@ class PromotionConfig(AppConfig):
         fetching.DOWNLOADS.append(lambda version: download_url(version)["url"])
 
         def live(version: ModelVersion) -> str:
-            names = ", ".join(version.live_in.values_list("name", flat=True))
+            names = ", ".join(version.live_in.current().values_list("name", flat=True))
             if names:
                 return f"It is live in {names}. Promote another version or roll back first."
             trial = version.trials.active().first()
@@ -55,5 +58,12 @@ class PromotionConfig(AppConfig):
             kind="model", noun="the model", plural="Models", model=ModelVersion, name="name", versioned=True,
             listing="promotion:models", stays=live, keeps=keeps, named=taught, before=(free_with,),
             warning="Flows and API clients that use the old name must be updated.",
+        ))  # fmt: skip
+        register(Managed(
+            kind="channel", noun="the channel", plural="Models", model=Channel, name="name", versioned=False,
+            listing="promotion:models", stays=archiving.why_not, archivers=Role.OWNER, on_archive=archiving.on_archive,
+            allow_key=archiving.allow_key, archived_text=archiving.ARCHIVED_TEXT, unarchived_text=archiving.UNARCHIVED_TEXT,
+            named=lambda _: "Agents, clients and flows ask for a channel by its name, so it cannot be renamed.",
+            shields=("promotion.promotion", "promotion.deployment", "promotion.trial"),
         ))  # fmt: skip
         runs_api.EXTRAS.append(against)

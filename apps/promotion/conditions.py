@@ -16,6 +16,12 @@ class PromotionError(Rejected):
     """A move that may not be made; the message is a sentence for the screen."""
 
 
+def require_not_archived(channel: Channel) -> None:
+    """Raises PromotionError."""
+    if channel.archived_at:
+        raise PromotionError(f"The channel “{channel}” is archived. A project owner can unarchive it on its page.")
+
+
 def checked_reason(text: str, missing: str = "") -> str:
     """Stripped. Raises PromotionError where it is too long, or empty: with the sentence `missing`, where that is given."""
     found = text.strip()

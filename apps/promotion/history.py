@@ -1,4 +1,4 @@
-"""What happened to a channel, in one order: moves, deployments that failed, freezes, policies. Read-only."""
+"""What happened to a channel, in one order: moves, deployments that failed, freezes, policies, archiving. Read-only."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from apps.core.models import JobState
+from apps.core.models import AuditEvent, JobState, object_name
 from apps.promotion.models import Channel
+
+ARCHIVING = {
+    "object.archived": ("archived", "Archived"),
+    "object.unarchived": ("unarchived", "Unarchived"),
+    "channel.restored": ("restored", "Served again"),
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,8 @@ def entries_of(channel: Channel) -> list[Entry]:
         found.append(Entry(row.at, "frozen", f"Frozen{until}", row.by_name, row.reason))
         if row.lifted_at:
             found.append(Entry(row.lifted_at, "unfrozen", "Freeze lifted", row.lifted_by_name))
+    for row in AuditEvent.objects.filter(about__contains=[object_name(channel)], action__in=ARCHIVING):
+        found.append(Entry(row.at, *ARCHIVING[row.action], row.actor_label))
     for row in channel.policies.select_related("by"):
         who = row.by.get_username() if row.by else "command line"
         found.append(Entry(row.at, "policy", f"Policy version {row.version}", who, row.reason))

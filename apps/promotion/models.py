@@ -11,7 +11,7 @@ from django.db.models import Q
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.models import Project
+from apps.core.models import Archivable, ArchivableQuerySet, Project
 from apps.evals.models import EvalRun, LatencyMeasurement
 from apps.promotion.deployment.models import Deployment, Fingerprint, FingerprintJob, Placement, Target
 from apps.promotion.trials.models import Trial, TrialAnswer, TrialSession
@@ -23,17 +23,29 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Channel(models.Model):
+class ChannelQuerySet(ArchivableQuerySet):
+    def live(self) -> Self:
+        """Those whose version is to be served now."""
+        return self.current().exclude(current=None).filter(needs_restore=False)
+
+
+class Channel(Archivable):
     """A name that production asks for ("production"); it points at one model version at a time.
 
-    `segment`: the environment or the users that it serves, such as "eu" or "enterprise"; a label.
+    `segment`: the environment or the users that it serves, such as "eu" or "enterprise"; a label. An archived channel keeps
+    `current` and its history and serves nothing; unarchived, it serves nothing while it `needs_restore`.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="channels")
     name = models.SlugField(max_length=60)
     segment = models.CharField(max_length=80, blank=True)
     current = models.ForeignKey(ModelVersion, models.PROTECT, null=True, related_name="live_in")
+    needs_restore = models.BooleanField(
+        default=False, help_text="Set by archiving, until its version is verified again or another one is deployed"
+    )
     updated_at = models.DateTimeField(auto_now=True)
+
+    objects = ChannelQuerySet.as_manager()
 
     class Meta:
         ordering = ("name",)
@@ -41,6 +53,18 @@ class Channel(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def get_absolute_url(self) -> str:
+        return reverse("promotion:channel", args=[self.project.slug, self.name])
+
+    @property
+    def not_served(self) -> str:
+        """Why its version is not served, as a sentence; "" where it is, and where it has none."""
+        if self.archived_at:
+            return f"The channel “{self}” is archived and serves nothing. A project owner can unarchive it on its page."
+        if self.needs_restore and self.current:
+            return f"The channel “{self}” was archived, and {self.current} is not served until it is restored on the channel's page."
+        return ""
 
     def forward_moves(self) -> list[Promotion]:
         """Those that led to what runs now, the newest last: a rollback takes off what came after the version it goes to."""

@@ -6,18 +6,27 @@ from typing import Any
 
 from apps.core.actions import audit
 from apps.promotion.announcing import announce_move
+from apps.promotion.conditions import PromotionError, require_not_archived
 from apps.promotion.deployment.models import Deployment
 from apps.promotion.listeners import notify_listeners
 from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.trials import ending
+from apps.registry.artifacts import ArtifactError, require_there
 from apps.registry.models import ModelVersion
 
 
-def locked(channel: Channel) -> Channel:
+def locked(channel: Channel, *, archived: bool = False) -> Channel:
     """The row, for the rest of the transaction. NO KEY: whoever commits rows that refer to the channel (a worker its deployment) waits for
-    none who holds this, and so cannot deadlock with one who waits for that deployment."""
+    none who holds this, and so cannot deadlock with one who waits for that deployment.
+
+    Raises PromotionError where the channel was deleted, or is archived and `archived` does not allow that."""
     rows = Channel.objects.select_for_update(of=("self",), no_key=True)
-    return rows.select_related("project", "current").get(pk=channel.pk)
+    row = rows.select_related("project", "current").filter(pk=channel.pk).first()
+    if row is None:
+        raise PromotionError(f"The channel “{channel}” was deleted.")
+    if not archived:
+        require_not_archived(row)
+    return row
 
 
 def name_of(user: Any) -> str:
@@ -66,9 +75,34 @@ def move(
         reason=reason,
         **detail,
     )
-    channel.current = version
-    channel.save(update_fields=["current", "updated_at"])
+    channel.current, channel.needs_restore = version, False
+    channel.save(update_fields=["current", "needs_restore", "updated_at"])
     announce_move(promotion)
     ending.channel_moved(promotion)
     notify_listeners(channel)
     return promotion
+
+
+def require_files(version: ModelVersion) -> None:
+    """Raises PromotionError: whoever pulls it or serves it in process would go on with what ran before, without a word."""
+    if version.model.artifact is None:
+        return
+    try:
+        require_there(version.model.artifact)
+    except ArtifactError as error:
+        raise PromotionError(
+            f"{version} cannot be served: {error} Restore its files from a backup of the artifact store, or choose another version."
+        ) from error
+
+
+def restored(channel: Channel, by: Any, actor_label: str = "") -> None:
+    """What an unarchived channel runs is verified again, so it is served again. `channel`: as `locked` gave it."""
+    if not channel.needs_restore or channel.current is None:
+        return
+    channel.needs_restore = False
+    channel.save(update_fields=["needs_restore", "updated_at"])
+    audit(
+        "channel.restored", project=channel.project, by=by, actor_label=actor_label, target=channel, about=[channel.current],
+        channel=channel.name, version=str(channel.current), version_id=channel.current_id,
+    )  # fmt: skip
+    notify_listeners(channel)

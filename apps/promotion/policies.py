@@ -11,6 +11,7 @@ from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import ApiKey, Project, Role
+from apps.promotion.conditions import require_not_archived
 from apps.promotion.gate.policy import Policy
 from apps.promotion.models import Channel, PromotionPolicy
 from workers.lib.typed import convert, plain
@@ -24,6 +25,13 @@ class PolicyError(Rejected):
 
 def channel_of(project: Project, name: str = PRODUCTION) -> Channel:
     return Channel.objects.get_or_create(project=project, name=name)[0]
+
+
+def create_channel(project: Project, name: str) -> tuple[Channel, bool]:
+    """The channel of this name, and whether it is new. Raises PromotionError where an archived one has the name."""
+    channel, new = Channel.objects.get_or_create(project=project, name=name)
+    require_not_archived(channel)
+    return channel, new
 
 
 def find_channel(project: Project, name: str) -> Channel | None:
@@ -58,12 +66,13 @@ def label_of(key: ApiKey | None) -> str:
 def save_policy(
     *, channel: Channel, policy: Policy, reason: str, by: Any, key: ApiKey | None = None
 ) -> PromotionPolicy | None:
-    """Adds a version; None where it would say what applies already. Needs an owner and a reason. Raises PolicyError.
+    """Adds a version; None where it would say what applies already. Needs an owner and a reason. Raises PolicyError, PromotionError.
 
     `by` is None for the command line. By an API key it needs the policy's leave, and the key's creator to be an owner; else it
     raises PermissionDenied.
     """
     channel = Channel.objects.select_for_update(of=("self",), no_key=True).select_related("project").get(pk=channel.pk)
+    require_not_archived(channel)
     before, version = policy_of(channel)
     require_keys_allowed(channel, before, key)
     if by is not None or key is not None:

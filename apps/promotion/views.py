@@ -55,7 +55,9 @@ def models(request: HttpRequest, project: Project) -> HttpResponse:
     versions = (
         project.model_versions.shown(archived)
         .select_related("parent")
-        .prefetch_related("live_in", Prefetch("eval_runs", finished, to_attr="finished"))
+        .prefetch_related(
+            Prefetch("live_in", Channel.objects.live()), Prefetch("eval_runs", finished, to_attr="finished")
+        )
     )
     shown = EvalRun.objects.filter(state="succeeded", model_version=OuterRef("pk")).order_by("-created_at")
     metrics = shown.annotate(success=F("result__metrics__success__mean"), reward=F("result__metrics__reward__mean"))
@@ -68,7 +70,7 @@ def models(request: HttpRequest, project: Project) -> HttpResponse:
         )
     channels = [
         (channel, actions.previous_of(channel), policy_of(channel)[0].rollback_needs_reason)
-        for channel in project.channels.select_related("current")
+        for channel in project.channels.shown(archived).select_related("current")
     ]
     return render(
         request,
@@ -106,7 +108,7 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "children": heirs_of({version.pk})[version.pk],
             "evals": version.eval_runs.select_related("eval_set"),
             "trains": project.model_versions.current().trainable().filter(pk=version.pk).exists(),
-            "live_in": version.live_in.all(),
+            "live_in": version.live_in.live(),
             "card": card_of(version),
             **(
                 {"merged": merging.merged_of(version), "merging": merging.latest_job(version)}
@@ -144,13 +146,13 @@ def make_report(request: HttpRequest, project: Project) -> HttpResponse:
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     """Chooses two evaluations."""
     runs = EvalRun.objects.current().filter(project=project).select_related("model_version", "eval_set")
-    sequential = any(policy_of(channel)[0].sequential for channel in project.channels.all())
+    sequential = any(policy_of(channel)[0].sequential for channel in project.channels.current())
     runs = runs.filter(started_at__isnull=False) if sequential else runs.filter(state="succeeded")
     given = [request.GET.get("baseline"), request.GET.get("candidate")]
     if all(given):
         return redirect("promotion:pair", project.slug, *(run.pk for run in pair_of(project, *given)))
     if not given[0]:
-        live = Channel.objects.filter(project=project, name=PRODUCTION).values_list("current", flat=True).first()
+        live = project.channels.current().filter(name=PRODUCTION).values_list("current", flat=True).first()
         given = suggested_pair(list(runs[:100]), live, given[1])
     return render(request, "promotion/compare.html", {"runs": runs[:100], "given": given})
 

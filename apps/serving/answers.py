@@ -46,7 +46,14 @@ class Refusal(Exception):
         return {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}
 
 
-def unknown_model(model: str, there: dict[str, Route]) -> Refusal:
+def not_served(why: str) -> Refusal:
+    return Refusal(404, why, code="model_not_found", param="model")
+
+
+def unknown_model(model: str, there: dict[str, Route], closed: dict[str, str]) -> Refusal:
+    """`closed`: why a channel is not served, by its name."""
+    if why := closed.get(model):
+        return not_served(why)
     names = sorted(there)
     said = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
     have = f"The channels of this project are: {said}." if names else "No channel of this project has a version yet."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from apps.core.models import key_digest
-from apps.serving.answers import Headers, Refusal, unknown_model
+from apps.serving.answers import Headers, Refusal, not_served, unknown_model
 from apps.serving.limits import Exceeded, Meter
 from apps.serving.refresh import Tables
 from apps.serving.routes import Key, Route
@@ -44,9 +44,12 @@ class Callers:
         """Raises Refusal."""
         if route := self.tables.current.routes.get(key.project, {}).get(model):
             return route
-        routes = (await asyncio.to_thread(self.tables.refresh_for_unknown)).routes.get(key.project, {})
+        if why := self.tables.current.closed.get(key.project, {}).get(model):
+            raise not_served(why)
+        table = await asyncio.to_thread(self.tables.refresh_for_unknown)
+        routes = table.routes.get(key.project, {})
         if model not in routes:
-            raise unknown_model(model, routes)
+            raise unknown_model(model, routes, table.closed.get(key.project, {}))
         return routes[model]
 
     def begin(self, key: Key, now: float) -> Meter:

@@ -81,9 +81,10 @@ class Endpoint:
                            f"/v1/responses and GET /v1/models.", code="unknown_url")  # fmt: skip
 
     async def _list_models(self, key: Key, name: str, send: Send) -> None:
-        routes = self.tables.current.routes.get(key.project, {})
+        table = self.tables.current
+        routes = table.routes.get(key.project, {})
         if name and name not in routes:
-            raise unknown_model(name, routes)
+            raise unknown_model(name, routes, table.closed.get(key.project, {}))
         if name:
             found: Any = as_model(routes[name], key.project_name)
         else:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.conf import settings
-from django.db.models import QuerySet
 from httpx2 import URL
 
 from apps.core.models import ApiKey, Project
@@ -103,6 +102,7 @@ class Table:
     keys: dict[str, Key | None] = field(default_factory=dict)
     routes: dict[int, dict[str, Route]] = field(default_factory=dict)
     at: float = 0.0  # of time.monotonic
+    closed: dict[int, dict[str, str]] = field(default_factory=dict)  # why a channel is not served, by its name
 
 
 def read_table() -> Table:
@@ -112,18 +112,21 @@ def read_table() -> Table:
     limits = {row.key_id: row.as_limits.part(processes) for row in KeyLimits.objects.all()}
     keys = ApiKey.objects.live().select_related("project")
     routes: dict[int, dict[str, Route]] = {}
-    for channel in _live().filter(project__stage="active"):
-        routes.setdefault(channel.project_id, {})[channel.name] = route_of(channel)
-    return Table({key.digest: _key(key, limits.get(key.pk, Limits())) for key in keys}, routes, at)
+    closed: dict[int, dict[str, str]] = {}
+    for channel in Channel.objects.select_related("project", "current").filter(project__stage="active"):
+        if channel.not_served:
+            closed.setdefault(channel.project_id, {})[channel.name] = channel.not_served
+        elif channel.current:
+            routes.setdefault(channel.project_id, {})[channel.name] = route_of(channel)
+    return Table({key.digest: _key(key, limits.get(key.pk, Limits())) for key in keys}, routes, at, closed)
 
 
 def routes_of(project: Project) -> list[Route]:
     """For pages: those of its channels that have a version, by name."""
-    return [route_of(channel) for channel in _live().filter(project=project)]
-
-
-def _live() -> QuerySet[Channel]:
-    return Channel.objects.select_related("project", "current").exclude(current=None)
+    return [
+        route_of(channel)
+        for channel in Channel.objects.live().filter(project=project).select_related("project", "current")
+    ]
 
 
 def _key(key: ApiKey, limits: Limits) -> Key | None:

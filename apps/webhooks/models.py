@@ -28,6 +28,7 @@ class Event(models.TextChoices):
     DEPLOYMENT_WITHDRAWN = "deployment.withdrawn", "A deployment that this webhook acknowledged was undone"
     DEPLOYMENT_FAILED = "deployment.failed", "A deployment failed; the previous version is still serving"
     CHANNEL_FROZEN = "channel.frozen", "A channel was frozen or unfrozen"
+    CHANNEL_ARCHIVED = "channel.archived", "A channel was archived or unarchived"
     TRIAL_STARTED = "trial.started", "A canary or shadow of a candidate has started in a channel"
     TRIAL_ADVANCED = "trial.advanced", "A canary advanced to its next share, or passed the last one"
     TRIAL_ENDED = "trial.ended", "A canary or shadow has ended: promoted, rolled back, stopped, undecided or failed"

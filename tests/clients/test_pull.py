@@ -15,6 +15,7 @@ from urllib.error import HTTPError
 
 import pytest
 
+from apps.core.managed import objects
 from apps.core.models import Project
 from apps.promotion.models import Channel, Promotion
 from apps.registry.actions import register_prompt
@@ -89,6 +90,13 @@ def test_while_flywheel_is_away_the_copy_is_served_and_it_says_so(
     assert again["folder"] == first["folder"] and "refused" in again["stale"] and "cannot be asked" in caplog.text
     with pytest.raises(OSError, match="refused"):
         pull("production", tmp_path / "other")
+
+
+def test_of_an_archived_channel_the_copy_is_served(live: Channel, tmp_path: Path) -> None:
+    first = pull("production", tmp_path / "cache")
+    objects.archive(managed=objects.KINDS["channel"], row=live, by=admin_of(live.project))
+    again = pull("production", tmp_path / "cache")
+    assert again["folder"] == first["folder"] and "404" in again["stale"]
 
 
 def test_a_revoked_key_stops_no_production(live: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def address(project: Project, kind: str, row: Any, what: str = "") -> str:
 
 
 def test_kinds_are_what_can_be_archived() -> None:
-    assert set(KINDS) == {"set", "model", "environment", "evaluation", "run"}
+    assert set(KINDS) == {"set", "model", "environment", "evaluation", "run", "channel"}
     for how in KINDS.values():
         assert how.model._meta.get_field("archived_at").null and how.model._meta.get_field(how.name)
 

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, NotFoundError
 
 from apps.core.actions import create_api_key
+from apps.core.managed import objects
 from apps.core.models import Project
 from apps.core.scopes import Scope
 from apps.promotion import actions
 from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment import running, unloading
-from apps.promotion.models import Placement
+from apps.promotion.models import Channel, Placement
 from apps.registry.models import ModelVersion, Server
 from apps.serving import refresh, storing
 from apps.serving.refresh import Tables
@@ -192,6 +193,22 @@ def test_what_leaves_a_server_waits_for_what_was_just_asked_of_it(production: Pr
     assert len(production.release()) == 5
     Placement.objects.update(at=scene.channel.updated_at - unloading.GRACE)
     assert unloading.unload_leaving() == 4 and not any(server.peer.adapters for server in production.servers)
+
+
+def test_while_a_channel_is_archived_open_streams_end_whole_and_new_requests_get_404(production: Production) -> None:
+    scene, by = production.scene, production.scene.by
+    production.promote(scene.old)
+    production.ask(20)
+    channel = Channel.objects.select_related("project").get(pk=scene.channel.pk)
+    objects.archive(managed=objects.KINDS["channel"], row=channel, by=by)
+    table = lambda: production.running.tables.current  # noqa: E731
+    eventually(lambda: "production" in table().closed.get(scene.project.pk, {}), 60)
+    with pytest.raises(NotFoundError, match="The channel “production” is archived and serves nothing"):
+        asyncio.run_coroutine_threadsafe(production._one(0), production.loop).result(60)
+    assert unloading.unload_leaving() == 0 and all(server.peer.adapters for server in production.servers)
+    assert production.release() == [(str(scene.old), f"{word_of(scene.old)} " * WORDS)] * 20
+    Placement.objects.update(at=channel.updated_at - unloading.GRACE)
+    assert unloading.unload_leaving() > 0 and not any(server.peer.adapters for server in production.servers)
 
 
 def test_a_request_that_meets_a_version_that_has_left_is_answered_by_what_runs_now(production: Production) -> None:

@@ -203,6 +203,7 @@ WORDS: dict[str, str] = {
     "channel.labelled": "changed the segment of {channel@}[ from “{before}”] to “{segment}”",
     "channel.frozen": "froze {channel@}[ until {until}][: “{reason}”]",
     "channel.unfrozen": "lifted the freeze of {channel@}",
+    "channel.restored": "had {channel@} serve {version@registry.modelversion:version_id} again",
     "channel.target_added": "added the {kind} {name} to the targets of {channel@}",
     "channel.target_removed": "removed {name} from the targets of {channel@}",
     "trial.started": "started the {kind} of {version} in {channel@} at {share} of the sessions[: “{reason}”]",

@@ -1,4 +1,4 @@
-"""Rename, archive and delete eval sets, models, environments, evaluations and training runs over REST."""
+"""Rename, archive and delete eval sets, models, environments, evaluations, training runs and channels over REST."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def object_json(how: managed.Managed, row: Any) -> dict[str, Any]:
 
 @extend_schema(
     methods=["GET"], operation_id="v1_objects_read", responses=described({200: OBJECT}, 403, 404),
-    description="What depends on an object (`kind`: set, model, environment, evaluation or run), and whether it may be deleted.",
+    description="What depends on an object (`kind`: set, model, environment, evaluation, run or channel), and whether it may be deleted.",
 )  # fmt: skip
 @extend_schema(
     methods=["PATCH"], operation_id="v1_objects_edit", request={JSON: json_schema(Changes)},
@@ -74,13 +74,13 @@ def item(request: Request, kind: str, pk: str) -> Response:
     how, row = managed.find(request.auth.project, kind, pk)
     given: dict[str, Any] = {"by": request.auth.created_by, "actor_label": f"API key “{request.auth.name}”"}
     if request.method == "DELETE":
-        managed.delete(managed=how, row=row, **given)
+        managed.delete(managed=how, row=row, key=request.auth, **given)
         return Response(status=204)
     if request.method == "PATCH":
         changes = convert(request.data, Changes)
         if changes.name is not UNSET:
             managed.rename(managed=how, row=row, name=changes.name, **given)
         if changes.archived is not UNSET:
-            managed.archive(managed=how, row=row, back=not changes.archived, **given)
+            managed.archive(managed=how, row=row, back=not changes.archived, key=request.auth, **given)
         row.refresh_from_db()
     return Response(object_json(how, row))

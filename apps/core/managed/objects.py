@@ -19,10 +19,11 @@ from django.db.models import Q
 from django.http import Http404
 from django.utils import timezone
 
+from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.auditing.words import page_of
 from apps.core.errors import Rejected
-from apps.core.models import ACTIVE_STATES, Job, JobLog, Project
+from apps.core.models import ACTIVE_STATES, ApiKey, Job, JobLog, Project, Role
 from apps.core.nouns import noun, title_of
 from apps.core.runner import job_folder
 
@@ -49,10 +50,22 @@ def _none(_: Any) -> str:
     return ""
 
 
+def _allow_key(row: Any, key: ApiKey | None) -> None:
+    """The key's scope is enough."""
+
+
+def _no_effects(row: Any, *, back: bool, by: Any, key: ApiKey | None) -> None:
+    """Nothing else changes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Managed:
     """`name` is the field that is renamed, on all rows of the project that share it where it is `versioned`. `keeps`, `stays` and
-    `named` answer with a sentence where the object may not be deleted, archived or renamed. `before`: in the transaction that deletes it."""
+    `named` answer with a sentence where the object may not be deleted, archived or renamed. `before`: in the transaction that deletes it.
+
+    `archivers` is the role that archives it, and `archived_text`, `unarchived_text` say what that does. `on_archive` runs in the
+    transaction that archives it or brings it back, with the row locked. `allow_key` raises PermissionDenied where the object does not
+    let API keys archive or delete it."""
 
     kind: str
     noun: str  # with its article
@@ -67,6 +80,11 @@ class Managed:
     named: Callable[[Any], str] = _none
     shields: tuple[str, ...] = ()  # CASCADE keys whose rows are evidence: in the way, too
     before: tuple[Callable[[models.QuerySet], Callable[[], None] | None], ...] = field(default=())
+    archivers: Role = Role.ENGINEER
+    archived_text: str = "Hides it from lists and menus. Its page, its results and everything that refers to it stay, and you can unarchive it."
+    unarchived_text: str = "Shows it in lists and menus again."
+    on_archive: Callable[..., None] = _no_effects
+    allow_key: Callable[[Any, ApiKey | None], None] = _allow_key
 
 
 KINDS: dict[str, Managed] = {}
@@ -172,28 +190,39 @@ def rename(*, managed: Managed, row: Any, name: str, by: Any, **label: str) -> N
 
 
 @transaction.atomic
-def archive(*, managed: Managed, row: Any, by: Any, back: bool = False, **label: str) -> bool:
-    """Hides it from lists and choices, or brings it back. False where it was so already. Raises ManagedError."""
+def archive(
+    *, managed: Managed, row: Any, by: Any, back: bool = False, key: ApiKey | None = None, **label: str
+) -> bool:
+    """Hides it from lists and choices, or brings it back. False where it was so already. `key`: the API key that asks, `by` is then who
+    created it. Raises ManagedError, PermissionDenied."""
+    managed.allow_key(row, key)
+    if by is not None:
+        get_membership(by, row.project.slug, managed.archivers)
+    rows = managed.model._default_manager.filter(pk=row.pk)
+    # NO KEY: rows that refer to it can be committed meanwhile; what changes it waits, and finds it archived.
+    if not rows.select_for_update(of=("self",), no_key=True).exists():
+        raise ManagedError("It is deleted already.")
     if not back and (problem := managed.stays(row)):
         raise ManagedError(problem)
-    rows = managed.model._default_manager.filter(pk=row.pk, archived_at__isnull=not back)
-    changed = rows.update(archived_at=None if back else timezone.now())
-    if changed:
-        audit(
-            "object.unarchived" if back else "object.archived",
-            project=row.project,
-            by=by,
-            target=row,
-            noun=managed.noun,
-            name=str(row),
-            **label,
-        )
-    return bool(changed)
+    if not rows.filter(archived_at__isnull=not back).update(archived_at=None if back else timezone.now()):
+        return False
+    audit(
+        "object.unarchived" if back else "object.archived",
+        project=row.project,
+        by=by,
+        target=row,
+        noun=managed.noun,
+        name=str(row),
+        **label,
+    )
+    managed.on_archive(row, back=back, by=by, key=key)
+    return True
 
 
 @transaction.atomic
-def delete(*, managed: Managed, row: Any, by: Any, **label: str) -> None:
-    """Raises ManagedError where something is in the way; what came since it was asked, too."""
+def delete(*, managed: Managed, row: Any, by: Any, key: ApiKey | None = None, **label: str) -> None:
+    """Raises ManagedError where something is in the way; what came since it was asked, too. PermissionDenied as `archive`."""
+    managed.allow_key(row, key)
     rows = managed.model._default_manager.filter(pk=row.pk)
     if not rows.select_for_update(of=("self",)).exists():
         raise ManagedError("It is deleted already.")
@@ -201,7 +230,10 @@ def delete(*, managed: Managed, row: Any, by: Any, **label: str) -> None:
     if found.active:
         raise ManagedError(f"“{found.active[0][0]}” is under way. Cancel it first.")
     if not found.may_be_deleted:
-        why = found.sentence or f"{found.in_way[0].n:,} {found.in_way[0].what} depend on it."
+        why = found.sentence
+        if not why:
+            first = found.in_way[0]
+            why = f"{first.n:,} {first.what} {'depends' if first.n == 1 else 'depend'} on it."
         raise ManagedError(f"{row} cannot be deleted: {why} Archive it instead.")
     audit(
         "object.deleted", project=row.project, by=by, target=row, noun=managed.noun, name=str(row),

@@ -28,13 +28,19 @@ def _page(request: HttpRequest, project: Project, how: managed.Managed, row: Any
         "how": how,
         "row": row,
         "name": getattr(row, how.name),
-        "page": page_of(row._meta.label_lower, str(row.pk), project.slug),
+        "page": _page_of(row),
         "depends": managed.dependents(how, row),
         "not_renamed": how.named(row),
         "not_archived": how.stays(row),
+        "may_archive": request.membership.may(how.archivers),  # type: ignore[attr-defined]
         "section": section_of(how.listing.split(":")[0]),
     }
     return render(request, "core/manage.html", context | more)
+
+
+def _page_of(row: Any) -> str:
+    own = getattr(row, "get_absolute_url", None)
+    return own() if own else page_of(row._meta.label_lower, str(row.pk), row.project.slug)
 
 
 @require_POST

@@ -17,7 +17,7 @@ from apps.promotion.deployment.places import plan_of
 from apps.promotion.deployment.unloading import leave, unload_soon
 from apps.promotion.listeners import notify_listeners
 from apps.promotion.models import Channel, GateReport
-from apps.promotion.moves import locked, name_of
+from apps.promotion.moves import locked, name_of, require_files, restored
 from apps.registry.actions import ModelError
 from apps.registry.models import ModelVersion, Server
 from apps.webhooks.models import Format, Webhook
@@ -66,8 +66,8 @@ def add_target(
 
 @transaction.atomic
 def remove_target(*, target: Target, by: Any, actor_label: str = "") -> None:
-    """What it holds is unloaded. Raises PromotionError while a deployment runs."""
-    channel = locked(target.channel)
+    """What it holds is unloaded; an archived channel loses it, too. Raises PromotionError while a deployment runs."""
+    channel = locked(target.channel, archived=True)
     _require_idle(channel)
     if not Target.objects.current().filter(pk=target.pk).update(removed_at=timezone.now()):
         raise PromotionError("This target has already been removed.")
@@ -132,11 +132,21 @@ def stop(*, deployment: Deployment, by: Any, reason: str = "Stopped.") -> bool:
 
 
 @transaction.atomic
-def restore(*, channel: Channel, by: Any, reason: str) -> Deployment:
-    """Has what the channel runs loaded and proved again on its servers; nothing moves. Raises PromotionError."""
+def restore(*, channel: Channel, by: Any, reason: str, actor_label: str = "") -> Deployment | None:
+    """Has what the channel runs loaded and verified again on its servers; nothing moves. None for a channel without servers that was
+    unarchived: there is nothing to verify, so it serves its version again at once. Raises PromotionError."""
     channel = locked(channel)
     if channel.current is None:
         raise PromotionError(f"Nothing is live in {channel} yet.")
+    if channel.current.archived_at:
+        raise PromotionError(f"{channel.current} is archived. Unarchive it, or promote another version.")
     if not channel.targets.current().filter(server__isnull=False).exists():
-        raise PromotionError(f"{channel} has no servers as targets.")
-    return begin(channel=channel, kind=Deployment.Kind.RESTORE, version=channel.current, by=by, reason=reason)
+        if not channel.needs_restore:
+            raise PromotionError(f"{channel} has no servers as targets.")
+        require_files(channel.current)
+        restored(channel, by, actor_label)
+        return None
+    return begin(
+        channel=channel, kind=Deployment.Kind.RESTORE, version=channel.current, by=by, reason=reason,
+        actor_label=actor_label,
+    )  # fmt: skip

@@ -95,6 +95,7 @@ TARGET = {
         },
     },
 }
+RESTORED = {"type": "object", "properties": {"channel": {"type": "string"}, "version": {"type": "string"}}}
 FREEZE = {
     "type": "object",
     "required": ["channel", "frozen", "reason", "until", "by"],
@@ -285,14 +286,17 @@ def stop(request: Request, name: str, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_channels_restore", request=None, responses=described({202: DEPLOYMENT}, 403, 404, 409),
+    operation_id="v1_channels_restore", request=None, responses=described({200: RESTORED, 202: DEPLOYMENT}, 403, 404, 409),
     examples=[told("Begun", EXAMPLE | {"kind": "restore", "state": "queued"}, "202")],
-    description="Reloads and verifies the live version on the channel's servers; the channel does not move.",
+    description="Reloads and verifies the live version on the channel's servers; the channel does not move. A channel that was archived serves "
+    "its version again after that. Without servers there is nothing to verify, and it does so at once (200).",
 )  # fmt: skip
 @api_view(["POST"])
 def restore(request: Request, name: str) -> Response:
     channel, acting = _managing(request, name)
-    row = actions.restore(channel=channel, by=acting["by"], reason=f"Asked for by {acting['actor_label']}")
+    row = actions.restore(channel=channel, reason=f"Asked for by {acting['actor_label']}", **acting)
+    if row is None:
+        return Response({"channel": channel.name, "version": str(channel.current)})
     return Response(deployment_json(row), status=202)
 
 

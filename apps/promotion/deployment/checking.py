@@ -13,6 +13,7 @@ from apps.promotion.deployment import actions
 from apps.promotion.deployment.models import Deployment, Placement, Target
 from apps.promotion.deployment.places import lora_name
 from apps.promotion.listeners import notify_listeners
+from apps.promotion.models import Channel
 from apps.promotion.trials.keeping import keep_candidate
 from apps.registry.servers import address_of
 from workers.lib.serving import list_models
@@ -22,8 +23,10 @@ AGAIN_AFTER = timedelta(minutes=5)  # that a restore which failed is not tried a
 
 
 def to_check() -> list[int]:
-    rows = Target.objects.current().filter(channel__project__stage=Stage.ACTIVE, channel__current__isnull=False)
-    return list(rows.filter(server__isnull=False).values_list("pk", flat=True))
+    channels = Channel.objects.live().filter(project__stage=Stage.ACTIVE)
+    return list(
+        Target.objects.current().filter(channel__in=channels, server__isnull=False).values_list("pk", flat=True)
+    )
 
 
 def check(target: Target) -> None:

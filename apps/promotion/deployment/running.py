@@ -26,7 +26,7 @@ from apps.promotion.deployment.unloading import StillAsked, leave, make_room, un
 from apps.promotion.freezing import require_not_frozen
 from apps.promotion.listeners import notify_listeners
 from apps.promotion.models import Promotion
-from apps.promotion.moves import locked, move
+from apps.promotion.moves import locked, move, restored
 from apps.promotion.policies import policy_of
 from apps.promotion.trials import ending, starting
 from apps.registry import copies
@@ -340,6 +340,7 @@ class Run:
         self.job.outcomes = self.outcomes.rows
         if self.kind == Deployment.Kind.RESTORE:
             announce_restored(self.job)
+            restored(channel, self.job.created_by, self.job.spec.get("actor_label", ""))
             notify_listeners(channel)
             return
         if self.kind == Deployment.Kind.TRIAL:

@@ -27,8 +27,16 @@ class Migration(migrations.Migration):
             name="Channel",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("archived_at", models.DateTimeField(null=True)),
                 ("name", models.SlugField(max_length=60)),
                 ("segment", models.CharField(blank=True, max_length=80)),
+                (
+                    "needs_restore",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Set by archiving, until its version is verified again or another one is deployed",
+                    ),
+                ),
                 ("updated_at", models.DateTimeField(auto_now=True)),
                 (
                     "current",

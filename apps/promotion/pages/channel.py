@@ -64,7 +64,7 @@ def channel(request: HttpRequest, project: Project, name: str) -> HttpResponse:
             "candidates": project.model_versions.filter(archived_at=None)
             .exclude(pk=row.current_id)
             .exclude(kind=ModelKind.REWARD)[:200]
-            if row.current and request.membership.may(Role.ENGINEER)
+            if row.current and not row.archived_at and request.membership.may(Role.ENGINEER)
             else [],
         },
     )
@@ -138,8 +138,9 @@ def stop(request: HttpRequest, project: Project, name: str, pk: UUID) -> HttpRes
 @project_view(Role.ENGINEER)
 def restore(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     row = _channel(project, name)
+    said = f"{row.current} is being restored." if row.needs_restore else ""
     return _done(
-        request, row, lambda: deployments.restore(channel=row, by=request.user, reason="Asked for on the page")
+        request, row, lambda: deployments.restore(channel=row, by=request.user, reason="Asked for on the page"), said
     )
 
 

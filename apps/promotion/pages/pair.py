@@ -41,7 +41,7 @@ def pair(request: HttpRequest, project: Project, baseline: str, candidate: str) 
         "general": after.eval_set.tasks.filter(split=Split.GENERAL).count(),
         "general_tasks": preparation.GENERAL_TASKS,
         "adapters": LatencyMeasurement.Adapters.choices,
-        "channels": project.channels.all(),
+        "channels": project.channels.current(),
     }
     return render(request, "promotion/pair.html", context)
 

@@ -9,12 +9,14 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.diffing import changed_lines
+from apps.core.errors import Rejected
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.promotion.forms import ChannelForm, PolicyFileForm, PolicyForm, in_words
 from apps.promotion.gate.policy import Policy, as_toml
 from apps.promotion.models import Channel, PromotionPolicy
-from apps.promotion.policies import PolicyError, channel_of, policy_of, save_policy, values_of
+from apps.promotion.policies import create_channel as create
+from apps.promotion.policies import policy_of, save_policy, values_of
 
 MOST = 50  # versions on the page
 
@@ -26,8 +28,13 @@ def create_channel(request: HttpRequest, project: Project) -> HttpResponse:
     if not form.is_valid():
         messages.error(request, f"Channel: {' '.join(form.errors['name'])}")
         return redirect("promotion:models", project.slug)
-    channel = channel_of(project, form.cleaned_data["name"])
-    return redirect("promotion:policy", project.slug, channel.name)
+    name = form.cleaned_data["name"]
+    try:
+        create(project, name)
+    except Rejected as error:
+        messages.error(request, str(error))
+        return redirect("promotion:channel", project.slug, name)
+    return redirect("promotion:policy", project.slug, name)
 
 
 @project_view()
@@ -71,7 +78,7 @@ def policy_file(request: HttpRequest, project: Project, name: str) -> HttpRespon
 def _saved(request: HttpRequest, channel: Channel, wanted: Policy, reason: str) -> HttpResponse:
     try:
         row = save_policy(channel=channel, policy=wanted, reason=reason, by=request.user)
-    except PolicyError as error:
+    except Rejected as error:
         messages.error(request, str(error))
     else:
         what = f"Version {row.version} applies to {channel} from now on." if row else "Nothing changed."
@@ -91,7 +98,7 @@ def _page(
         "form": form,
         "upload": upload,
         "version": version,
-        "may_write": request.membership.may(Role.OWNER),
+        "may_write": request.membership.may(Role.OWNER) and not channel.archived_at,
         "values": in_words(now),
         "versions": [
             (row, list(changed_lines(before, after, around=0)))

@@ -144,11 +144,14 @@ LIVE_EXAMPLE = OpenApiExample(
     operation_id="v1_channels_retrieve", responses=described({200: LIVE}, 404) | {304: None}, examples=[LIVE_EXAMPLE],
     parameters=[OpenApiParameter("If-None-Match", str, "header", description="The ETag of the last answer")],
     description="What a channel currently runs: the prompt itself, or an adapter's files with a download URL. The ETag changes whenever "
-    "anything in the response except that URL changes; 304 if it matches the one sent.",
+    "anything in the response except that URL changes; 304 if it matches the one sent. "
+    "404 for an archived channel, and for one that was unarchived until its version is restored.",
 )  # fmt: skip
 @api_view(["GET"])
 def channel(request: Request, name: str) -> Response:
     row = find_channel(request, name)
+    if row.not_served:
+        raise NotFound(row.not_served)
     if row.current is None:
         raise NotFound("This channel has no model yet.")
     live = live_json(row)

@@ -46,7 +46,7 @@ def look(pk: Any) -> str:
     now = timezone.now()
     settle(trial, now)  # before any lock: it is the part that takes time
     with transaction.atomic():
-        channel = locked(trial.channel)
+        channel = locked(trial.channel, archived=True)  # archiving has ended the trial
         row = Trial.objects.select_for_update(of=("self",)).get(pk=pk)
         if row.state != TrialState.RUNNING:
             return "ended"

@@ -154,6 +154,7 @@ class Migration(migrations.Migration):
                             "deployment.withdrawn",
                             "deployment.failed",
                             "channel.frozen",
+                            "channel.archived",
                             "trial.started",
                             "trial.advanced",
                             "trial.ended",

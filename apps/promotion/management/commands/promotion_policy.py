@@ -7,9 +7,10 @@ from typing import Any
 
 from django.core.management import BaseCommand, CommandError, CommandParser
 
+from apps.core.errors import Rejected
 from apps.core.management.projects import find_project
 from apps.promotion.gate.policy import as_toml, from_toml
-from apps.promotion.policies import PRODUCTION, PolicyError, channel_of, policy_of, save_policy
+from apps.promotion.policies import PRODUCTION, channel_of, policy_of, save_policy
 from workers.lib.typed import FormError
 
 
@@ -31,6 +32,6 @@ class Command(BaseCommand):
             return
         try:
             row = save_policy(channel=found, policy=from_toml(file.read_text()), reason=reason, by=None)
-        except (FormError, PolicyError, OSError, UnicodeDecodeError) as error:
+        except (FormError, Rejected, OSError, UnicodeDecodeError) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"Version {row.version} applies to {found}." if row else "Nothing changed.")
