@@ -287,7 +287,10 @@ def stop(request: Request, name: str, pk: UUID) -> Response:
 
 @extend_schema(
     operation_id="v1_channels_restore", request=None, responses=described({200: RESTORED, 202: DEPLOYMENT}, 403, 404, 409),
-    examples=[told("Begun", EXAMPLE | {"kind": "restore", "state": "queued"}, "202")],
+    examples=[
+        told("Served again", {"channel": "production", "version": "support-v4"}),
+        told("Begun", EXAMPLE | {"kind": "restore", "state": "queued"}, "202"),
+    ],
     description="Reloads and verifies the live version on the channel's servers; the channel does not move. A channel that was archived serves "
     "its version again after that. Without servers there is nothing to verify, and it does so at once (200).",
 )  # fmt: skip
