@@ -62,7 +62,7 @@ class PromotionConfig(AppConfig):
         register(Managed(
             kind="channel", noun="the channel", plural="Models", model=Channel, name="name", versioned=False,
             listing="promotion:models", stays=archiving.why_not, archivers=Role.OWNER, on_archive=archiving.on_archive,
-            allow_key=archiving.allow_key, archived_text=archiving.ARCHIVED_TEXT, unarchived_text=archiving.UNARCHIVED_TEXT,
+            allow_key=archiving.allow_key, archive_confirm="The endpoint stops answering for it.", archived_text=archiving.ARCHIVED_TEXT, unarchived_text=archiving.UNARCHIVED_TEXT,
             named=lambda _: "Agents, clients and flows ask for a channel by its name, so it cannot be renamed.",
             shields=("promotion.promotion", "promotion.deployment", "promotion.trial"),
         ))  # fmt: skip

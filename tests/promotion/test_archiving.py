@@ -292,6 +292,7 @@ def test_by_page(project: Project, channel: Channel) -> None:
         engineer.post(f"{manage}archive/").status_code == 403 and engineer.post(f"{manage}delete/").status_code == 403
     )
     text = owner.get(manage).content.decode()
+    assert "Archive staging? The endpoint stops answering for it." in text
     assert "so it cannot be renamed" in text and "answer 404 for it" in " ".join(text.split())
     models, link = reverse("promotion:models", args=[project.slug]), f'"{staging.get_absolute_url()}"'
     assert manage in owner.get(staging.get_absolute_url()).content.decode()

@@ -82,6 +82,7 @@ class Managed:
     before: tuple[Callable[[models.QuerySet], Callable[[], None] | None], ...] = field(default=())
     archivers: Role = Role.ENGINEER
     archived_text: str = "Hides it from lists and menus. Its page, its results and everything that refers to it stay, and you can unarchive it."
+    archive_confirm: str = ""  # asked before it is archived
     unarchived_text: str = "Shows it in lists and menus again."
     on_archive: Callable[..., None] = _no_effects
     allow_key: Callable[[Any, ApiKey | None], None] = _allow_key
