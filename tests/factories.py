@@ -26,7 +26,7 @@ from apps.evals.latency import submit_measurement
 from apps.evals.meaning import check as meaning
 from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, MeaningCheck, Sample, Split
 from apps.evals.stats import summarise
-from apps.failures.models import Failure, FailureCluster
+from apps.failures.models import Failure, FailureCluster, PolicyRule
 from apps.registry.actions import register_adapter, register_base, register_endpoint
 from apps.registry.artifacts import store_folder
 from apps.registry.models import Health, ModelVersion, Phase, Server, ServerRun
@@ -140,6 +140,15 @@ def make_cluster(failure: Failure) -> FailureCluster:
     )  # fmt: skip
     Failure.objects.filter(pk=failure.pk).update(cluster=cluster)
     return cluster
+
+
+def make_policy_rule(trajectory: Trajectory, sentence: str = "Closed tickets cannot be closed.") -> PolicyRule:
+    """A rule that was read in a prompt and that the run breaks, as a classification stores it."""
+    prompt = trajectory.project.system_prompts.create(digest=sentence[:32], opening=sentence, length=len(sentence))
+    given = {"kind": "never", "subject": "closed tickets", "verb": "closed"}
+    rule = prompt.rules.create(key="closed", sentence=sentence, understood=given)
+    rule.examples.create(trajectory=trajectory, message_index=1, text="tickets.close changed 1234.")
+    return rule
 
 
 def make_environment(project: Project) -> Environment:

@@ -29,6 +29,7 @@ class ProjectLock(IntEnum):
     TASKS = 0x6C65616B
     DIGEST = 0x666C6469
     STITCHING = 0x666C7374
+    POLICY = 0x666C706F  # shared by those who refer to policy rules, exclusive to who adds or removes some
     HOLDOUT_SCORES = 0x6C6F6F6B
     FEEDBACK = 0x666C6662  # shared by those who store runs, exclusive to who says something of a run that is not there
 

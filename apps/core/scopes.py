@@ -146,6 +146,8 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "failures_api:classification": {"GET": READABLE, "POST": MANAGED},
     "failures_api:outcomes": {"GET": READABLE, "POST": MANAGED},
     "failures_api:checks": {"GET": READABLE, "POST": MANAGED},
+    "failures_api:policy_rules": {"GET": READABLE},
+    "failures_api:policy_rule": {"POST": MANAGED},
     "evals_api:sets": {"GET": READABLE, "POST": MANAGED},
     "evals_api:set": {"GET": READABLE},
     "evals_api:tasks": {"POST": MANAGED, "DELETE": MANAGED},

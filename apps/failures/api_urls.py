@@ -1,10 +1,12 @@
 from django.urls import path
 
-from apps.failures import api, outcomes_api
+from apps.failures import api, outcomes_api, policy_api
 
 app_name = "failures_api"
 urlpatterns = [
     path("classification/", api.classification, name="classification"),
     path("outcomes/", outcomes_api.outcomes, name="outcomes"),
     path("outcomes/checks/", outcomes_api.answer_checks, name="checks"),
+    path("policy-rules/", policy_api.rules, name="policy_rules"),
+    path("policy-rules/<int:pk>/", policy_api.decide, name="policy_rule"),
 ]

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from apps.failures.rules import causes, checks, requests
+from apps.failures.rules import causes, checks, requests, violations
 from apps.failures.rules.findings import Diagnosis, Evidence, Finding
 from apps.failures.rules.reading import Run, read
 
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
-RULES_VERSION = 4  # raise it when a rule says something else: what was classified before is classified again
+RULES_VERSION = 5  # raise it when a rule says something else: what was classified before is classified again
 A_RULE = 3  # findings kept of one rule
 SCANNED = 200  # broken contracts looked at for one that was not made good
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"
@@ -59,6 +59,7 @@ PRECEDENCE = (
     # What people did about it.
     Line(checks.rejected_by_a_person, CERTAIN),
     # Where it went wrong, by what the agent knew at that step.
+    Line(violations.confirmed_rule_broken, LIKELY, cause=True, deferred=True),
     Line(causes.choice_not_asked, LIKELY, FAILURE, cause=True, deferred=True),
     Line(causes.miscounted_time, LIKELY, FAILURE, cause=True, deferred=True),
     Line(causes.contradicts_a_tool, LIKELY, FAILURE, cause=True, deferred=True),
@@ -78,7 +79,6 @@ PRECEDENCE = (
     Line(checks.handed_over, LIKELY),
     Line(checks.ended_in_the_middle, LIKELY, FAILURE),
     Line(checks.expected_words, LIKELY, FAILURE),
-    Line(causes.changed_without_consent, HINT, FAILURE, deferred=True),
     Line(causes.left_unanswered, HINT, FAILURE, deferred=True),
     # What words suggest.
     Line(checks.user_corrected, HINT),

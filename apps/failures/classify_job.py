@@ -1,5 +1,5 @@
 """Classifying what is new or has changed: by itself, seconds after it came (`classify_new`), or as a job that a person or a flow
-starts; the job goes through everything once where the rules are newer than the last pass.
+starts; the job goes through everything once where the rules, or people's decisions on policy rules, are newer than the last pass.
 
 The digest notes what is new (`note`). A note is removed in the transaction that stores the diagnosis, before the
 trajectory is read: a change that comes meanwhile leaves a new one.
@@ -14,14 +14,15 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce
 
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.kinds import Progress
 from apps.core.models import ACTIVE_STATES, JobState, Project
-from apps.failures.actions.diagnose import diagnose
+from apps.failures import prompts
+from apps.failures.actions.diagnose import diagnose, inputs_of
 from apps.failures.classify import RULES_VERSION
 from apps.failures.clusters.store import PLACED_AT_ONCE, place, place_new
 from apps.failures.models import Classification, Classifier, Failure, Unclassified
@@ -31,6 +32,7 @@ from apps.trajectories.rollups import Counts
 log = logging.getLogger(__name__)
 CHUNK = 500
 Steps = Generator[Progress, None, dict]
+CURRENT = Classifier.objects.filter(policy_done=F("policy"))
 
 
 def note(project: int, counts: Counts, trajectories: Sequence[UUID]) -> None:
@@ -56,25 +58,27 @@ def start(*, project: Project, by: Any) -> Classification:
 
 def count(project: Project) -> int:
     """How many trajectories a classification would go through now."""
-    if Classifier.objects.filter(project=project, rules=RULES_VERSION).exists():
+    if CURRENT.filter(project=project, rules=RULES_VERSION).exists():
         return project.unclassified.count()
     return project.trajectories.count()
 
 
 def due() -> list[Project]:
-    """Projects where something is noted, or where runs have come and nothing was ever classified. One whose classification goes on
-    is left to it, and one whose last failed to people: the page shows the error."""
+    """Projects where something is noted, a policy rule was decided on, or runs have come and nothing was ever classified. One whose
+    classification goes on is left to it, and one whose last failed to people: the page shows the error."""
     of_project = Classification.objects.filter(project=OuterRef("pk")).order_by("-created_at").values("state")[:1]
     rows = Project.objects.running().annotate(last=Coalesce(Subquery(of_project), Value("")))
     noted = Exists(Unclassified.objects.filter(project=OuterRef("pk")))
     first = Q(Exists(HourlyCount.objects.filter(project=OuterRef("pk"))), classifier=None)
-    return list(rows.exclude(last__in=[*ACTIVE_STATES, JobState.FAILED]).filter(Q(noted) | first))
+    decided = Q(classifier__policy__gt=F("classifier__policy_done"))
+    return list(rows.exclude(last__in=[*ACTIVE_STATES, JobState.FAILED]).filter(Q(noted) | first | decided))
 
 
 def classify_new(project: Project, *, for_s: float) -> int:
     """Goes through what is noted for at most so long; says how many it looked at. No job and no line in the audit log: this is
-    done every few seconds. Who else does it takes other rows. The first pass is a job; so is one after an error, which it shows."""
-    if not Classifier.objects.filter(project=project).exists():
+    done every few seconds. Who else does it takes other rows. A pass through everything is a job; so is one after an error, which it
+    shows."""
+    if not CURRENT.filter(project=project).exists():
         start(project=project, by=None)
         return 0
     try:
@@ -107,14 +111,15 @@ def _classify_noted(project: Project, until: float) -> int:
 def steps(job: Classification) -> Steps:
     project, cursor = job.project, {"looked": 0, "found": 0, "after": None} | job.cursor
     classifier, _ = Classifier.objects.get_or_create(project=project)
+    cursor.setdefault("policy", classifier.policy)
     yield _progress(cursor)  # committed before anything is read: what the digest meets from now on is noted
-    if classifier.rules != RULES_VERSION:
+    if classifier.rules != RULES_VERSION or classifier.policy_done != classifier.policy:
         rows = Trajectory.objects.filter(project=project).order_by("pk")
         while ids := list(_after(rows, cursor["after"]).values_list("pk", flat=True)[:CHUNK]):
             _classify(project, ids, cursor)
             cursor["after"] = str(ids[-1])
             yield _progress(cursor)
-        Classifier.objects.filter(project=project).update(rules=RULES_VERSION)
+        Classifier.objects.filter(project=project).update(rules=RULES_VERSION, policy_done=cursor["policy"])
         yield _progress(cursor)
     while ids := list(project.unclassified.values_list("pk", flat=True)[:CHUNK]):
         _classify(project, ids, cursor)
@@ -133,6 +138,7 @@ def _classify(project: Project, ids: list[UUID], cursor: dict[str, Any]) -> None
     Unclassified.objects.filter(pk__in=ids).delete()
     rows = with_content(list(Trajectory.objects.filter(project=project, pk__in=ids).order_by("pk")))
     cursor["looked"] += len(rows)
+    prompts.record(project, inputs_of(project, rows))
     cursor["found"] += diagnose(project, rows)
 
 

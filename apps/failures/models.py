@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import ACTIVE_STATES, Job, JobState, Project
+from apps.failures.rules.policy import in_words
 from apps.trajectories.models import Trajectory
 
 
@@ -236,6 +237,8 @@ class Classifier(models.Model):
     project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="classifier")
     rules = models.PositiveIntegerField(default=0)
     check_share = models.FloatField(default=0.02, help_text="Share of unflagged runs that people check")
+    policy = models.PositiveIntegerField(default=0, help_text="Counts decisions on policy rules")
+    policy_done = models.PositiveIntegerField(default=0, help_text="`policy` when the last whole pass began")
 
     def __str__(self) -> str:
         return f"rules {self.rules}"
@@ -249,6 +252,79 @@ class Unclassified(models.Model):
 
     def __str__(self) -> str:
         return str(self.trajectory_id)
+
+
+class SystemPrompt(models.Model):
+    """A system prompt that states rules we understand, from the run in which it was first seen (`prompts`)."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="system_prompts", db_index=False)
+    digest = models.CharField(max_length=32, help_text="See `rules.policy.digest_of`")
+    opening = models.CharField(max_length=300, help_text="How it begins")
+    length = models.PositiveIntegerField(help_text="Characters")
+    first_seen = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-first_seen", "-id")
+        constraints = [models.UniqueConstraint(fields=["project", "digest"], name="one_prompt_per_digest")]
+
+    def __str__(self) -> str:
+        return self.opening[:60]
+
+
+class PolicyRule(models.Model):
+    """A sentence of a system prompt that states a rule, how it was understood, and what a person decided on it.
+
+    Only a confirmed rule gives a finding; one that was dismissed is not used at all.
+    """
+
+    class State(models.TextChoices):
+        PROPOSED = "proposed"
+        CONFIRMED = "confirmed"
+        DISMISSED = "dismissed"
+
+    prompt = models.ForeignKey(SystemPrompt, models.CASCADE, related_name="rules", db_index=False)
+    key = models.CharField(max_length=24, help_text="See `rules.policy.key_of`")
+    position = models.PositiveSmallIntegerField(default=0)
+    sentence = models.TextField()
+    understood = models.JSONField(help_text="See `rules.policy.understood`")
+    state = models.CharField(max_length=10, choices=State, default=State.PROPOSED)
+    decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    decided_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("prompt", "position")
+        constraints = [
+            models.UniqueConstraint(fields=["prompt", "key"], name="one_rule_per_key"),
+            models.CheckConstraint(
+                name="decided_rule_says_when",
+                condition=Q(state="proposed", decided_at__isnull=True)
+                | (~Q(state="proposed") & Q(decided_at__isnull=False)),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.sentence[:60]
+
+    @property
+    def meaning(self) -> str:
+        """How it was understood, in words."""
+        return in_words(self.understood)
+
+
+class PolicyExample(models.Model):
+    """A run that breaks a rule, by the rules' reading; the newest few of each rule are kept."""
+
+    rule = models.ForeignKey(PolicyRule, models.CASCADE, related_name="examples", db_index=False)
+    trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="+")
+    message_index = models.PositiveIntegerField(help_text="The agent's step")
+    text = models.CharField(max_length=500, help_text="What happened there")
+
+    class Meta:
+        ordering = ("-trajectory_id",)
+        constraints = [models.UniqueConstraint(fields=["rule", "trajectory"], name="one_example_per_run_and_rule")]
+
+    def __str__(self) -> str:
+        return f"{self.trajectory_id}: {self.text[:60]}"
 
 
 class Classification(Job):

@@ -18,7 +18,7 @@ from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.kinds import Progress
 from apps.core.models import JobState, Project
-from apps.failures.actions.diagnose import as_input, label_with, source_of
+from apps.failures.actions.diagnose import inputs_of, label_with, source_of
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.classify import Diagnosis, classify
 from apps.failures.clusters import store
@@ -62,7 +62,7 @@ def steps(job: Reclassification) -> Steps:
 def _compare(job: Reclassification) -> Steps:
     rows, done = Trajectory.objects.filter(project=job.project).order_by("pk"), job.done
     while chunk := with_content(list(_after(rows, "pk", job)[:CHUNK])):
-        diagnoses = {row.pk: classify(as_input(row)) for row in chunk}
+        diagnoses = {pk: classify(given) for pk, given in inputs_of(job.project, chunk).items()}
         ReclassificationChange.objects.bulk_create(_changes(job, diagnoses), ignore_conflicts=True)
         done += len(chunk)
         yield _progress(job, done, chunk[-1].pk)

@@ -1,4 +1,5 @@
-"""The order in which cases are looked at, and the filters that people narrow it by. Reads only, each by an index."""
+"""The order in which cases are looked at, and the filters that people narrow it by. Reads only: each by an index, or of the newest
+`SORTED` open cases where they are sorted by what a decision teaches."""
 
 from __future__ import annotations
 
@@ -6,20 +7,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from math import inf
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+from django.db.models import Count, OuterRef, Subquery
+
 from apps.core.http import uuid_of
 from apps.core.models import Project
-from apps.failures.models import Failure, FailureMode, FailureQuerySet, Severity
+from apps.failures.models import Failure, FailureMode, FailureQuerySet, FailureState, OutcomeEstimate, Severity
+from apps.failures.outcomes.estimates import Estimator
 
 FILTERS = ("mode", "cluster", "version", "safety", "mine", "confidence")
+INFORMATIVE = "informative"
+SORTS = {"": "Severe first", INFORMATIVE: "Most informative first"}
+SORTED = 5_000
 CONFIDENCES = ("certain", "likely", "hint")
 SEVERE_FIRST = (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
 COUNTED = 1_000
 
-Rank = tuple[bool, int]
+Rank = tuple[bool, float]
 
 
 def rank_of(mode: FailureMode) -> Rank:
@@ -29,7 +37,7 @@ def rank_of(mode: FailureMode) -> Rank:
 
 @dataclass(frozen=True)
 class QueuePosition:
-    """Where a case stands in the order: by the rank of its mode, then the newest first."""
+    """Where a case stands in the order: by a rank (that of its mode, if nothing else is asked for), then the newest first."""
 
     rank: Rank
     trajectory: UUID
@@ -37,6 +45,23 @@ class QueuePosition:
     @classmethod
     def of(cls, failure: Failure) -> QueuePosition:
         return cls(rank_of(failure.mode), failure.trajectory_id)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A case and where it stands."""
+
+    pk: int
+    place: QueuePosition
+
+    @property
+    def key(self) -> tuple[Rank, int]:
+        return key_of(self.place)
+
+
+def key_of(place: QueuePosition) -> tuple[Rank, int]:
+    """Sorts as the queue does; the ids of trajectories grow with time."""
+    return place.rank, -place.trajectory.int
 
 
 def narrowed(rows: FailureQuerySet, given: Mapping[str, str], user: Any) -> FailureQuerySet:
@@ -67,10 +92,12 @@ class TriageQueue:
     def __init__(self, project: Project, user: Any, given: Mapping[str, str]) -> None:
         self.project, self.user = project, user
         self.given = {name: given[name][:200] for name in FILTERS if given.get(name)}
+        self.is_informative = given.get("sort") == INFORMATIVE
+        self.given |= {"sort": INFORMATIVE} if self.is_informative else {}
 
     @property
     def query(self) -> str:
-        """The filters as they stand in the URL."""
+        """The filters and the order as they stand in the URL."""
         return urlencode(self.given)
 
     @cached_property
@@ -97,6 +124,8 @@ class TriageQueue:
 
     def next(self, after: QueuePosition | None = None, skip: int | None = None) -> int | None:
         """The first free case after a place, round to the top; None where none is free."""
+        if self.is_informative:
+            return self._next_informative(after, skip)
         for rank, modes in self._ranks():
             if after is None or rank >= after.rank:
                 below = after.trajectory if after and rank == after.rank else None
@@ -106,12 +135,50 @@ class TriageQueue:
 
     def previous(self, before: QueuePosition, skip: int | None = None) -> int | None:
         """The last free case before a place; None where there is none."""
+        if self.is_informative:
+            earlier = [item for item in self._by_information() if item.pk != skip and item.key < key_of(before)]
+            return earlier[-1].pk if earlier else None
         for rank, modes in reversed(self._ranks()):
             if rank <= before.rank:
                 above = before.trajectory if rank == before.rank else UUID(int=0)
                 if found := self._nearest(modes, skip, above=above):
                     return found
         return None
+
+    def position_of(self, failure: Failure) -> QueuePosition:
+        if not self.is_informative:
+            return QueuePosition.of(failure)
+        chance = OutcomeEstimate.objects.filter(pk=failure.trajectory_id).values_list("probability", flat=True).first()
+        return QueuePosition(self._information(chance, failure.cluster_id), failure.trajectory_id)
+
+    def _next_informative(self, after: QueuePosition | None, skip: int | None) -> int | None:
+        items = [item for item in self._by_information() if item.pk != skip]
+        later = [item for item in items if after is None or item.key > key_of(after)]
+        return next((item.pk for item in [*later, *items]), None)
+
+    def _by_information(self) -> list[Ranked]:
+        """The newest free cases, those first of which a decision teaches most."""
+        chance = OutcomeEstimate.objects.filter(pk=OuterRef("trajectory_id")).values("probability")
+        rows = self.rows().free_for(self.user).filter(mode__in=self.modes).annotate(chance=Subquery(chance))
+        newest = rows.order_by("-trajectory_id").values_list("pk", "trajectory_id", "cluster_id", "chance")[:SORTED]
+        found = [Ranked(pk, QueuePosition(self._information(p, cluster), run)) for pk, run, cluster, p in newest]
+        return sorted(found, key=lambda item: item.key)
+
+    def _information(self, chance: float | None, cluster: UUID | None) -> Rank:
+        """Low for a case that teaches much: an estimate near its threshold; then a cluster in which little is decided."""
+        if chance is not None:
+            return False, abs(chance - self._threshold)
+        return True, self._decisions.get(cluster, 0) if cluster else inf
+
+    @cached_property
+    def _threshold(self) -> float:
+        return Estimator.of(self.project).weights.threshold
+
+    @cached_property
+    def _decisions(self) -> dict[UUID, int]:
+        """How many cases of each cluster people have decided on."""
+        rows = Failure.objects.filter(project=self.project, cluster__isnull=False).exclude(state=FailureState.OPEN)
+        return dict(rows.order_by().values_list("cluster").annotate(n=Count("pk")))
 
     def _ranks(self) -> list[tuple[Rank, list[FailureMode]]]:
         return [(rank, list(modes)) for rank, modes in groupby(sorted(self.modes, key=rank_of), rank_of)]

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.failures.pages import case, checks, clusters, judge, listing, mark, measures, modes, reclassify
+from apps.failures.pages import case, checks, clusters, judge, listing, mark, measures, modes, policy, reclassify
 
 app_name = "failures"
 urlpatterns = [
@@ -22,6 +22,9 @@ urlpatterns = [
     path("modes/add/", modes.save, name="mode_add"),
     path("modes/<int:pk>/", modes.save, name="mode_save"),
     path("modes/<int:pk>/delete/", modes.delete, name="mode_delete"),
+    path("policy/", policy.page, name="policy"),
+    path("policy/<int:pk>/decide/", policy.decide, name="policy_decide"),
+    path("policy/undo/", policy.undo, name="policy_undo"),
     path("clusters/", clusters.listing, name="clusters"),
     path("clusters/again/", clusters.recluster, name="recluster"),
     path("clusters/<uuid:pk>/", clusters.detail, name="cluster"),

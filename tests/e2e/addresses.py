@@ -64,7 +64,7 @@ from workers.lib.prompts import from_harness
 STATIONS = {
     "dashboard:home": "Get started", "dashboard:dashboards": "No dashboards yet", "trajectories:first": "Waiting for the first trajectory", "trajectories:list": "No trajectories yet", "trajectories:sessions": "No sessions",
     "trajectories:arrivals": "All batches are indexed", "failures:list": "No trajectories yet", "failures:triage": "Nothing left to triage",
-    "failures:clusters": "Nothing to cluster", "failures:checks": "Nothing to check", "failures:measures": "No decisions yet", "failures:verdicts": "No verdicts yet",
+    "failures:clusters": "Nothing to cluster", "failures:checks": "Nothing to check", "failures:policy": "No rules found", "failures:measures": "No decisions yet", "failures:verdicts": "No verdicts yet",
     "failures:reclassify": "Nothing is classified yet", "evals:list": "Nothing evaluated yet", "evals:compare": "Two evaluations needed", "training:compare": "Two runs needed",
     "environments:list": "No environments yet", "reviews:list": "No verifiers yet", "training:list": "No runs yet",
     "training:new": "Required before a run can start", "promotion:models": "No models yet",

@@ -239,6 +239,11 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "api:trajectories": (reverse("api:trajectories"), None),
         "api:trajectory": (reverse("api:trajectory", args=[run.external_id]), None),
         "api:feedback": (reverse("api:feedback", args=[run.external_id]), {"comment": "a"}),
+        "failures_api:policy_rules": (reverse("failures_api:policy_rules"), None),
+        "failures_api:policy_rule": (
+            reverse("failures_api:policy_rule", args=[scene["pks"]["failures:policy_decide"]]),
+            {"state": "confirmed"},
+        ),
         "evals_api:set": (reverse("evals_api:set", args=[scene["held"].pk]) + "?holdout=1", None),
         "evals_api:runs": (
             reverse("evals_api:runs"),

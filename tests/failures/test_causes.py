@@ -79,7 +79,6 @@ CAUSES = [
     pytest.param((says("I'm unable to do that."), user("Please try."), *LOOKED_UP, MOVE, DONE, BYE), None, None, id="refused and done after all"),
     pytest.param((says("Which user?"), user("I don't remember my id."), says("Please provide your id."), user("Bye.")), "turned_away", 4, id="asked again for what the user lacks"),
     pytest.param((*LOOKED_UP, says("Anything else?"), user("Yes, please cancel the other one.")), "left_unanswered", 4, id="the last request"),
-    pytest.param((user("Hello there."), *LOOKED_UP, MOVE, DONE, BYE), "changed_without_consent", 5, id="no consent"),
     pytest.param((user("Yes, and please include two chairs."), *LOOKED_UP, MOVE, DONE, BYE), "request_not_served", 5, id="one of two things was done"),
     pytest.param((*LOOKED_UP, says("Shall I book the other day?"), user("Hm."), says("Tell me."), user("Bye.")), "offer_dropped", 6, id="offered and dropped"),
 ]  # fmt: skip

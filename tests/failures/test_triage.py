@@ -13,9 +13,10 @@ from django.utils import timezone
 from apps.core.models import Project, Role
 from apps.failures.actions.decisions import decide, reserve, version_of
 from apps.failures.actions.diagnose import classify_project
-from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState
+from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState, OutcomeEstimate
+from apps.failures.outcomes.estimates import Estimator
 from apps.failures.triage_queue import QueuePosition, TriageQueue
-from tests.factories import make_failed, make_member, make_project
+from tests.factories import make_cluster, make_failed, make_member, make_project
 
 pytestmark = pytest.mark.django_db
 
@@ -67,6 +68,34 @@ def test_modes_of_one_rank_are_mixed_by_time() -> None:
     first = queue.next()
     second = queue.next(QueuePosition.of(Failure.objects.select_related("mode").get(pk=first)))
     assert (first, second) == (newest.pk, middle.pk)
+
+
+def test_the_most_informative_come_first_where_asked_for() -> None:
+    """Nearest to the threshold, then clusters with few decisions, then what is in no cluster; the newest first among equals."""
+    project, (far, near, decided, new, newer, alone, done) = failures_of(7)
+    threshold = Estimator.of(project).weights.threshold
+    for failure, chance in ((far, threshold + 0.3), (near, threshold - 0.01)):
+        OutcomeEstimate.objects.create(project=project, trajectory_id=failure.trajectory_id, probability=chance)
+    known, unknown = (make_cluster(failure) for failure in (decided, new))
+    Failure.objects.filter(pk=newer.pk).update(cluster=unknown)
+    Failure.objects.filter(pk=done.pk).update(cluster=known, state=FailureState.CONFIRMED)
+    client, user = browser(project)
+    expected = [near, far, new, newer, decided, alone]
+    queue, seen, place = TriageQueue(project, user, {"sort": "informative"}), [], None
+    for _ in expected:
+        failure = Failure.objects.select_related("mode").get(pk=queue.next(place))
+        seen.append(failure)
+        place = queue.position_of(failure)
+    assert seen == expected and queue.next(place) == near.pk and queue.previous(place, skip=alone.pk) == decided.pk
+    assert queue.previous(queue.position_of(near)) is None
+    first = client.get(reverse("failures:triage", args=[project.slug]) + "?sort=informative")
+    assert first["Location"] == url("case", near, "?sort=informative")
+    after = client.post(url("decide", near, "?sort=informative"), {"confirm": "1", "seen": version_of(near)})
+    assert after["Location"] == url("case", far, "?sort=informative")
+    page = client.get(after["Location"]).content.decode()
+    assert '<option value="informative" selected>' in page and f"{url('step', far)}?sort=informative" in page
+    assert "sort=informative" in client.get(reverse("failures:list", args=[project.slug])).content.decode()
+    assert "sort" not in TriageQueue(project, user, {"sort": "nonsense"}).given
 
 
 @pytest.mark.parametrize("name", ["mode", "cluster", "version", "safety", "mine", "confidence"])

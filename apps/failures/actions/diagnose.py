@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
 
 from apps.core.actions import audit
 from apps.core.models import Project
+from apps.failures import prompts
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.classify import Diagnosis, classify
 from apps.failures.judge.precedence import RULE, Label, joined, rules_mode
@@ -36,7 +38,8 @@ def diagnose(project: Project, chunk: list[Trajectory]) -> int:
     What a person, or the judge alone, decided keeps its mode; `rule_mode` is kept of all.
     """
     modes = ensure_modes(project)
-    given = {row.pk: (row, as_input(row)) for row in chunk}
+    inputs = inputs_of(project, chunk)
+    given = {row.pk: (row, inputs[row.pk]) for row in chunk}
     diagnoses = {pk: classify(told) for pk, (_, told) in given.items()}
     guessed = estimates.write(project, given)
     diagnoses = {pk: diagnosis or guessed.get(pk) for pk, diagnosis in diagnoses.items()}
@@ -97,6 +100,12 @@ def label_with(diagnosis: Diagnosis | None, evidence: Iterable[dict]) -> Label:
 def source_of(evidence: list[dict]) -> Source:
     """Who decided: the first of the evidence says it."""
     return Source.JUDGE if evidence and evidence[0].get("rule") == RULE else Source.RULE
+
+
+def inputs_of(project: Project, rows: Collection[Trajectory]) -> dict[UUID, dict]:
+    """What the rules read of runs, with what people decided on the rules of their prompts."""
+    states = prompts.states_of(project, rows)
+    return {row.pk: as_input(row) | {"rule_states": states.get(row.pk, {})} for row in rows}
 
 
 def as_input(row: Trajectory) -> dict:

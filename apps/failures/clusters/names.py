@@ -31,10 +31,10 @@ ENDS = EDGES | {"not", "no", "too", "than", "only", "should"}
 CAUSES = {
     "acted_on_the_past": "acted on a past date",
     "changed_unseen": "changed without looking it up",
-    "changed_without_consent": "changed without confirmation",
     "choice_not_asked": "chose without asking",
     "claimed_success": "claimed success after an error",
     "claimed_without_a_call": "claimed a change it never made",
+    "confirmed_rule_broken": "broke a rule of the system prompt",
     "contradicts_a_tool": "misreported a tool's answer",
     "dangerous_without_confirmation": "dangerous call without confirmation",
     "empty_retrieval_used": "answered from an empty search",

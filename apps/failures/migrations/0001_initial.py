@@ -324,6 +324,11 @@ class Migration(migrations.Migration):
                     "check_share",
                     models.FloatField(default=0.02, help_text="Share of unflagged runs that people check"),
                 ),
+                ("policy", models.PositiveIntegerField(default=0, help_text="Counts decisions on policy rules")),
+                (
+                    "policy_done",
+                    models.PositiveIntegerField(default=0, help_text="`policy` when the last whole pass began"),
+                ),
             ],
         ),
         migrations.CreateModel(
@@ -926,6 +931,109 @@ class Migration(migrations.Migration):
                         ),
                         name="chance_of_a_check_is_one",
                     ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="SystemPrompt",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("digest", models.CharField(help_text="See `rules.policy.digest_of`", max_length=32)),
+                ("opening", models.CharField(help_text="How it begins", max_length=300)),
+                ("length", models.PositiveIntegerField(help_text="Characters")),
+                ("first_seen", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="system_prompts",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-first_seen", "-id"),
+                "constraints": [models.UniqueConstraint(fields=("project", "digest"), name="one_prompt_per_digest")],
+            },
+        ),
+        migrations.CreateModel(
+            name="PolicyRule",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("key", models.CharField(help_text="See `rules.policy.key_of`", max_length=24)),
+                ("position", models.PositiveSmallIntegerField(default=0)),
+                ("sentence", models.TextField()),
+                ("understood", models.JSONField(help_text="See `rules.policy.understood`")),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("proposed", "Proposed"), ("confirmed", "Confirmed"), ("dismissed", "Dismissed")],
+                        default="proposed",
+                        max_length=10,
+                    ),
+                ),
+                ("decided_at", models.DateTimeField(null=True)),
+                (
+                    "decided_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "prompt",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="rules",
+                        to="failures.systemprompt",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("prompt", "position"),
+                "constraints": [
+                    models.UniqueConstraint(fields=("prompt", "key"), name="one_rule_per_key"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("decided_at__isnull", True), ("state", "proposed")),
+                            models.Q(models.Q(("state", "proposed"), _negated=True), ("decided_at__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="decided_rule_says_when",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="PolicyExample",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("message_index", models.PositiveIntegerField(help_text="The agent's step")),
+                ("text", models.CharField(help_text="What happened there", max_length=500)),
+                (
+                    "rule",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="examples",
+                        to="failures.policyrule",
+                    ),
+                ),
+                (
+                    "trajectory",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="trajectories.trajectory"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-trajectory_id",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("rule", "trajectory"), name="one_example_per_run_and_rule")
                 ],
             },
         ),

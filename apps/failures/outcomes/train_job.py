@@ -15,7 +15,7 @@ from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.kinds import Progress
 from apps.core.models import Project
-from apps.failures.actions.diagnose import as_input, diagnose
+from apps.failures.actions.diagnose import as_input, diagnose, inputs_of
 from apps.failures.models import Failure, FailureState, OutcomeCheck, OutcomeModel, OutcomeTraining, Source
 from apps.failures.outcomes import sketches
 from apps.failures.outcomes.estimates import agent_of, facts_of
@@ -139,8 +139,9 @@ def _examples(project: Project, answers: dict[UUID, bool], usual: Usual) -> Iter
 
     found = sketches.compared(project, list(answers))
     for chunk in in_chunks(Trajectory.objects.filter(project=project, pk__in=list(answers)).order_by("pk")):
+        inputs = inputs_of(project, chunk)
         for row in chunk:
-            run = read(as_input(row) | {"outcome_status": "unknown", "outcome_reason": "", "outcome_label": ""})
+            run = read(inputs[row.pk] | {"outcome_status": "unknown", "outcome_reason": "", "outcome_label": ""})
             run_features = features(run, facts_of(row), usual, words=True, compared=found.get(row.pk, NOBODY))
             group = group_of(row, run.users[0][1] if run.users else "")
             yield Example(run_features, answers[row.pk], group, agent_of(row, run))

@@ -21,7 +21,7 @@ from apps.core.templatetags.flywheel import opening_of
 from apps.failures.actions import bulk, decisions
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
 from apps.failures.similar.query import SHOWN, similar_to
-from apps.failures.triage_queue import CONFIDENCES, QueuePosition, TriageQueue
+from apps.failures.triage_queue import CONFIDENCES, SORTS, TriageQueue
 from apps.trajectories.models import Facet
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
@@ -54,7 +54,8 @@ def _of(project: Project, rows: FailureQuerySet, pk: int) -> Failure:
 
 @project_view()
 def triage(request: HttpRequest, project: Project) -> HttpResponse:
-    """The first case of the filters: the safety-relevant and severe first, then the newest."""
+    """The first case of the filters: the safety-relevant and severe first, then the newest; or with `?sort=informative` the case
+    of which a decision teaches most."""
     queue = queue_of(request, project)
     if pk := queue.next():
         return redirect(address(queue, pk))
@@ -71,7 +72,7 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The case after this one; `?back=1` the one before. With `?ahead=1` it is only held ready: this one stays on
     the screen."""
     queue, here = queue_of(request, project), find_row(project, pk)
-    place = QueuePosition.of(here)
+    place = queue.position_of(here)
     if request.GET.get("back"):
         other = queue.previous(place, skip=pk)
     else:
@@ -176,7 +177,8 @@ def address(queue: TriageQueue, pk: int) -> str:
 
 def after(request: HttpRequest, failure: Failure, act: Callable[[], Any], stay: bool = False) -> HttpResponse:
     """Does it, and answers with the case to look at now; where it is refused, with the same case and why."""
-    queue, place = queue_of(request, failure.project), QueuePosition.of(failure)
+    queue = queue_of(request, failure.project)
+    place = queue.position_of(failure)
     try:
         done = act()
     except decisions.Refused as refused:
@@ -318,6 +320,7 @@ def _filters(queue: TriageQueue) -> dict[str, Any]:
     cluster = uuid_of(queue.given.get("cluster", ""))
     return {
         "confidences": CONFIDENCES,
+        "sorts": SORTS.items(),
         "versions": versions.values_list("value", flat=True)[:VERSIONS],
         "cluster": queue.project.failure_clusters.filter(pk=cluster).first() if cluster else None,
     }

@@ -14,7 +14,7 @@ from typing import Any
 
 from apps.failures.rules import words
 from apps.failures.rules.findings import Finding, cut
-from apps.failures.rules.reading import Call, Run, asked_in_words, asks_for, is_identifier, kind_of, name_parts, scalars
+from apps.failures.rules.reading import Call, Run, asked_in_words, is_identifier, kind_of, name_parts, scalars
 
 Findings = Iterator[Finding]
 MAX_SIBLINGS = 50
@@ -344,19 +344,6 @@ def left_unanswered(run: Run) -> Findings:
     if words.search(words.REQUEST, text) and run.last_assistant >= index - 1:
         said = "The user's last request was never answered."
         yield Finding("incomplete_execution", run.last_assistant, index, said, cut(text))
-
-
-def changed_without_consent(run: Run) -> Findings:
-    """The system prompt asks for a confirmation before changes; in the user's last words before one nothing asks for it."""
-    if not run.changes_made or not words.asks_for_consent(run.system):
-        return
-    for call in run.changes_made:
-        at = run.user_before(call.index)
-        said = "" if at is None else run.words(at)
-        if not words.search(words.WISH, said) and not asks_for(said, call.tool):
-            text = f"{call.tool} was called without the confirmation that the system prompt asks for."
-            yield Finding("policy_violation", call.index, call.index, text, cut(call.raw))
-            return
 
 
 def where_it_turned(run: Run) -> int | None:

@@ -2,14 +2,16 @@
 
 Read are sentences of the form *what* can (not, only, always) be *done* (if *field* is *value*). A condition is about the records
 whose values its subject names (“Basic economy flights”: records with a field that says `basic_economy`), or about all of them where
-the subject is only a kind of thing. What else a policy says is not understood, so a condition is a sign and not a proof.
+the subject is only a kind of thing. What else a policy says is not understood, so a condition is a sign and not a proof: only a
+rule that a person has confirmed gives a finding (`violations`). `Run.rule_states` has what people decided, by `key_of` the rule.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +19,16 @@ from apps.failures.rules import words
 from apps.failures.rules.reading import Call, Run, is_identifier, name_parts, scalars
 
 READ_OF_A_PROMPT, MOST_CONDITIONS = 40_000, 60
+MOST_RULES, LONGEST_SENTENCE = 40, 600  # of one prompt that people are shown
+PROPOSED, CONFIRMED, DISMISSED = "proposed", "confirmed", "dismissed"
+# What changes from run to run in the same prompt: dates, times of day and UUIDs.
+_CHANGING = re.compile(
+    r"\d{4}-\d\d-\d\d|\b\d{1,2}:\d\d(?::\d\d)?(?:\.\d+)?\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
+    r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6} \d{1,2}(?:st|nd|rd|th)?,? \d{4}\b"
+    r"|\b\d{1,2} (?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6},? \d{4}\b"
+    r"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b",
+    re.IGNORECASE,
+)
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\n|,? and (?=(?:\w+ ){1,4}can )")
 _CAN = re.compile(
     r"(?P<subject>[^.;:,\n]{2,80}?)\s+(?:can(?P<not>not|'t| not)?|(?P<must_not>must not|may not)|(?P<may>may))\s+"
@@ -106,9 +118,95 @@ def _permitted(sentence: str) -> Iterator[Permission]:
             yield Permission(sentence.strip(" -*•\t"), found["verb"].casefold(), thing, taken)
 
 
+@dataclass(frozen=True)
+class Consent:
+    """“Ask the user to confirm before you change anything.”"""
+
+    sentence: str
+
+
+@lru_cache(maxsize=256)
+def consent(system: str) -> Consent | None:
+    """The first sentence of a system prompt that asks for the user's confirmation before changes."""
+    for line in system[:READ_OF_A_PROMPT].splitlines():
+        if words.search(words.CONSENT, line):
+            parts = re.split(r"(?<=[.!?])\s+", line)
+            found = next((part for part in parts if words.search(words.CONSENT, part)), line)
+            return Consent(found.strip(" -*•\t"))
+    return None
+
+
+Rule = Condition | Permission | Consent
+
+
+@lru_cache(maxsize=256)
+def rules_of(system: str) -> tuple[Rule, ...]:
+    """All rules that are understood, each once, at most `MOST_RULES`: confirmation, then conditions, then permissions."""
+    asked = consent(system)
+    found: list[Rule] = [*((asked,) if asked else ()), *conditions(system), *permissions(system)]
+    return tuple({key_of(rule): rule for rule in reversed(found)}.values())[::-1][:MOST_RULES]
+
+
+@lru_cache(maxsize=4096)
+def key_of(rule: Rule) -> str:
+    """The same for the same rule, whatever date the prompt has; other words or another reading make another rule."""
+    parts = [sorted(part) if isinstance(part, frozenset) else part for part in astuple(rule)]
+    return _digest(" ".join(_CHANGING.sub("#", repr([type(rule).__name__, *parts])).split()), 12)
+
+
+@lru_cache(maxsize=512)
+def digest_of(system: str) -> str:
+    """Of a prompt without what changes from run to run: one that has today's date in it is one prompt, not one for each day."""
+    return _digest(" ".join(_CHANGING.sub("#", system).split()), 16)
+
+
+def _digest(text: str, size: int) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=size).hexdigest()
+
+
+def understood(rule: Rule) -> dict[str, str]:
+    """How a rule was understood: `kind`, and what else belongs to it. All values are short texts."""
+    if isinstance(rule, Consent):
+        return {"kind": "confirm"}
+    if isinstance(rule, Permission):
+        return {
+            "kind": "can",
+            "verb": rule.verb,
+            "thing": rule.thing,
+            "except": " ".join(sorted(rule.except_for))[:200],
+        }
+    given = {"kind": rule.allowed, "subject": rule.subject, "verb": rule.verb}
+    return given | ({"field": rule.field, "value": rule.value} if rule.allowed == "if" else {})
+
+
+def in_words(given: dict[str, str]) -> str:
+    """What `understood` means, for people."""
+    kind, subject, verb = (given.get(name, "") for name in ("kind", "subject", "verb"))
+    if kind == "confirm":
+        return "Every change needs a “yes” in the user's last message."
+    if kind == "can":
+        return f"The agent can {verb} “{given.get('thing', '')}”; it must not refuse to."
+    if kind == "if":
+        field = given.get("field", "").strip()
+        condition = f"“{field}” is “{given['value']}”" if given.get("value") else f"“{field}” has a value"
+        return f"“{subject}” may be {verb} only if {condition}."
+    return f"“{subject}” can {'always' if kind == 'always' else 'never'} be {verb}."
+
+
+def in_use(run: Run, stated: Sequence[Any]) -> list[Any]:
+    """Those that nobody has dismissed."""
+    return [rule for rule in stated if not run.rule_states or run.rule_states.get(key_of(rule)) != DISMISSED]
+
+
+def consent_asked(run: Run) -> Consent | None:
+    """The rule that changes need a confirmation, unless it was dismissed."""
+    asked = consent(run.system)
+    return next(iter(in_use(run, [asked])), None) if asked else None
+
+
 def refuses_permitted(run: Run) -> Iterator[tuple[int, Permission]]:
     """Answers that refuse a change of something which the system prompt says can be changed, and which no call changed."""
-    if not (stated := permissions(run.system)):
+    if not (stated := in_use(run, permissions(run.system))):
         return
     done = [f"{call.tool} {call.raw}".casefold() for call in run.changes_made]
     for index, text in run.answers:
@@ -139,7 +237,7 @@ class Broken:
 
 def broken(run: Run) -> Iterator[Broken]:
     """Changes to records for which the system prompt says that they cannot be made."""
-    stated = conditions(run.system)
+    stated = in_use(run, conditions(run.system))
     if not stated:
         return
     for call in run.changes_made:
@@ -155,11 +253,22 @@ def broken(run: Run) -> Iterator[Broken]:
 
 def always_allowed(run: Run) -> list[Condition]:
     """Conditions that allow something for a record that was looked up, whatever else holds."""
-    stated = [item for item in conditions(run.system) if item.allowed == "always"]
+    stated = in_use(run, [item for item in conditions(run.system) if item.allowed == "always"])
     if not stated:
         return []
     records = [record for call in run.calls if call.worked and isinstance(record := run.record(call), dict)]
     return [item for item in stated if any(_named(item.subject, record) for record in records)]
+
+
+def refuses_allowed(run: Run) -> Iterator[tuple[int, Condition]]:
+    """Answers that refuse what the system prompt always allows for a record that was looked up."""
+    allowed = always_allowed(run)
+    done = [call.tool for call in run.calls if call.worked]
+    for index, text in run.answers if allowed else ():
+        if words.search(words.REFUSED, text):
+            for item in allowed:
+                if says_verb(text, item.verb) and not allows(item.verb, done):
+                    yield index, item
 
 
 def _why_not(item: Condition, record: dict, call: Call) -> str:
@@ -206,7 +315,7 @@ def says_verb(text: str, verb: str) -> bool:
     return verb[: max(4, len(verb) - 4)] in text.casefold()
 
 
-def allows(verb: str, tools: Iterator[str]) -> bool:
+def allows(verb: str, tools: Sequence[str]) -> bool:
     return any(_is_of(verb, tool) for tool in tools)
 
 

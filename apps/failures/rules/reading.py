@@ -87,6 +87,9 @@ class Run:
     label: str
     interventions: list[dict]
     metadata: dict
+    rule_states: dict[str, str] = field(
+        default_factory=dict
+    )  # of its prompt's rules: what people decided, by `policy.key_of`
     calls: list[Call] = field(default_factory=list)
     users: list[tuple[int, str]] = field(default_factory=list)
     answers: list[tuple[int, str]] = field(default_factory=list)
@@ -126,8 +129,7 @@ class Run:
 
     @cached_property
     def system(self) -> str:
-        first = (at for at, item in enumerate(self.messages[:3]) if item.get("role") == "system")
-        return "\n".join(map(self.words, first))
+        return system_of(self.messages)
 
     @cached_property
     def today(self) -> date | None:
@@ -183,8 +185,18 @@ class Run:
         return self._records[call.reply_index]
 
 
+def system_messages(messages: list[dict]) -> list[int]:
+    """Indices of the messages that are the system prompt."""
+    return [at for at, item in enumerate(messages[:3]) if item.get("role") == "system"]
+
+
+def system_of(messages: list[dict]) -> str:
+    """The system prompt of a run; empty where there is none."""
+    return "\n".join(text_of(messages[at]) for at in system_messages(messages))
+
+
 def read(trajectory: dict) -> Run:
-    """From {messages, tools, outcome_status, outcome_reason, outcome_label?, interventions, metadata}."""
+    """From {messages, tools, outcome_status, outcome_reason, outcome_label?, interventions, metadata, rule_states?}."""
     run = Run(
         messages=trajectory["messages"],
         offer=offer_of(trajectory.get("tools")),
@@ -193,6 +205,7 @@ def read(trajectory: dict) -> Run:
         label=trajectory.get("outcome_label") or "",
         interventions=[item for item in trajectory.get("interventions") or [] if isinstance(item, dict)],
         metadata=trajectory.get("metadata") or {},
+        rule_states=trajectory.get("rule_states") or {},
     )
     waiting: OpenCalls[Call] = OpenCalls()
     for index, message in enumerate(run.messages):

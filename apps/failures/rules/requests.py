@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from apps.failures.rules import words
+from apps.failures.rules import policy, words
 from apps.failures.rules.causes import where_it_turned
 from apps.failures.rules.findings import Finding, cut
 from apps.failures.rules.reading import Run, kind_of, name_parts
@@ -69,7 +69,7 @@ def _stem(word: str) -> str:
 
 def change_without_a_yes(run: Run) -> Iterator[Finding]:
     """The system prompt asks for a confirmation before changes; the user's last message before one has none."""
-    if not run.changes_made or not words.asks_for_consent(run.system):
+    if not run.changes_made or policy.consent_asked(run) is None:
         return
     for call in run.changes_made:
         at = run.user_before(call.index)

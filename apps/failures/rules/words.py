@@ -294,9 +294,3 @@ def speaks_of_a_change(text: str) -> bool:
 def claims_a_change(text: str) -> bool:
     """Whether an answer says that something was changed, and no word in it takes that back."""
     return search(DID_CHANGE, text) is not None and search(DENIAL, text) is None
-
-
-@lru_cache(maxsize=256)
-def asks_for_consent(system: str) -> bool:
-    """Whether a system prompt asks for the user's confirmation."""
-    return any(search(CONSENT, line) for line in system[:40_000].splitlines())

@@ -1,0 +1,75 @@
+"""The rules that system prompts state, by prompt, with runs that break them: people confirm or dismiss each."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.db.models import Prefetch, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.models import Project, Role
+from apps.core.paging import page_of
+from apps.failures.actions import policy
+from apps.failures.actions.decisions import Refused
+from apps.failures.models import PolicyExample, PolicyRule
+from apps.trajectories.shown import runs_shown
+
+SHOWN = 5  # prompts
+
+
+@project_view()
+def page(request: HttpRequest, project: Project) -> HttpResponse:
+    """All rules, or `?state=` those in one state."""
+    rules, state = rules_of(project), request.GET.get("state", "")
+    prompts = project.system_prompts.all()
+    if state in PolicyRule.State.values:
+        rules = rules.filter(state=state)
+        prompts = prompts.filter(pk__in=rules.order_by().values("prompt"))
+    prompts = page_of(request, prompts.prefetch_related(Prefetch("rules", rules)), SHOWN)
+    runs = {one.trajectory_id for prompt in prompts for rule in prompt.rules.all() for one in rule.examples.all()}
+    runs_shown(project, runs, to=request.user, where="policy rules")
+    context = {
+        "page": prompts,
+        "state": state,
+        "states": PolicyRule.State.choices,
+        "waiting": rules_of(project).filter(state=PolicyRule.State.PROPOSED).count(),
+        "there": project.system_prompts.exists(),
+        "may_write": request.membership.may(Role.REVIEWER),
+    }
+    return render(request, "failures/policy.html", context)
+
+
+def rules_of(project: Project) -> QuerySet[PolicyRule]:
+    """With who decided and the runs that break each."""
+    examples = PolicyExample.objects.select_related("trajectory")
+    rows = PolicyRule.objects.filter(prompt__project=project).select_related("decided_by", "prompt")
+    return rows.prefetch_related(Prefetch("examples", examples))
+
+
+@require_POST
+@project_view(Role.REVIEWER)
+def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """Answers htmx with the rule's new state alone, so that the row stays selected."""
+    rule, error = get_object_or_404(PolicyRule, prompt__project=project, pk=pk), ""
+    try:
+        policy.decide(project=project, rule=rule, state=request.POST.get("state", ""), by=request.user)
+    except Refused as refused:
+        error = str(refused)
+    if request.htmx:
+        rule = get_object_or_404(rules_of(project), pk=pk)
+        return render(request, "failures/_policy_state.html", {"rule": rule, "error": error, "may_write": True})
+    if error:
+        messages.error(request, error)
+    return redirect(f"{reverse('failures:policy', args=[project.slug])}#rule-{pk}")
+
+
+@require_POST
+@project_view(Role.REVIEWER)
+def undo(request: HttpRequest, project: Project) -> HttpResponse:
+    rule = policy.undo(project=project, by=request.user)
+    messages.info(request, "Your last decision was undone." if rule else "Nothing to undo.")
+    anchor = f"#rule-{rule.pk}" if rule else ""
+    return redirect(f"{reverse('failures:policy', args=[project.slug])}{anchor}")

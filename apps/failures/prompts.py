@@ -1,0 +1,139 @@
+"""The rules that the system prompts of a project state: read once, when a prompt is first seen, for a person to confirm or dismiss.
+
+System prompts are other people's text: what is kept of them is bounded in length and number. A prompt in which nobody has decided
+on a rule makes room for a newer one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from django.db import connection
+from django.db.models import Count, Exists, OuterRef
+
+from apps.core.locks import ProjectLock, acquire_in
+from apps.core.models import Project
+from apps.failures.models import PolicyExample, PolicyRule, SystemPrompt
+from apps.failures.rules import policy
+from apps.failures.rules.reading import read, system_of
+from apps.failures.rules.violations import violations
+from apps.trajectories.models import Trajectory
+
+MOST_PROMPTS, MOST_EXAMPLES = 200, 5
+OPENING, LONGEST_TEXT = 300, 500
+Rules = dict[tuple[str, str], int]  # id of a rule by its prompt's digest and its key
+
+
+def states_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[str, str]]:
+    """What people decided on the rules of each run's prompt: {run: {rule's key: state}}."""
+    digests = {row.pk: policy.digest_of(system) for row in rows if policy.rules_of(system := system_of(row.messages))}
+    if not digests:
+        return {}
+    decided = PolicyRule.objects.filter(prompt__project=project, prompt__digest__in=set(digests.values()))
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for digest, key, state in decided.exclude(state=PolicyRule.State.PROPOSED).values_list(
+        "prompt__digest", "key", "state"
+    ):
+        found[digest][key] = state
+    return {pk: found[digest] for pk, digest in digests.items() if digest in found}
+
+
+def record(project: Project, given: Mapping[UUID, dict]) -> None:
+    """Notes the rules of prompts that are new, and which runs break which rule. `given` is what the rules read of the runs.
+
+    Inside the transaction that classifies them.
+    """
+    PolicyExample.objects.filter(trajectory_id__in=list(given)).delete()
+    systems = {pk: system_of(told["messages"]) for pk, told in given.items()}
+    prompts = {policy.digest_of(system): system for system in systems.values() if policy.rules_of(system)}
+    if not prompts:
+        return
+    known = _known(project, prompts)
+    is_new = any(
+        (digest, policy.key_of(rule)) not in known for digest in prompts for rule in policy.rules_of(prompts[digest])
+    )
+    # Shared by those who refer to rules, exclusive to who adds some and makes room for them.
+    acquire_in(project.pk, ProjectLock.POLICY, shared=not is_new)
+    if is_new:
+        _add(project, prompts)
+    known = _known(project, prompts)
+    examples: dict[int, list[PolicyExample]] = defaultdict(list)
+    for pk in sorted(given, reverse=True):
+        digest = policy.digest_of(systems[pk])
+        for found in violations(read(given[pk])) if digest in prompts else ():
+            rule = known.get((digest, policy.key_of(found.rule)))
+            if rule is not None and len(examples[rule]) < MOST_EXAMPLES:
+                text = storable(found.text, LONGEST_TEXT)
+                examples[rule].append(
+                    PolicyExample(rule_id=rule, trajectory_id=pk, message_index=found.index, text=text)
+                )
+    PolicyExample.objects.bulk_create(
+        [one for rule in sorted(examples) for one in examples[rule]], ignore_conflicts=True
+    )
+    _keep_newest([rule for rule, found in examples.items() if found])
+
+
+def _known(project: Project, prompts: Mapping[str, str]) -> Rules:
+    rows = PolicyRule.objects.filter(prompt__project=project, prompt__digest__in=list(prompts))
+    return {(digest, key): pk for digest, key, pk in rows.values_list("prompt__digest", "key", "pk")}
+
+
+def _add(project: Project, prompts: Mapping[str, str]) -> None:
+    """Stores new prompts and their rules, as proposed; a prompt has at most `MOST_RULES`, whatever its texts say."""
+    SystemPrompt.objects.bulk_create(
+        [
+            SystemPrompt(project=project, digest=digest, opening=storable(system, OPENING), length=len(system))
+            for digest, system in sorted(prompts.items())[:MOST_PROMPTS]
+        ],
+        ignore_conflicts=True,
+    )
+    there = SystemPrompt.objects.filter(project=project, digest__in=list(prompts)).annotate(n=Count("rules"))
+    known = _known(project, prompts)
+    rules = []
+    for prompt in there:
+        stated = [
+            rule
+            for rule in policy.rules_of(prompts[prompt.digest])
+            if (prompt.digest, policy.key_of(rule)) not in known
+        ]
+        rules += [
+            PolicyRule(
+                prompt=prompt, key=policy.key_of(rule), position=position,
+                sentence=storable(rule.sentence, policy.LONGEST_SENTENCE),
+                understood={name: storable(value, 200) for name, value in policy.understood(rule).items()},
+            )
+            for position, rule in enumerate(stated[: policy.MOST_RULES - prompt.n], prompt.n)
+        ]  # fmt: skip
+    PolicyRule.objects.bulk_create(rules, ignore_conflicts=True)
+    _make_room(project)
+
+
+def _make_room(project: Project) -> None:
+    """The oldest prompts without a decision go where there are too many."""
+    rows = SystemPrompt.objects.filter(project=project)
+    if (extra := rows.count() - MOST_PROMPTS) > 0:
+        decided = PolicyRule.objects.filter(prompt=OuterRef("pk")).exclude(state=PolicyRule.State.PROPOSED)
+        oldest = rows.filter(~Exists(decided)).order_by("first_seen", "pk")[:extra]
+        SystemPrompt.objects.filter(pk__in=list(oldest.values_list("pk", flat=True))).delete()
+
+
+def _keep_newest(rules: list[int]) -> None:
+    """Rows that another worker is deleting just now are left to it."""
+    if not rules:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM failures_policyexample WHERE id IN (SELECT id FROM failures_policyexample WHERE id IN ("
+            "SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY rule_id ORDER BY trajectory_id DESC) AS place "
+            "FROM failures_policyexample WHERE rule_id = ANY(%s)) AS ranked WHERE place > %s) "
+            "ORDER BY id FOR UPDATE SKIP LOCKED)",
+            [rules, MOST_EXAMPLES],
+        )
+
+
+def storable(text: str, limit: int) -> str:
+    """The beginning of a text, without what PostgreSQL cannot store."""
+    clean = text[:limit].replace("\0", "").encode("utf-8", "replace").decode()
+    return clean if len(text) <= limit else f"{clean[: limit - 1]}…"

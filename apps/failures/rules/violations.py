@@ -1,0 +1,52 @@
+"""Where a run breaks a rule that its system prompt states. Pure.
+
+A rule that was only read is a sign (`outcomes.contradictions`). One that a person has confirmed is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from apps.failures.rules import policy, requests
+from apps.failures.rules.findings import Finding, cut
+from apps.failures.rules.reading import Run, system_messages
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """The rule, the step that breaks it, and what happened there."""
+
+    rule: policy.Rule
+    index: int
+    text: str
+
+
+def violations(run: Run) -> Iterator[Violation]:
+    """The first violation of each rule that nobody has dismissed."""
+    seen: set[str] = set()
+    for found in _all(run):
+        if (key := policy.key_of(found.rule)) not in seen:
+            seen.add(key)
+            yield found
+
+
+def _all(run: Run) -> Iterator[Violation]:
+    if (asked := policy.consent_asked(run)) is not None:
+        for found in requests.change_without_a_yes(run):
+            yield Violation(asked, found.blamed or 0, f"{found.text.split(';')[0]}.")
+    for broken in policy.broken(run):
+        yield Violation(broken.condition, broken.call.index, f"{broken.text.split('; the prompt says')[0]}.")
+    for index, rule in (*policy.refuses_permitted(run), *policy.refuses_allowed(run)):
+        yield Violation(rule, index, "The agent refuses what the system prompt allows.")
+
+
+def confirmed_rule_broken(run: Run) -> Iterator[Finding]:
+    """Breaks a rule that a person has confirmed; the evidence is the sentence of the prompt."""
+    if policy.CONFIRMED not in run.rule_states.values():
+        return
+    prompt = next(iter(system_messages(run.messages)), None)
+    for found in sorted(violations(run), key=lambda item: item.index):
+        if run.rule_states.get(policy.key_of(found.rule)) == policy.CONFIRMED:
+            text = f"{found.text} The system prompt says “{cut(found.rule.sentence)}”."
+            yield Finding("policy_violation", found.index, prompt, text, cut(found.rule.sentence))

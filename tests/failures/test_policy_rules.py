@@ -1,0 +1,288 @@
+"""Rules that a system prompt states: read once, confirmed or dismissed by people, and what that does to the diagnoses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.core import runner
+from apps.core.models import AuditEvent, Project, Role
+from apps.failures import classify_job, prompts, reclassify
+from apps.failures.actions import policy as actions
+from apps.failures.classify import classify
+from apps.failures.models import Classification, Failure, PolicyExample, PolicyRule, SystemPrompt
+from apps.failures.outcomes.signals import signals
+from apps.failures.rules import policy
+from apps.failures.rules.reading import read
+from apps.trajectories import digest
+from apps.trajectories.actions.store import ingest
+from tests.factories import key_headers, make_member, make_project, row
+from tests.failures.outcomes.test_signals import agent, call, user
+
+PENDING = "An order can only be cancelled if the status is pending."
+RETURNED = "Gold orders can always be returned."
+SURE = "You must obtain explicit user confirmation before you change anything."
+CHANGED = "The customer can change colours."
+PROMPT = f"You work for a shop. It is 2024-05-15 15:00:00.\n{PENDING}\n{RETURNED}\n{SURE}\n{CHANGED}"
+YES = user("Yes.")
+STATES = ("proposed", "confirmed", "dismissed")
+
+
+def order(**fields: str) -> list[dict]:
+    return call("get_order", {"order": "W123"}, json.dumps({"id": "W123"} | fields))
+
+
+CANCEL = call("cancel_order", {"order": "W123"}, "ok")
+SHIPPED = (user("Cancel W123."), order(status="shipped"), agent("Shall I?"), YES, CANCEL)
+REFUSED = agent("Unfortunately I cannot return this order; it cannot be returned.")
+NO_COLOUR = agent("I'm unable to change the colour of that.")
+BREAKS = {
+    PENDING: (SHIPPED, 6),
+    RETURNED: ((user("Return W123."), order(level="gold"), REFUSED), 4),
+    SURE: ((user("Cancel W123."), order(status="pending"), agent("Shall I?"), user("Hm."), CANCEL), 6),
+    CHANGED: ((user("Change the colour of W123 to red."), NO_COLOUR), 2),
+}
+
+
+def messages(*turns: dict | list, prompt: str = PROMPT) -> list[dict]:
+    flat = [item for turn in turns for item in (turn if isinstance(turn, list) else [turn])]
+    return [{"role": "system", "content": prompt}, *flat]
+
+
+def rule(sentence: str) -> policy.Rule:
+    return next(item for item in policy.rules_of(PROMPT) if item.sentence == sentence)
+
+
+def given(sentence: str, state: str, status: str) -> dict:
+    states = {policy.key_of(rule(sentence)): state} if state != "proposed" else {}
+    return {"messages": messages(*BREAKS[sentence][0]), "outcome_status": status, "rule_states": states}
+
+
+@pytest.mark.parametrize("sentence", BREAKS)
+@pytest.mark.parametrize("status", ["failure", "unknown"])
+def test_only_a_confirmed_rule_makes_a_policy_violation(sentence: str, status: str) -> None:
+    index = BREAKS[sentence][1]
+    found = classify(given(sentence, "confirmed", status))
+    assert found and (found.mode, found.blamed_message) == ("policy_violation", index), found
+    first = found.evidence[0]
+    assert (first.rule, first.confidence, first.quote) == ("confirmed_rule_broken", "likely", sentence)
+    assert first.message_index == 0 and sentence in first.text
+    for state in ("proposed", "dismissed"):
+        other = classify(given(sentence, state, status))
+        assert other is None or "policy_violation" not in {item.mode for item in other.evidence}
+
+
+@pytest.mark.parametrize("sentence", BREAKS)
+def test_a_proposed_rule_is_a_signal_and_a_dismissed_one_is_not(sentence: str) -> None:
+    names = {"breaks_a_condition", "refuses_what_is_allowed", "change_without_a_yes"}
+    shown = {
+        state: {item.name for item in signals(read(given(sentence, state, "unknown")))} & names for state in STATES
+    }
+    assert shown["proposed"] == shown["confirmed"] and len(shown["proposed"]) == 1 and not shown["dismissed"]
+
+
+def test_a_run_that_keeps_to_confirmed_rules_or_succeeded_is_no_violation() -> None:
+    states = {policy.key_of(item): "confirmed" for item in policy.rules_of(PROMPT)}
+    kept = messages(user("Cancel W123."), order(status="pending"), agent("Shall I?"), YES, CANCEL)
+    broken = {"messages": messages(*SHIPPED), "rule_states": states}
+    assert classify({"messages": kept, "outcome_status": "unknown", "rule_states": states}) is None
+    assert classify(broken | {"outcome_status": "success"}) is None
+    assert classify(broken | {"outcome_status": "unknown"}) is not None
+
+
+def test_a_prompt_with_another_date_is_the_same_prompt_and_has_the_same_rules() -> None:
+    other = PROMPT.replace("2024-05-15 15:00:00", "2024-06-01 09:30:12")
+    assert policy.digest_of(other) == policy.digest_of(PROMPT) != policy.digest_of(PROMPT.replace("pending", "open"))
+    dated = "An order can only be cancelled if the status is pending as of {}."
+    one, two = (policy.rules_of(dated.format(day))[0] for day in ("2024-05-15", "2024-06-01"))
+    assert policy.key_of(one) == policy.key_of(two) and one != two
+    hours = [policy.rules_of(f"Orders can be cancelled. Orders cannot be changed within {n} hours.") for n in (24, 48)]
+    assert len({policy.key_of(found[-1]) for found in hours}) == 2
+
+
+# In a project
+
+
+@pytest.fixture
+def project(db: None) -> Project:
+    project = make_project()
+    send(project, broken("b0"), broken("b1"), sent("plain", messages=[user("Hi."), agent("Hello.")]))
+    classified(project)
+    return project
+
+
+def sent(name: str, **changes: Any) -> dict:
+    return row(name=name, tools=[], **changes) | {"outcome": {"status": "unknown"}}
+
+
+def broken(name: str, prompt: str = PROMPT) -> dict:
+    return sent(name, messages=messages(*SHIPPED, prompt=prompt))
+
+
+def send(project: Project, *rows: dict) -> None:
+    assert not ingest(project=project, rows=list(rows)).rejected
+    digest.run()
+
+
+def classified(project: Project) -> None:
+    job = classify_job.start(project=project, by=None)
+    runner.run(job)
+    job.refresh_from_db()
+    assert job.state == "succeeded", job.error
+
+
+def pending_rule(project: Project) -> PolicyRule:
+    return PolicyRule.objects.get(prompt__project=project, sentence=PENDING)
+
+
+def violations(project: Project) -> set[str]:
+    rows = Failure.objects.filter(project=project, mode__slug="policy_violation")
+    return set(rows.values_list("trajectory__external_id", flat=True))
+
+
+def test_rules_are_stored_once_as_proposed_with_runs_that_break_them(project: Project) -> None:
+    send(project, broken("later", prompt=PROMPT.replace("2024-05-15", "2024-05-16")))
+    classify_job.classify_new(project, for_s=9)
+    prompt = SystemPrompt.objects.get(project=project)
+    assert prompt.opening.startswith("You work for a shop.") and set(BREAKS) == {
+        one.sentence for one in prompt.rules.all()
+    }
+    assert {one.state for one in prompt.rules.all()} == {"proposed"} and not violations(project)
+    found = pending_rule(project)
+    assert found.meaning == "“an order” may be cancelled only if “status” is “pending”."
+    assert {one.trajectory.external_id for one in found.examples.all()} == {"b0", "b1", "later"}
+    assert all("status is shipped" in one.text and one.message_index == 6 for one in found.examples.all())
+
+
+def test_a_decision_classifies_again_and_undo_takes_it_back(
+    project: Project, django_capture_on_commit_callbacks: Any
+) -> None:
+    by, found = make_member(project, Role.REVIEWER), pending_rule(project)
+
+    def act(action: Any) -> Any:
+        with django_capture_on_commit_callbacks(execute=True):
+            done = action()
+        for job in Classification.objects.filter(project=project, state="queued"):
+            runner.run(job)
+        return done
+
+    assert act(lambda: actions.decide(project=project, rule=found, state="confirmed", by=by))
+    assert violations(project) == {"b0", "b1"}
+    evidence = Failure.objects.get(trajectory__external_id="b0").evidence[0]
+    assert evidence["quote"] == PENDING and evidence["confidence"] == "likely"
+    assert not act(lambda: actions.decide(project=project, rule=found, state="confirmed", by=by))  # nothing changes
+    assert act(lambda: actions.undo(project=project, by=by)) == found
+    assert not violations(project) and actions.undo(project=project, by=by) is None
+    found.refresh_from_db()
+    assert (found.state, found.decided_by, found.decided_at) == ("proposed", None, None)
+    said = AuditEvent.objects.filter(action__startswith="policy_rule.").order_by("id")
+    assert [event.action for event in said] == ["policy_rule.confirmed", "policy_rule.proposed"]
+    assert said[0].actor == by and said[0].detail["sentence"] == PENDING
+
+
+def test_a_decision_while_a_pass_goes_on_has_another_pass_follow(project: Project) -> None:
+    by, found = make_member(project, Role.REVIEWER), pending_rule(project)
+    actions.decide(project=project, rule=found, state="confirmed", by=by)
+    assert project in classify_job.due() and classify_job.count(project) == 3
+    job = classify_job.start(project=project, by=None)
+    steps = classify_job.steps(job)
+    next(steps)
+    actions.decide(project=project, rule=found, state="dismissed", by=by)
+    list(steps)
+    job.delete()
+    assert project in classify_job.due()
+    classified(project)
+    assert project not in classify_job.due() and classify_job.count(project) == 0
+
+
+def test_a_preview_of_changed_rules_knows_the_decisions(project: Project) -> None:
+    actions.decide(project=project, rule=pending_rule(project), state="confirmed", by=make_member(project))
+    job = reclassify.start(project=project, by=make_member(project))
+    runner.run(job)
+    assert {change.after for change in job.changes.all()} == {"policy_violation"}
+
+
+def test_prompts_rules_and_examples_are_bounded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "MOST_PROMPTS", 3)
+    monkeypatch.setattr(prompts, "MOST_EXAMPLES", 2)
+    actions.decide(project=project, rule=pending_rule(project), state="confirmed", by=make_member(project))
+    many = "\n".join(f"Class{n} orders cannot be cancelled." for n in range(90))
+    hostile = f"Order \0<script>alert(1)</script> {'x' * 5000} can only be cancelled if the status is pending."
+    texts = [f"Prompt {name}: {many}" for name in "abcd"] + [hostile]
+    send(project, broken("b2"), *(broken(f"h{n}", prompt=text) for n, text in enumerate(texts)))
+    classified(project)
+    assert SystemPrompt.objects.filter(project=project).count() == 3
+    assert pending_rule(project).state == "confirmed"  # a prompt with a decision stays
+    counts = [prompt.rules.count() for prompt in SystemPrompt.objects.filter(project=project)]
+    assert max(counts) <= policy.MOST_RULES
+    assert max(len(one.sentence) for one in PolicyRule.objects.all()) <= policy.LONGEST_SENTENCE
+    assert list(pending_rule(project).examples.values_list("trajectory__external_id", flat=True)) == ["b2", "b1"]
+
+
+def test_the_page_lists_escapes_and_decides_and_viewers_only_read(project: Project) -> None:
+    send(project, broken("evil", prompt="<script>alert(1)</script> orders cannot be cancelled."))
+    classified(project)
+    found, url = pending_rule(project), reverse("failures:policy", args=[project.slug])
+    decide = reverse("failures:policy_decide", args=[project.slug, found.pk])
+    reader, client = Client(), Client()
+    reader.force_login(make_member(project, Role.VIEWER))
+    client.force_login(make_member(project, Role.REVIEWER))
+    page = reader.get(url).content.decode()
+    assert PENDING in page and found.meaning in page and "b0" in page and "5 rules to review" in page
+    assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in page
+    assert decide not in page and reader.post(decide, {"state": "confirmed"}).status_code == 403
+    page = client.get(url).content.decode()
+    assert f'action="{decide}"' in page and 'data-key="c"' in page and 'data-key="d"' in page and "data-row" in page
+    answer = client.post(decide, {"state": "dismissed"}, headers={"HX-Request": "true"}).content.decode()
+    assert (
+        "<html" not in answer and "dismissed" in answer and "Confirm <kbd>" in answer and "Dismiss <kbd>" not in answer
+    )
+    listed = client.get(url, {"state": "dismissed"}).content.decode()
+    assert PENDING in listed and RETURNED not in listed
+    assert (
+        "must be confirmed, dismissed or proposed" in client.post(decide, {"state": "x"}, follow=True).content.decode()
+    )
+    undo = reverse("failures:policy_undo", args=[project.slug])
+    assert "Your last decision was undone." in client.post(undo, follow=True).content.decode()
+    assert "Nothing to undo." in client.post(undo, follow=True).content.decode()
+    other = reverse("failures:policy_decide", args=[make_project().slug, found.pk])
+    assert client.post(other, {"state": "confirmed"}).status_code == 404
+
+
+def test_the_api_lists_and_decides(client: Client, project: Project) -> None:
+    headers, url = key_headers(project), reverse("failures_api:policy_rules")
+    first = client.get(url, {"limit": 2}, **headers).json()
+    rest = client.get(url, {"limit": 2, "offset": first["next"]}, **headers).json()
+    listed = [*first["results"], *rest["results"]]
+    assert len(listed) == 4 and rest["next"] is None and {one["sentence"] for one in listed} == set(BREAKS)
+    found = next(one for one in listed if one["sentence"] == PENDING)
+    assert {one["trajectory"] for one in found["examples"]} == {"b0", "b1"} and found["state"] == "proposed"
+    assert found["understood"] == {
+        "kind": "if",
+        "subject": "an order",
+        "verb": "cancelled",
+        "field": "status",
+        "value": "pending",
+    }
+    one = reverse("failures_api:policy_rule", args=[found["id"]])
+    send = {"content_type": "application/json", **headers}
+    done = client.post(one, {"state": "confirmed"}, **send)
+    assert done.status_code == 200 and done.json()["state"] == "confirmed" and done.json()["decided_by"], done.content
+    assert [item["id"] for item in client.get(url, {"state": "confirmed"}, **headers).json()["results"]] == [
+        found["id"]
+    ]
+    assert client.post(one, {"state": "maybe"}, **send).status_code == 400
+    assert client.get(url, {"state": "maybe"}, **headers).status_code == 400
+    missing = reverse("failures_api:policy_rule", args=[10**9])
+    assert client.post(missing, {"state": "confirmed"}, **send).status_code == 404
+    other = {"content_type": "application/json", **key_headers(make_project())}
+    assert client.post(one, {"state": "dismissed"}, **other).status_code == 404
+
+
+def test_examples_go_with_their_run(project: Project) -> None:
+    project.trajectories.get(external_id="b0").delete()
+    assert PolicyExample.objects.filter(rule=pending_rule(project)).count() == 1
