@@ -36,9 +36,9 @@ class Role(models.TextChoices):
 
 
 ABOUT_ROLES = {
-    Role.VIEWER: "Reads everything in the project but single held-out tasks",
+    Role.VIEWER: "Reads everything in the project except individual held-out tasks",
     Role.REVIEWER: "Triages failures, labels trajectories, judges and rules in reward reviews, confirms tasks",
-    Role.ENGINEER: "Builds eval sets, verifiers, environments and prompts; evaluates, trains, and promotes where the policy allows it",
+    Role.ENGINEER: "Builds eval sets, verifiers, environments and prompts; evaluates, trains, and promotes if the policy allows it",
     Role.OPERATOR: "Manages servers, flows, API keys, webhooks, the judge, redaction and retention",
     Role.OWNER: "Manages people and policies; overrides locks and gates, waives probes, deletes",
 }
@@ -48,7 +48,7 @@ class Scope(models.TextChoices):
     INGEST = "ingest", "Send trajectories, feedback, and OpenTelemetry data"
     GENERATE = (
         "generate",
-        "Ask the models of channels at the endpoint (/v1/chat/completions, /v1/responses)",
+        "Call the models of channels at the endpoint (/v1/chat/completions, /v1/responses)",
     )
     READ = "read", "Read everything in the project: trajectories, eval sets, evaluations, models, gate reports"
     EVALUATE = (
