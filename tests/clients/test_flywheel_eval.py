@@ -234,7 +234,7 @@ def test_a_key_that_is_wrong_or_may_not_see_the_hold_out(
     scene: Scene, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key, said in (
-        (make_key(scene.project), "may not see hold-outs"),
+        (make_key(scene.project), "has no access to hold-outs"),
         ("fw_wrong", "unknown or revoked"),
         ("", "No API key"),
     ):

@@ -169,7 +169,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "evals:import": (draft.pk,), "evals:from_successes": (draft.pk,), "evals:import_status": (draft.pk, task_import(draft, by)),
         "evals:task_from_failure": (failure.pk,), "evals:run": (world.grpo.pk,), "evals:learnability": (world.grpo.pk,),
         "evals:to_tasks": (on_train(world, by).pk,),
-        "evals:task": (task.pk,), "evals:compared_task": (moved.pk,), "training:rollout": (world.training.pk, world.training.rollouts.first().pk),
+        "evals:task": (task.pk,), "evals:edit_task": (task.pk,), "evals:compared_task": (moved.pk,), "training:rollout": (world.training.pk, world.training.rollouts.first().pk),
         "trajectories:spans": (spans.pk,),
         "evals:sample": (opened(world, by).pk, world.grpo.samples.filter(success=False).first().pk),
         "environments:detail": (world.environment.pk,), "environments:package": (packaged(world),),

@@ -151,7 +151,7 @@ def promote(page: Any, seed: Seed, report: GateReport) -> None:
     assert seed.live == seed.base
     page.get_by_label("Reason").fill("better on the hold-out")
     page.get_by_role("button", name="Promote").click()
-    expect(page.get_by_text(f"{seed.better} is live in production.")).to_be_visible()
+    expect(page.get_by_text(f"{seed.better} is now live in production.")).to_be_visible()
     assert seed.live == seed.better
     move = Promotion.objects.filter(kind=Promotion.Kind.PROMOTE).get()
     assert (move.gate_report, move.reason) == (report, "better on the hold-out")

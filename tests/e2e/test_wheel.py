@@ -119,7 +119,7 @@ def make_an_eval_set(page: Any, world: World) -> None:
     page.locator("#id_request").fill("Close ticket 77.")
     page.locator("#id_expected").fill('{"tool": "tickets.close", "args": {"id": 77}}')
     page.get_by_role("button", name="Add task", exact=True).click()
-    expect(page.get_by_role("cell", name="by-hand")).to_be_visible()
+    expect(page.get_by_role("cell", name="by-hand Written by hand")).to_be_visible()
     page.get_by_role("button", name="Freeze").click()
     expect(page.get_by_role("heading", name="second@1")).to_contain_text("frozen")
     frozen = world.project.eval_sets.get(slug="second")
@@ -176,7 +176,7 @@ def promote_and_roll_back(page: Any, world: World) -> None:
     expect(page.get_by_role("heading", name=f"{base} → {better}")).to_contain_text("promote")
     page.get_by_label("Reason").fill("better on the hold-out")
     page.get_by_role("button", name="Promote").click()
-    expect(page.get_by_text(f"{better} is live in production.")).to_be_visible()
+    expect(page.get_by_text(f"{better} is now live in production.")).to_be_visible()
     assert channel_of(world.project).current == world.grpo.model_version
     assert Promotion.objects.filter(reason="better on the hold-out", gate_report__verdict="promote").exists()
     page.get_by_role("link", name="Models").first.click()
