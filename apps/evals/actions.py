@@ -293,17 +293,17 @@ def written_task(
         expected=expected,
         demonstration=json.dumps(expected, ensure_ascii=False)
         if {"tool", "calls"} & expected.keys()
-        else _answer(expected),
+        else answer_text(expected),
         origin=Origin.MANUAL,
         confirmed_by=by,
     )
 
 
-def _answer(expected: dict) -> str:
-    """The right answer as text; of several the first, and "" where it is no text."""
+def answer_text(expected: dict) -> str:
+    """The expected answer as text: the first of several, JSON for other values, "" where there is none."""
     found = expected.get("answer", "")
     found = found[0] if isinstance(found, list) and found else found
-    return found if isinstance(found, str) else json.dumps(found)
+    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 
 @transaction.atomic

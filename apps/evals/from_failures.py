@@ -180,9 +180,7 @@ def demonstration_of(expected: dict) -> str:
         return json.dumps([_bare(call) for call in expected["calls"]], ensure_ascii=False) if expected["calls"] else ""
     if "tool" in expected:
         return to_text(expected["tool"], expected["args"])
-    answer = expected.get("answer", "")
-    answer = answer[0] if isinstance(answer, list) and answer else answer
-    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    return actions.answer_text(expected)
 
 
 def _bare(call: dict) -> dict:

@@ -113,10 +113,8 @@ def change_tasks(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     """The chosen tasks of a draft: `what` is one of editing.WHAT, `value` a split or a tag."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     chosen = [found for given in request.POST.get("ids", "").split(",") if (found := uuid_of(given))]
-    what, value = (
-        request.POST.get("what", ""),
-        request.POST.get("split" if request.POST.get("what") == editing.MOVE else "tag", ""),
-    )
+    what = request.POST.get("what", "")
+    value = request.POST.get("split" if what == editing.MOVE else "tag", "")
 
     def change() -> None:
         count = editing.change_tasks(eval_set=eval_set, tasks=chosen, what=what, value=value, by=request.user)
