@@ -16,7 +16,7 @@ from apps.core.openapi import page as page_schema
 from apps.failures.actions import policy
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import PolicyRule
-from apps.failures.pages.policy import rules_of
+from apps.failures.prompts import rules_of
 from apps.trajectories.api import number_of
 from apps.trajectories.shown import runs_shown
 

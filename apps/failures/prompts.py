@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Count, Exists, OuterRef
+from django.db.models import Count, Exists, OuterRef, Prefetch, QuerySet
 
 from apps.core.locks import ProjectLock, acquire_in
 from apps.core.models import Project
@@ -24,6 +24,13 @@ from apps.trajectories.models import Trajectory
 MOST_PROMPTS, MOST_EXAMPLES = 200, 5
 OPENING, LONGEST_TEXT = 300, 500
 Rules = dict[tuple[str, str], int]  # id of a rule by its prompt's digest and its key
+
+
+def rules_of(project: Project) -> QuerySet[PolicyRule]:
+    """With who decided and the runs that break each."""
+    examples = PolicyExample.objects.select_related("trajectory")
+    rows = PolicyRule.objects.filter(prompt__project=project).select_related("decided_by", "prompt")
+    return rows.prefetch_related(Prefetch("examples", examples))
 
 
 def states_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[str, str]]:

@@ -111,7 +111,8 @@ def wrong_comparison(run: Run) -> Found:
 def breaks_a_condition(run: Run) -> Found:
     """A change that a condition in the system prompt does not allow, by the record that was looked up."""
     for found in policy.broken(run):
-        yield found.call.index, f"{found.text}.", cut(found.call.raw)
+        text = f"{found.text}; the prompt says “{found.condition.sentence[:160]}”."
+        yield found.call.index, text, cut(found.call.raw)
 
 
 def refuses_what_is_allowed(run: Run) -> Found:

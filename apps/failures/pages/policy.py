@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import messages
-from django.db.models import Prefetch, QuerySet
+from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -14,7 +14,8 @@ from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.failures.actions import policy
 from apps.failures.actions.decisions import Refused
-from apps.failures.models import PolicyExample, PolicyRule
+from apps.failures.models import PolicyRule
+from apps.failures.prompts import rules_of
 from apps.trajectories.shown import runs_shown
 
 SHOWN = 5  # prompts
@@ -40,13 +41,6 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         "may_write": request.membership.may(Role.REVIEWER),
     }
     return render(request, "failures/policy.html", context)
-
-
-def rules_of(project: Project) -> QuerySet[PolicyRule]:
-    """With who decided and the runs that break each."""
-    examples = PolicyExample.objects.select_related("trajectory")
-    rows = PolicyRule.objects.filter(prompt__project=project).select_related("decided_by", "prompt")
-    return rows.prefetch_related(Prefetch("examples", examples))
 
 
 @require_POST

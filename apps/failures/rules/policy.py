@@ -245,9 +245,7 @@ def broken(run: Run) -> Iterator[Broken]:
         for name, record in _records(run, call) if fitting else ():
             for item in fitting:
                 if why := _why_not(item, record, call):
-                    yield Broken(
-                        call, item, f"{call.tool} changed {name}, where {why}; the prompt says “{item.sentence[:160]}”"
-                    )
+                    yield Broken(call, item, f"{call.tool} changed {name}, where {why}")
                     break
 
 

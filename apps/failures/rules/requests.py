@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from apps.failures.rules import policy, words
 from apps.failures.rules.causes import where_it_turned
 from apps.failures.rules.findings import Finding, cut
-from apps.failures.rules.reading import Run, kind_of, name_parts
+from apps.failures.rules.reading import Call, Run, kind_of, name_parts
 
 SENTENCES, THING, THING_WORDS, SHORTEST = 40, 60, 6, 3
+WITHOUT_A_YES = "was called without a yes in the user's last message"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 _WORD = re.compile(r"[A-Za-z]+")
 _NO_THINGS = words.word_set(
@@ -71,9 +72,15 @@ def change_without_a_yes(run: Run) -> Iterator[Finding]:
     """The system prompt asks for a confirmation before changes; the user's last message before one has none."""
     if not run.changes_made or policy.consent_asked(run) is None:
         return
+    for call, said in changes_without_a_yes(run):
+        text = f"{call.tool} {WITHOUT_A_YES}; the system prompt asks for a confirmation."
+        yield Finding("policy_violation", call.index, call.index, text, cut(said))
+
+
+def changes_without_a_yes(run: Run) -> Iterator[tuple[Call, str]]:
+    """(a change, the user's last message before it) where that message has no yes."""
     for call in run.changes_made:
         at = run.user_before(call.index)
         said = "" if at is None else run.words(at)
         if not words.search(words.YES, said):
-            text = f"{call.tool} was called without a yes in the user's last message; the system prompt asks for a confirmation."
-            yield Finding("policy_violation", call.index, call.index, text, cut(said))
+            yield call, said
