@@ -163,7 +163,7 @@ def roll_back(page: Any, seed: Seed) -> None:
     """At once, and the same report promotes the model no more by this member."""
     page.get_by_label("Reason").fill("it deletes tickets")
     page.get_by_role("button", name=f"Roll back to {seed.base}").click()
-    expect(page.get_by_text(f"production is back on {seed.base}.")).to_be_visible()
+    expect(page.get_by_text(f"production was rolled back to {seed.base}.")).to_be_visible()
     assert seed.live == seed.base
     said = set(AuditEvent.objects.filter(project=seed.project).values_list("action", flat=True))
     assert {"gate.reported", "channel.promote", "channel.rollback", "latencymeasurement.submitted"} <= said

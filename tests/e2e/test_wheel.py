@@ -183,7 +183,7 @@ def promote_and_roll_back(page: Any, world: World) -> None:
     page.wait_for_url("**/models/")
     page.get_by_label("Reason for the rollback").fill("complaints")
     page.get_by_role("button", name=f"Roll back to {base}").click()
-    expect(page.get_by_text(f"production is back on {base}.")).to_be_visible()
+    expect(page.get_by_text(f"production was rolled back to {base}.")).to_be_visible()
     assert channel_of(world.project).current == world.base
     assert Promotion.objects.filter(kind="rollback", reason="complaints").exists()
     said = AuditEvent.objects.filter(project=world.project).values_list("action", flat=True)

@@ -69,9 +69,9 @@ class TinyVllm:
         return 200, f"Success: LoRA adapter '{body['lora_name']}' removed successfully."
 
     def complete(self, body: dict) -> tuple[int, Any]:
-        if body["model"] not in {"base", *self.adapters}:
-            return 404, {"error": {"message": f"The model `{body['model']}` does not exist.", "code": 404}}
         with self.lock:
+            if body["model"] not in {"base", *self.adapters}:
+                return 404, {"error": {"message": f"The model `{body['model']}` does not exist.", "code": 404}}
             answer = self._answer(body)
         return self.spoil(body, answer)
 
