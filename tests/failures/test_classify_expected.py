@@ -124,7 +124,7 @@ def test_a_difference_in_words() -> None:
         difference({"a": 1, "b": 2, "c": "X"}, {"a": 1, "b": 3, "c": "x", "d": 4})
         == "b is 2, should be 3; d is missing."
     )
-    assert difference({"e": 1}, {}) == "e was not asked for."
+    assert difference({"e": 1}, {}) == "e was not expected."
     assert difference({"e": 1}, {"e": True}) == "e is 1, should be true."
 
 

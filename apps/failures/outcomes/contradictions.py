@@ -44,7 +44,7 @@ def another_was_named(run: Run) -> Found:
         said = "\n".join(text for at, text in run.users if at < call.index).casefold()
         for name, value in named if said else ():
             if value.casefold() not in said and (other := _described(run, call, value, said)):
-                text = f"{call.tool} takes {name} {value}; by “{other[1]}” the user had described {other[0]}."
+                text = f"{call.tool} used {name} {value}, but the user had described {other[0]} (“{other[1]}”)."
                 yield call.index, text, cut(call.raw)
                 return
 
@@ -111,14 +111,18 @@ def wrong_comparison(run: Run) -> Found:
 def breaks_a_condition(run: Run) -> Found:
     """A change that a condition in the system prompt does not allow, by the record that was looked up."""
     for found in policy.broken(run):
-        text = f"{found.text}; the prompt says “{found.condition.sentence[:160]}”."
+        text = f"{found.text}. The system prompt says “{found.condition.sentence[:160]}”."
         yield found.call.index, text, cut(found.call.raw)
 
 
 def refuses_what_is_allowed(run: Run) -> Found:
     """A refusal of what the system prompt allows: for all, or for a record that was looked up."""
     for index, item in (*policy.refuses_permitted(run), *policy.refuses_allowed(run)):
-        yield index, f"The agent refuses; the system prompt says “{cut(item.sentence, 120)}”.", cut(run.words(index))
+        yield (
+            index,
+            f"The agent refuses, although the system prompt says “{cut(item.sentence, 120)}”.",
+            cut(run.words(index)),
+        )
 
 
 FROM_CAUSES: tuple[Callable[[Run], Iterator[Finding]], ...] = (

@@ -116,10 +116,12 @@ class Comparison:
         differ = self.others - self.same
         if not differ:
             return []
-        text = f"{differ} of {self.others} other run{'s' if self.others > 1 else ''} of the same request ended in other changes."
+        text = f"{differ} of {self.others} other run{'s' if self.others > 1 else ''} of the same request ended with different changes."
         signs = [Signal("peers_differ", None, text)]
         if self.minority:
-            signs.append(Signal("in_the_minority", None, "More runs of this request ended in the same other changes."))
+            signs.append(
+                Signal("in_the_minority", None, "Another set of changes is more common among the runs of this request.")
+            )
         return signs
 
 

@@ -70,7 +70,7 @@ def signals(run: Run) -> list[Signal]:
 
 SAID_BY_USERS = (
     ("user_corrects", CORRECTION, "The user corrects the agent"),
-    ("user_confused", phrases.CONFUSION, "The user sees a mistake or a mix-up"),
+    ("user_confused", phrases.CONFUSION, "The user points out a mistake or a mix-up"),
     ("user_insists", phrases.INSISTS, "The user insists"),
     ("user_frustrated", phrases.FRUSTRATION, "The user is annoyed"),
     ("user_gives_up", phrases.GIVES_UP, "The user gives up"),
@@ -90,7 +90,7 @@ def _of_users(run: Run) -> Signals:
         if search(phrases.THANKS, words):
             yield Signal("user_thanks", index, "The user says thank you at the end.", cut(words))
         if search(phrases.PRAISE, words):
-            yield Signal("user_is_content", index, "The user is content at the end.", cut(words))
+            yield Signal("user_is_content", index, "The user is satisfied at the end.", cut(words))
 
 
 def _said(index: int, words: str, any_of: Any, among: tuple[tuple[str, Any, str], ...]) -> Signals:
@@ -113,7 +113,7 @@ def _asked_again(run: Run, began: int) -> Signals:
         if index > began and same >= SAME_REQUEST:
             yield Signal("user_repeats", index, "The user asks for the same thing again.", cut(words))
         elif index > began and same >= SIMILAR_REQUEST:
-            yield Signal("user_rephrases", index, "The user asks for it again in other words.", cut(words))
+            yield Signal("user_rephrases", index, "The user rephrases the request.", cut(words))
         asked.append(now)
 
 
@@ -143,9 +143,7 @@ def _claims(run: Run) -> Signals:
         return  # an agent without tools does what it says by saying it
     for index, words in run.answers:
         if (done is None or index < done) and not run.messages[index].get("tool_calls") and claims_success(words):
-            yield Signal(
-                "claim_without_a_call", index, "The agent says it is done, but no call had done it.", cut(words)
-            )
+            yield Signal("claim_without_a_call", index, "The agent says it is done, but no call did it.", cut(words))
             return
 
 
@@ -155,7 +153,7 @@ def _numbers(run: Run, seen: _Seen) -> Signals:
         for match in _NUMBER.finditer(words[:LOOKED_AT]):
             if not seen.before(index, match[1]) and not seen.before(index, match[1].replace(",", "")):
                 yield Signal(
-                    "number_from_nowhere", index, f"{match.group().strip()} stands nowhere before.", cut(words)
+                    "number_from_nowhere", index, f"{match.group().strip()} appears nowhere earlier.", cut(words)
                 )
                 break
 
@@ -201,7 +199,7 @@ def _of_calls(run: Run) -> Signals:
             yield _signal("called_again", call, f"{call.tool} was called again with the same arguments", call.raw)
         made.add((call.tool, call.raw))
         if kind == "handover":
-            yield _signal("agent_hands_over", call, f"The agent passes the task on with {call.tool}", call.raw)
+            yield _signal("agent_hands_over", call, f"The agent hands the task over with {call.tool}", call.raw)
     yield from _never_worked(run)
     yield from _done_again(run)
 
@@ -243,7 +241,7 @@ def _values(run: Run, seen: _Seen) -> Signals:
                 yield _signal(
                     "value_from_nowhere",
                     call,
-                    f"{call.tool} got “{cut(value, 60)}”, which stands nowhere before",
+                    f"{call.tool} got “{cut(value, 60)}”, which appears nowhere earlier",
                     call.raw,
                 )
 
@@ -284,18 +282,18 @@ def _of_the_end(run: Run) -> Signals:
     words = run.answer_texts.get(last, "")
     calls = [call for call in run.calls if call.index == last]
     if calls and kind_of(calls[-1].tool) != "handover":
-        yield _signal("ends_with_a_call", calls[-1], "The run ends with a call; no answer follows", calls[-1].raw)
+        yield _signal("ends_with_a_call", calls[-1], "The run ends with a tool call; no answer follows", calls[-1].raw)
     elif words and search(phrases.PROMISE, words[-300:]) and not words.rstrip().endswith("?"):
-        yield Signal("ends_with_a_promise", last, "The last answer promises what does not follow.", cut(words))
+        yield Signal("ends_with_a_promise", last, "The last answer promises something that never follows.", cut(words))
     if words.rstrip().endswith("?") and last == len(run.messages) - 1:
         yield Signal("ends_with_a_question", last, "The last answer is a question that nobody answered.", cut(words))
     acted = any(call.worked and kind_of(call.tool) in ("write", "handover") for call in run.calls)
     if run.calls and not acted and len(run.users) > 1:
-        yield Signal("nothing_changed", None, "Nothing was changed or passed on in the whole conversation.")
+        yield Signal("nothing_changed", None, "Nothing was changed or handed over in the whole conversation.")
     handed = next((call for call in reversed(run.calls) if kind_of(call.tool) == "handover"), None)
     if handed and any(call.worked and kind_of(call.tool) == "write" for call in run.calls):
         yield _signal(
-            "changed_and_handed_over", handed, "The agent made changes and then passed the task on", handed.raw
+            "changed_and_handed_over", handed, "The agent made changes and then handed the task over", handed.raw
         )
     yield from _of_the_request(run)
     at, last_words = run.users[-1] if run.users else (-1, "")

@@ -38,7 +38,7 @@ def refused_change(run: Run) -> Findings:
     for at, call in enumerate(changes):
         again = [other for other in changes[at + 1 :] if other.tool == call.tool and other.raw != call.raw]
         if call.error and again and not any(_mends(other, call) for other in again):
-            text = f"{call.tool} was refused; what was asked for there was never done, only something else was tried."
+            text = f"{call.tool} was refused, then called with different arguments; the refused change was never made."
             yield Finding("wrong_arguments", call.index, call.reply_index, text, cut(call.reply or ""))
             return
 
@@ -69,7 +69,7 @@ def choice_not_asked(run: Run) -> Findings:
             if searched > SEARCHED or not (listed := _listing(run, call.index, value)):
                 continue
             if not _was_described(run, call, listed[1]):
-                text = f"{call.tool}: {name} {value} was one of {listed[0]} that {listed[2]} had listed; nobody was asked which."
+                text = f"{call.tool} used {name} {value}, one of {listed[0]} that {listed[2]} had listed; the user was not asked which one."
                 yield Finding("ambiguous_request", call.index, call.index, text, cut(call.raw))
                 break
 
@@ -125,7 +125,9 @@ def value_from_nowhere(run: Run) -> Findings:
         known = run.known_before(call.index)
         for name, value in unsaid:
             if not _stands_in(known, value) and not _is_computed(value, known):
-                text = f"{call.tool}: {name} is {cut(str(value), 60)}, which nobody said and no tool answered."
+                text = (
+                    f"{call.tool}: {name} is {cut(str(value), 60)}, which appears in no earlier message or tool result."
+                )
                 yield Finding("wrong_arguments", call.index, call.index, text, cut(call.raw))
                 return
 
@@ -162,7 +164,9 @@ def acted_on_the_past(run: Run) -> Findings:
         for value in dict.fromkeys(value for _, value in named) if call.worked else ():
             day = _last_day(run, call.index, value)
             if day and day < run.today:
-                text = f"{call.tool} changed {value}, whose dates were over: {day}, and it is {run.today}."
+                text = (
+                    f"{call.tool} changed {value}, although its last date was {day} and the run's date is {run.today}."
+                )
                 yield Finding("unsafe_action", call.index, call.index, text, cut(call.raw))
                 break
 
@@ -192,7 +196,7 @@ def miscounted_time(run: Run) -> Findings:
     for index, text in run.answers:
         for sentence, hours, day in words.time_windows(text):
             if (today - day).days * 24 > hours + 24:
-                said = f"The agent takes {day} for within {hours} hours; it is {today}."
+                said = f"The agent counts {day} as within {hours} hours, but the run's date is {today}."
                 yield Finding("misread_tool_result", index, index, said, cut(sentence))
 
 
@@ -220,7 +224,7 @@ def _contradictions(run: Run, call: Call, index: int, text: str) -> Findings:
     for label, value in labelled:
         stored = record.get("_".join(name_parts(label)))
         if isinstance(stored, str) and words.differ(value, stored) and not words.mentions(wished, value):
-            said = f"The answer says {label.strip()}: {value}; {call.tool} had answered {cut(stored, 60)}."
+            said = f"The answer says {label.strip()}: {value}, but {call.tool} returned {cut(stored, 60)}."
             yield Finding("misread_tool_result", index, call.reply_index, said, cut(text))
             return
 
@@ -244,7 +248,7 @@ def taken_on_trust(run: Run) -> Findings:
     if held:
         # the step where a tool could have been asked, if there was one
         index, status, text = next((item for item in held if item[0] > first_reply), held[0])
-        said = f"The agent takes the user's word for “{status}”; no tool was asked."
+        said = f"The agent takes the user's word for “{status}” without checking it with a tool."
         yield Finding("retrieval_failure", index, index, said, cut(text))
 
 
@@ -286,7 +290,7 @@ def claimed_without_a_call(run: Run) -> Findings:
         if index >= tried:
             return
         if words.claims_a_change(text):
-            said = "The answer says that it is done; nothing was called that could have done it."
+            said = "The answer says it is done, but no call that could have done it was made."
             yield Finding("incomplete_execution", index, index, said, cut(text))
             return
 
@@ -308,7 +312,9 @@ def _turns_away(run: Run, index: int, text: str) -> str:
     user = run.user_before(index)
     if user is None or run.messages[index].get("tool_calls") or not words.search(words.DEMAND, text):
         return ""
-    return "asked again for what the user does not have" if words.search(words.DO_NOT_HAVE, run.words(user)) else ""
+    return (
+        "asked again for something the user does not have" if words.search(words.DO_NOT_HAVE, run.words(user)) else ""
+    )
 
 
 def never_done(run: Run) -> Findings:
@@ -320,7 +326,7 @@ def never_done(run: Run) -> Findings:
         for verb in words.wished(text):
             kind = words.SAME_ACTION.get(verb)
             if kind and kind.isdisjoint(done):
-                said = f"The user asks to {verb} something; nothing of that kind was done."
+                said = f"The user asked to {verb} something, but nothing of that kind was done."
                 yield Finding("incomplete_execution", run.last_assistant, index, said, cut(text))
                 return
 
@@ -331,7 +337,7 @@ def offer_dropped(run: Run) -> Findings:
         return
     for index, text in run.answers:
         if found := words.search(words.OFFER, text):
-            said = "The agent offered to do something and left it at that."
+            said = "The agent offered to do something and never did it."
             yield Finding("incomplete_execution", run.last_assistant, index, said, cut(text[found.start() :]))
             return
 

@@ -220,7 +220,7 @@ def difference(args: dict | None, right: dict | None) -> str:
         if name in args and name in right
         else f"{name} is missing"
         if name in right
-        else f"{name} was not asked for"
+        else f"{name} was not expected"
         for name in sorted(args.keys() | right.keys())
         if name not in args or name not in right or not same_value(args[name], right[name])
     ]

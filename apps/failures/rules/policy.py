@@ -185,7 +185,7 @@ def in_words(given: dict[str, str]) -> str:
     if kind == "confirm":
         return "Every change needs a “yes” in the user's last message."
     if kind == "can":
-        return f"The agent can {verb} “{given.get('thing', '')}”; it must not refuse to."
+        return f"The agent must not refuse to {verb} “{given.get('thing', '')}”."
     if kind == "if":
         field = given.get("field", "").strip()
         condition = f"“{field}” is “{given['value']}”" if given.get("value") else f"“{field}” has a value"
@@ -245,7 +245,7 @@ def broken(run: Run) -> Iterator[Broken]:
         for name, record in _records(run, call) if fitting else ():
             for item in fitting:
                 if why := _why_not(item, record, call):
-                    yield Broken(call, item, f"{call.tool} changed {name}, where {why}")
+                    yield Broken(call, item, f"{call.tool} changed {name}, although {why}")
                     break
 
 

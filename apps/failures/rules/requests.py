@@ -11,7 +11,7 @@ from apps.failures.rules.findings import Finding, cut
 from apps.failures.rules.reading import Call, Run, kind_of, name_parts
 
 SENTENCES, THING, THING_WORDS, SHORTEST = 40, 60, 6, 3
-WITHOUT_A_YES = "was called without a yes in the user's last message"
+WITHOUT_A_YES = "was called without a “yes” in the user's last message"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 _WORD = re.compile(r"[A-Za-z]+")
 _NO_THINGS = words.word_set(
@@ -34,7 +34,7 @@ def request_not_served(run: Run) -> Iterator[Finding]:
                 named = _things(thing)
                 served = verb in verbs or any(_same_thing(word, other) for word in named for other in touched)
                 if named and not served:
-                    said = f"The user asks to {verb} “{cut(thing.strip(), 50)}”; no call did."
+                    said = f"The user asked to {verb} “{cut(thing.strip(), 50)}”, but no call did."
                     yield Finding("incomplete_execution", where_it_turned(run), index, said, cut(text))
 
 
@@ -73,7 +73,7 @@ def change_without_a_yes(run: Run) -> Iterator[Finding]:
     if not run.changes_made or policy.consent_asked(run) is None:
         return
     for call, said in changes_without_a_yes(run):
-        text = f"{call.tool} {WITHOUT_A_YES}; the system prompt asks for a confirmation."
+        text = f"{call.tool} {WITHOUT_A_YES}; the system prompt requires a confirmation."
         yield Finding("policy_violation", call.index, call.index, text, cut(said))
 
 

@@ -54,7 +54,7 @@ def test_runs_in_other_words_that_change_other_things_disagree() -> None:
     assert found == [Comparison(2, 1, False), Comparison(2, 0, True), Comparison(2, 1, False)]
     run = features(run_of(asked[1], exchange("b")), Facts(), Usual({}), words=False, compared=found[1])
     assert run.dense["peers_differ"] == 1.0 and run.dense["peers_agree"] == 0.0 and run.dense["in_the_minority"] == 1.0
-    assert "2 of 2 other runs of the same request ended in other changes." in [sign.text for sign in run.signs]
+    assert "2 of 2 other runs of the same request ended with different changes." in [sign.text for sign in run.signs]
 
 
 def test_who_names_another_order_asks_for_something_else() -> None:
