@@ -6,6 +6,7 @@ import copy
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,21 @@ def test_a_server_proves_the_new_adapter_by_moving_as_the_trainer_did(
             proof.check(server, trainer, "It")
     else:
         proof.check(server, trainer, "It")
+
+
+@pytest.mark.parametrize(
+    ("moves", "said"),
+    [
+        ([8e-6, 0.0, 8e-6], ""),  # the same weights by two ways of computing
+        ([2e-5, 4e-5, 8e-5], "serves an old adapter"),  # too small one by one, enough together
+    ],
+)
+def test_moves_too_small_to_be_judged_add_up(moves: list[float], said: str) -> None:
+    proof, base = Proof(), [-1.0, -2.0, -3.0]
+    proof.check(base, base, "It")
+    with pytest.raises(ServersLost, match=said) if said else nullcontext():
+        for move in moves:
+            proof.check(base, [value + move for value in base], "It")
 
 
 def test_keys_of_rollout_servers_reach_the_job() -> None:

@@ -18,7 +18,8 @@ from workers.lib.token_policy import CompletionClient, Sampled, is_logprob, samp
 ROLLOUT_PREFIX = f"{ADAPTER_PREFIX}rollout-"
 SAME_MODEL = 0.25  # mean |Δ log-probability| of a text beyond which a server has another model than the trainer
 NOTICEABLE = 0.5  # of that distance: how far an adapter must move the text for the server's own move to be judged
-LEAST_MOVE = 1e-6  # nats; less is rounding
+LEAST_MOVE = 1e-6  # nats; less is rounding, where one engine computed both in the same way
+PROVABLE = 5e-5  # nats; less may be rounding: a trainer that computed the same weights in two ways differed by 8e-6
 
 
 class ServersLost(JobError):
@@ -118,7 +119,8 @@ class Proof:
     """Whether a server's model moved as the trainer's did, by the log-probabilities of one text.
 
     Server and trainer differ a little in any arithmetic, so absolute values say only that the model is another one. That the
-    newest adapter serves shows in the move since the last one: a server that stays with the old one does not move.
+    newest adapter serves shows in the move since the last one: a server that stays with the old one does not move. Moves too small
+    to be judged add up until they can be.
     """
 
     server: list[float] = field(default_factory=list)
@@ -134,18 +136,20 @@ class Proof:
                 "Check its base model, its precision and its LoRA rank."
             )
         found = {"rollout/adapter_gap": gap}
-        if self.server:
-            theirs, ours = difference(server, self.server), difference(trainer, self.trainer)
-            noise = norm(difference(self.server, self.trainer))
-            if norm(ours) > max(NOTICEABLE * noise, LEAST_MOVE * len(ours) ** 0.5):
-                move = sum(map(float.__mul__, theirs, ours)) / norm(ours) ** 2
-                found["rollout/adapter_move"] = move
-                if move < 0.5:
-                    raise ServersLost(
-                        f"{where} serves an old adapter: the newest moves the log-probabilities of a fixed text by "
-                        f"{norm(ours) / len(ours) ** 0.5:.2g}, of which the server shows {max(0.0, move):.0%}. Restart it, then resume this run."
-                    )
-        self.server, self.trainer = server, trainer
+        if not self.server:
+            self.server, self.trainer = server, trainer
+            return found
+        theirs, ours = difference(server, self.server), difference(trainer, self.trainer)
+        noise = norm(difference(self.server, self.trainer))
+        if norm(ours) > max(NOTICEABLE * noise, PROVABLE * len(ours) ** 0.5):
+            move = sum(map(float.__mul__, theirs, ours)) / norm(ours) ** 2
+            found["rollout/adapter_move"] = move
+            if move < 0.5:
+                raise ServersLost(
+                    f"{where} serves an old adapter: the newest moves the log-probabilities of a fixed text by "
+                    f"{norm(ours) / len(ours) ** 0.5:.2g}, of which the server shows {max(0.0, move):.0%}. Restart it, then resume this run."
+                )
+            self.server, self.trainer = server, trainer
         return found
 
 

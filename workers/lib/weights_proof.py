@@ -15,6 +15,7 @@ from typing import Any, Literal
 from workers.lib.adapter_serving import (
     LEAST_MOVE,
     NOTICEABLE,
+    PROVABLE,
     SAME_MODEL,
     BrokenLogprobs,
     asker_of,
@@ -274,7 +275,7 @@ def _moved(
     """(the share of the reference's move that the server made, what cannot be told apart). Raises WrongWeights."""
     theirs, ours = difference(measured.logprobs, measured.base), reference.move
     noise = norm(difference(measured.base, reference.base))
-    least = max(NOTICEABLE * noise, LEAST_MOVE * len(ours) ** 0.5)
+    least = max(NOTICEABLE * noise, PROVABLE * len(ours) ** 0.5)
     if norm(ours) <= least:
         return None, f" {name} moves this text too little to be told from its base."
     move = sum(map(float.__mul__, theirs, ours)) / norm(ours) ** 2
