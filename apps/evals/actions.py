@@ -1,4 +1,4 @@
-"""Writes of floor 6: sets, tasks from trajectories, splits, freezing."""
+"""Actions of eval sets: create them, add tasks from trajectories, split and freeze them."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ CONTENT = ("key", "split", "group", "messages", "expected", "demonstration", "to
 
 
 class EvalSetError(Rejected):
-    """Something that may not be done to a set; the message is a sentence for the screen.
+    """An operation that is not allowed on a set; the message is a sentence for the page.
 
-    `held`: canonical hashes of the held-out tasks that the sentence says something about.
+    `held`: canonical hashes of the held-out tasks about which the sentence reveals something.
     """
 
     held: Collection[str] = ()
 
 
 class HoldoutLeak(EvalSetError):
-    """The same prompt, nearly the same, or the same group would stand in a hold-out and outside it: `pair`, where known."""
+    """The same prompt, nearly the same one, or the same group would be both inside and outside a hold-out: `pair`, if known."""
 
     def __init__(self, sentence: str, pair: leaks.Leak | None = None, held: Collection[str] = ()) -> None:
         super().__init__(sentence)
@@ -54,7 +54,7 @@ class HoldoutLeak(EvalSetError):
 
 @transaction.atomic
 def create_eval_set(*, project: Project, slug: str, by: Any, description: str = "") -> EvalSet:
-    """Version 1 of a new set. Raises EvalSetError where the name is taken, perhaps in this very moment."""
+    """Version 1 of a new set. Raises EvalSetError if the name is taken, also if that happens concurrently."""
     try:
         with transaction.atomic():
             eval_set = EvalSet.objects.create(project=project, slug=slug, description=description, created_by=by)
@@ -68,9 +68,9 @@ def create_eval_set(*, project: Project, slug: str, by: Any, description: str = 
 
 @transaction.atomic
 def new_version(*, eval_set: EvalSet, by: Any) -> EvalSet:
-    """A draft with the same tasks and the next number. Raises EvalSetError where a draft is open already."""
+    """A draft with the same tasks and the next version number. Raises EvalSetError if a draft is already open."""
     versions = EvalSet.objects.filter(project=eval_set.project, slug=eval_set.slug)
-    list(versions.select_for_update().order_by("pk"))  # who presses twice, or two people, make one draft
+    list(versions.select_for_update().order_by("pk"))  # pressing twice, or two people at once, creates one draft
     draft = versions.filter(state=EvalSetState.DRAFT).first()
     if draft:
         raise EvalSetError(f"{draft} is already a draft. Edit or freeze it first.")
@@ -91,7 +91,7 @@ def new_version(*, eval_set: EvalSet, by: Any) -> EvalSet:
 
 
 def expected_call(trajectory: Trajectory) -> dict | None:
-    """{"tool", "args"} that would have been right: a person's correction, else the call of a successful run."""
+    """The correct call as {"tool", "args"}: a person's correction, or else the call of a successful run."""
     for intervention in reversed(trajectory.interventions):
         if intervention.get("kind") == "edit" and (call := as_call(intervention.get("after"))):
             return call
@@ -104,13 +104,13 @@ def expected_call(trajectory: Trajectory) -> dict | None:
 
 
 def as_call(value: Any) -> dict | None:
-    """{"tool", "args"}: the first call that a value says, in any of the field's forms; None where it says none."""
+    """The first call in a value as {"tool", "args"}, in any of the usual forms; None if it contains none."""
     found = calls_in(value)
     return found[0].plain if found and not found[0].problem else None
 
 
 def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
-    """The unsaved task of a trajectory. Raises EvalSetError where nobody has said what would have been right."""
+    """The unsaved task of a trajectory. Raises EvalSetError if its expected answer is unknown."""
     prompt, expected = groups.prompt_of(trajectory), expected_call(trajectory)
     if not prompt:
         raise EvalSetError(f"Trajectory {trajectory} has no request before the agent's first turn.")
@@ -140,8 +140,8 @@ class TasksMade:
     made: int
     duplicates: int
     without_expected: int
-    guarded: int = 0  # left out: the same request or a group of it stands on the other side of a hold-out
-    leaks: list[leaks.Leak] = field(default_factory=list)  # left out: nearly the same task does
+    guarded: int = 0  # left out: the same request or one of its groups is on the other side of a hold-out
+    leaks: list[leaks.Leak] = field(default_factory=list)  # left out: nearly the same task is
 
 
 @transaction.atomic
@@ -149,9 +149,9 @@ def tasks_from_trajectories(
     *, eval_set: EvalSet, trajectories: Iterable[Trajectory], by: Any, split: Split = Split.TRAIN,
     viewer: ApiKey | None = None,
 ) -> TasksMade:  # fmt: skip
-    """Adds a task for each trajectory that says what would have been right; a prompt already there is skipped.
+    """Adds a task for each trajectory whose expected answer is known; a prompt that is already in the set is skipped.
 
-    So is one that stands, itself, nearly or by any of its groups, in a hold-out of the project: production asks the same
+    Skipped, too, is a task that is in a hold-out of the project, or nearly is, or shares one of its groups: production asks the same
     again, the same users come back, and that must not reach training. Raises EvalSetError for a frozen set.
     """
     tasks, without = [], 0
@@ -168,11 +168,11 @@ def tasks_from_trajectories(
 def store_tasks(
     *, eval_set: EvalSet, tasks: Iterable[Task], by: Any, what: str, viewer: ApiKey | None = None
 ) -> TasksMade:
-    """Adds unsaved tasks to a draft: `what` says where they come from. Every way to add tasks leads through here.
-    Who is told that something was left out (`by`, or the key `viewer`) has learnt what is held out: that is a look.
+    """Adds unsaved tasks to a draft; `what` says where they come from. Every way of adding tasks ends here. Whoever is told that
+    something was left out (`by`, or the key `viewer`) learns what is held out, which counts as a view.
 
-    Left out and counted: a prompt or key that the set has already, and what stands, itself, nearly or by a group, on the
-    other side of a hold-out of the project (`groups.conflicts`). Raises EvalSetError for a frozen set.
+    Left out and counted: a prompt or key that the set already has, and tasks that are, nearly are, or share a group with something on
+    the other side of a hold-out of the project (`groups.conflicts`). Raises EvalSetError for a frozen set.
     """
     eval_set = locked_draft(eval_set)
     have = set(eval_set.tasks.values_list("canonical_hash", flat=True))
@@ -208,13 +208,14 @@ def store_tasks(
 
 
 def _held_of(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
-    """The canonical hashes of the set's held-out tasks whose request or key these have: who is told so knows they are held out."""
+    """The canonical hashes of the set's held-out tasks with the request or key of one of these: telling somebody reveals that they are
+    held out."""
     same = Q(canonical_hash__in=[task.canonical_hash for task in tasks]) | Q(key__in=[task.key for task in tasks])
     return set(eval_set.tasks.holdout().filter(same).values_list("canonical_hash", flat=True))
 
 
 def _require_new(eval_set: EvalSet, task: Task) -> None:
-    """Raises EvalSetError where the set has its key or request."""
+    """Raises EvalSetError if the set has its key or request."""
     if eval_set.tasks.filter(Q(canonical_hash=task.canonical_hash) | Q(key=task.key)).exists():
         error = EvalSetError(f"{eval_set} already has a task with this key or request.")
         error.held = _held_of(eval_set, [task])
@@ -222,7 +223,7 @@ def _require_new(eval_set: EvalSet, task: Task) -> None:
 
 
 def locked_draft(eval_set: EvalSet) -> EvalSet:
-    """The set, locked, with the project: who adds to a hold-out and who adds beside it wait for each other."""
+    """The set, locked, with the project: adding to a hold-out and adding outside it wait for each other."""
     locks.acquire_in(eval_set.project_id, ProjectLock.TASKS)
     locked = EvalSet.objects.select_for_update(of=("self",)).select_related("project").get(pk=eval_set.pk)
     _require_draft(locked)
@@ -230,7 +231,7 @@ def locked_draft(eval_set: EvalSet) -> EvalSet:
 
 
 def _leaks(project: Project, tasks: Sequence[Task]) -> list[leaks.Leak]:
-    """What these share with the other side of the project's hold-outs, and of the hold-out that they make themselves."""
+    """What these tasks share with the other side of the project's hold-outs, and of the hold-out that they form themselves."""
     held = [task for task in tasks if task.split == Split.HOLDOUT]
     rest = [task for task in tasks if task.split != Split.HOLDOUT]
     found = [*leaks.of_held(project, held), *leaks.of_tasks(rest)]
@@ -239,7 +240,7 @@ def _leaks(project: Project, tasks: Sequence[Task]) -> list[leaks.Leak]:
 
 @transaction.atomic
 def task_from_trajectory(*, eval_set: EvalSet, trajectory: Trajectory, split: Split, by: Any) -> Task:
-    """Adds the task of one trajectory. Raises EvalSetError with what is in the way."""
+    """Adds the task of one trajectory. Raises EvalSetError that says why it cannot be added."""
     task = build_task(locked_draft(eval_set), trajectory, split)
     _require_new(eval_set, task)
     _insert_one(task)
@@ -279,7 +280,7 @@ def add_task(
 def written_task(
     eval_set: EvalSet, *, key: str, request: str, expected: dict, split: Split, by: Any, group: str = ""
 ) -> Task:
-    """An unsaved task: one user message and the expected call, right by the word of who writes it."""
+    """An unsaved task: one user message and the expected call, which counts as confirmed by its author."""
     messages = [{"role": "user", "content": request}]
     digest = canonical_hash(messages)
     return Task(
@@ -300,7 +301,7 @@ def written_task(
 
 
 def answer_text(expected: dict) -> str:
-    """The expected answer as text: the first of several, JSON for other values, "" where there is none."""
+    """The expected answer as text: the first of several, JSON for other values, "" if there is none."""
     found = expected.get("answer", "")
     found = found[0] if isinstance(found, list) and found else found
     return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
@@ -308,7 +309,7 @@ def answer_text(expected: dict) -> str:
 
 @transaction.atomic
 def remove_task(*, task: Task, by: Any) -> None:
-    locked_draft(task.eval_set)  # whoever freezes the set meanwhile reads its tasks under the same lock
+    locked_draft(task.eval_set)  # a concurrent freeze reads the set's tasks under the same lock
     key = task.key if task.split != Split.HOLDOUT else "held out"
     audit("task.removed", project=task.project, by=by, target=task, set=str(task.eval_set), key=key)
     task.delete()
@@ -318,10 +319,10 @@ def remove_task(*, task: Task, by: Any) -> None:
 def split_by_group(
     *, eval_set: EvalSet, holdout_size: int, seed: int, by: Any, validation_size: int = 0
 ) -> dict[str, int]:
-    """Divides a draft into hold-out, validation and train, whole groups at a time. Returns the size of each.
+    """Splits a draft into hold-out, validation and train, whole groups at a time. Returns the size of each.
 
-    Groups that an earlier version keeps in its hold-out stay there. Near-duplicates go together: where one of them is
-    drawn, the groups of the others are too. Raises EvalSetError.
+    Groups that an earlier version has in its hold-out stay there. Near-duplicates stay together: if one is drawn, the groups of the
+    others are, too. Raises EvalSetError.
     """
     eval_set = locked_draft(eval_set)
     tasks = list(eval_set.tasks.filter(split__in=DIVIDED))
@@ -347,7 +348,7 @@ def split_by_group(
 
 
 def _never_drawn(tasks: list[Task], used: set[str]) -> str:
-    """Why a set has fewer tasks to hold out than it seems to have; nothing where it has all."""
+    """Why a set has fewer tasks to hold out than it seems; empty if it has all of them."""
     count = sum(task.group in used for task in tasks)
     if not count:
         return ""
@@ -358,10 +359,10 @@ def _never_drawn(tasks: list[Task], used: set[str]) -> str:
 
 
 def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) -> dict[str, str]:
-    """For each group the name of those it hangs together with: by near-duplicates, or by a task that is of both.
+    """For each group the name of the component it is connected with, by near-duplicates or by a task that belongs to both.
 
-    Grows `kept` by what hangs together with a hold-out of the project, and `used` by what does with the rest: those are
-    not drawn. Raises HoldoutLeak where something hangs together with both.
+    Adds to `kept` the groups connected with a hold-out of the project, and to `used` those connected with the rest: these are not drawn.
+    Raises HoldoutLeak if something is connected with both.
     """
     names = {task.group for task in tasks}
     linked = [(one.group, other.group, score) for one, other, score in leaks.within(tasks)]
@@ -389,7 +390,7 @@ def _with_alike(groups: set[str], alike: dict[str, str]) -> set[str]:
 
 
 def _update_splits(tasks: list[Task]) -> None:
-    """Moves all tasks, and only then lets the database check: on the way a group may stand on both sides."""
+    """Moves all tasks before the database checks them: in between, a group may be on both sides."""
     names = "holdout_prompt_never_trains, holdout_group_never_trains, holdout_groups_never_trains"
     try:
         with transaction.atomic(), connection.cursor() as cursor:
@@ -401,20 +402,21 @@ def _update_splits(tasks: list[Task]) -> None:
 
 
 def content_of(task: Task, but: str = "") -> dict[str, Any]:
-    """What a set's digest is made from, `but` for one field."""
+    """What a set's digest is computed from, without the field `but`."""
     return {name: getattr(task, name) for name in CONTENT if name != but}
 
 
 @transaction.atomic
 def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
-    """From now on the set is its digest. Raises EvalSetError for an empty set or one that is frozen."""
+    """Freezes the set: from now on it is immutable and identified by its digest. Raises EvalSetError for an empty or frozen set."""
     locked = locked_draft(eval_set)
     tasks = list(locked.tasks.all())
     if not tasks:
         raise EvalSetError(f"{locked} has no tasks yet. Add some before freezing it.")
     if waiting := locked.tasks.filter(**WAITING).count():
         raise EvalSetError(f"{waiting} synthetic variants need review. Use or discard the batch before freezing.")
-    for task, other in groups.conflicts(locked.project, tasks):  # a person may have judged them the same since
+    # a person may have judged them to be the same task since
+    for task, other in groups.conflicts(locked.project, tasks):
         raise _leak_of(task, other)
     if found := _leaks(locked.project, tasks):
         raise HoldoutLeak(f"{found[0]} {_more(found)}Remove one of each pair before freezing.", found[0])
@@ -438,7 +440,7 @@ def _require_draft(eval_set: EvalSet) -> None:
 
 
 def _insert_one(task: Task) -> None:
-    """Raises HoldoutLeak with the two tasks side by side, EvalSetError for what the database refuses."""
+    """Raises HoldoutLeak with the two tasks next to each other, or EvalSetError for anything else that the database refuses."""
     for _, other in groups.conflicts(task.project, [task]):
         raise _leak_of(task, other)
     if found := _leaks(task.project, [task]):
@@ -455,7 +457,7 @@ def _insert(tasks: list[Task]) -> None:
 
 
 def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
-    """The sentence for a refusal of the database, with the two tasks side by side where it is a leak."""
+    """The message for a refusal by the database, with the two tasks next to each other if it is a leak."""
     if "never_trains" not in str(error):
         return EvalSetError("Two tasks in the set have the same key or request.")
     for task, other in groups.conflicts(tasks[0].project, tasks):

@@ -1,4 +1,4 @@
-"""What is told of an evaluation, over REST and to webhooks."""
+"""The facts about an evaluation that REST and webhooks return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from apps.webhooks.models import Event
 
 
 def facts_of(run: EvalRun) -> dict[str, Any]:
-    """Names, state and numbers. Not the error's text, which may quote a held-out task."""
+    """Names, state and numbers. Without the error's text, which may quote a held-out task."""
     return {
         "id": str(run.pk),
         "name": run.name,
@@ -33,7 +33,7 @@ def facts_of(run: EvalRun) -> dict[str, Any]:
 
 
 def announce_end(run: EvalRun) -> None:
-    """In the transaction that ends it, however it ends."""
+    """In the transaction that ends the evaluation, however it ends."""
     addresses = {
         "api": reverse("evals_api:run", args=[run.pk]),
         "page": reverse("evals:run", args=[run.project.slug, run.pk]),

@@ -1,5 +1,5 @@
-"""Evaluations of an agent that answers elsewhere, in CI: it is given tasks without what is right, its answers are kept as
-they come, and a worker scores them once all are there, the caller has finished, or nobody has sent one for a while.
+"""Evaluations of an external agent, in CI: it gets tasks without their expected answers, its answers are stored as they arrive, and a
+worker scores them once all are there, the caller has finished, or nobody has sent one for a while.
 
 The evaluation is an ordinary job that is queued but not due before `answers_until` (docs/evals.md, From CI).
 """
@@ -38,18 +38,18 @@ from workers.lib.transcripts import agent_turns
 from workers.lib.typed import FormError, convert
 
 MiB = 2**20
-MOST_BYTES = 1 * MiB  # of one answer
-MOST_RUN_BYTES = 256 * MiB  # of all answers of an evaluation: a worker holds them at once
+MOST_BYTES = 1 * MiB  # bytes of one answer
+MOST_RUN_BYTES = 256 * MiB  # bytes of all answers of an evaluation: a worker holds them in memory at once
 LARGEST_COUNT = 2**31 - 1
 
 
 class AnswerError(EvalSetError):
-    """Answers that an evaluation does not take; the message says why."""
+    """Answers that an evaluation does not accept; the message says why."""
 
 
 class SentRow(Struct, forbid_unknown_fields=True, kw_only=True):
-    """One answer as it is sent: `output` and `tool_calls`, or `messages` (what the agent added, or the whole conversation
-    from the task's first message on), or the `error` that it failed with."""
+    """One answer as sent: `output` and `tool_calls`, or `messages` (what the agent added, or the whole conversation from the task's
+    first message on), or the `error` that it failed with."""
 
     task: str
     index: Annotated[int, Meta(ge=0, le=32_767)] = 0
@@ -78,11 +78,12 @@ def open_run(
     by: Any,
     viewer: ApiKey | None = None,
 ) -> tuple[EvalRun, bool]:
-    """An evaluation that takes an agent's answers, and whether it is new: who asks for the same again, while it is under
-    way, goes on with it. Raises EvalSetError."""
+    """An evaluation that accepts an agent's answers, and whether it is new: asking for the same one again while it is running continues
+    it. Raises EvalSetError."""
     if agent.kind != ModelKind.AGENT:
         raise EvalSetError(f"{agent} does not send its own answers. Start its evaluation without `agent`.")
-    EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # two clients that start at once share one evaluation
+    # two clients that start at the same time share one evaluation
+    EvalSet.objects.select_for_update().get(pk=eval_set.pk)
     given = {"samples_per_task": samples_per_task, "seed": seed}
     if found := same_active(eval_set, split, environment, agent, **given).first():
         return found, False
@@ -105,14 +106,14 @@ def _patience() -> timedelta:
 
 
 def task_ids(run: EvalRun) -> list[str]:
-    """In an order that is always the same."""
+    """In a fixed order."""
     return fixed_order(
         str(pk) for pk in run.eval_set.tasks.filter(split=run.split).values_list("pk", flat=True).iterator()
     )
 
 
 def indices_of(run: EvalRun, tasks: Iterable[str]) -> dict[str, set[int]]:
-    """{task id: the samples of it that have an answer}."""
+    """{task id: indices of its samples that have an answer}."""
     found: dict[str, set[int]] = defaultdict(set)
     for task, index in run.answers.filter(task__in=list(tasks)).values_list("task_id", "index"):
         found[str(task)].add(index)
@@ -122,8 +123,8 @@ def indices_of(run: EvalRun, tasks: Iterable[str]) -> dict[str, set[int]]:
 def tasks_page(
     run: EvalRun, *, start: int, limit: int, missing: bool, viewer: ApiKey
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """Tasks without what is right, from place `start` on, with the samples that are still to be answered; and where the next
-    page begins. With `missing` only those that lack one. Of a hold-out a look of each task."""
+    """Tasks without expected answers from position `start` on, with the samples that still need answers; and where the next page starts.
+    With `missing`, only tasks that lack an answer. Of a hold-out, each task counts as a view."""
     ids = task_ids(run)
     counts = dict(run.answers.values_list("task_id").annotate(n=Count("pk")).order_by()) if missing else {}
     chosen: list[str] = []
@@ -154,7 +155,7 @@ def tasks_page(
 
 @dataclass
 class Received:
-    """What became of a batch. `rejected`: [{index, path, error}], by the place of the row in what was sent."""
+    """The result of a batch. `rejected`: [{index, path, error}], by the row's position in the request."""
 
     accepted: int = 0
     duplicates: int = 0
@@ -162,10 +163,10 @@ class Received:
 
 
 def receive(*, run: EvalRun, agent_version: str, rows: Iterable[memoryview]) -> Received:
-    """Keeps the answers of a batch, each by itself, and hands the evaluation to a worker when all are there.
+    """Stores the answers of a batch independently of each other, and hands the evaluation to a worker when all are there.
 
-    An answer that is there already counts as a duplicate, also after the end; another one for the same sample is rejected.
-    Raises AnswerError where the evaluation takes no answers (any more), or where they are another version's.
+    An answer that is already stored counts as a duplicate, also after the end; a different one for the same sample is rejected. Raises
+    AnswerError if the evaluation does not accept answers (any more), or if they belong to another version.
     """
     if not run.is_answered_elsewhere:
         raise AnswerError("This evaluation generates its own answers and does not accept any.")
@@ -194,7 +195,7 @@ def receive(*, run: EvalRun, agent_version: str, rows: Iterable[memoryview]) -> 
 
 
 def is_open(run: EvalRun) -> bool:
-    """Whether it takes answers, by the database's clock."""
+    """Whether it accepts answers, by the database's clock."""
     return EvalRun.objects.filter(pk=run.pk, state=JobState.QUEUED, answers_until__gt=Now()).exists()
 
 
@@ -205,7 +206,7 @@ def why_closed(run: EvalRun) -> str:
 
 
 def _read(rows: Iterable[memoryview], done: Received) -> Iterable[tuple[int, SentRow, int]]:
-    """(place, row, bytes) of each row of the form; what is wrong with the others is noted in `done`."""
+    """(position, row, bytes) of each valid row; problems of the others are noted in `done`."""
     for at, part in enumerate(rows):
         try:
             if len(part) > MOST_BYTES:
@@ -227,7 +228,7 @@ def _reject(done: Received, at: int, path: str, error: str) -> None:
 def _made(
     run: EvalRun, sent: list[tuple[int, SentRow, int]], prompts: dict[str, list[dict]], done: Received
 ) -> Iterable[tuple[int, Answer]]:
-    """(place, unsaved answer) of each row that answers a task of the run."""
+    """(position, unsaved answer) of each row that answers a task of the run."""
     for at, row, size in sent:
         try:
             if row.task not in prompts:
@@ -246,7 +247,7 @@ def _made(
 
 
 def turns_of(row: SentRow, prompt: list[dict]) -> list[dict]:
-    """The agent's messages. Raises RowError where a row says none, or says it in two ways."""
+    """The agent's messages. Raises RowError if a row has none, or has them in two forms."""
     direct = row.output is not None or row.tool_calls is not None
     if direct and row.messages is not None:
         raise RowError("messages", "and output or tool_calls were sent; send one of them")
@@ -267,7 +268,7 @@ def turns_of(row: SentRow, prompt: list[dict]) -> list[dict]:
 
 
 def _new(run: EvalRun, made: list[tuple[int, Answer]], done: Received) -> list[Answer]:
-    """The answers that are not there yet. The run is locked."""
+    """The answers that are not stored yet. The run is locked."""
     rows = run.answers.filter(task__in={answer.task_id for _, answer in made})
     known = {(task, index): digest for task, index, digest in rows.values_list("task_id", "index", "digest")}
     size = (run.answers.aggregate(sum=Sum("size"))["sum"] or 0) if made else 0
@@ -290,14 +291,14 @@ def _new(run: EvalRun, made: list[tuple[int, Answer]], done: Received) -> list[A
 
 
 def check_room(run: EvalRun, size: int) -> None:
-    """Raises RowError where an evaluation has no room for another answer of that size."""
+    """Raises RowError if an evaluation has no room for another answer of that size."""
     if (run.answers.aggregate(sum=Sum("size"))["sum"] or 0) + size > MOST_RUN_BYTES:
         raise RowError("", f"exceeds the limit of {MOST_RUN_BYTES // MiB} MiB of answers per evaluation")
 
 
 def note_answers(run: EvalRun, settle_s: float = 0) -> None:
-    """After a batch: how many there are, and more patience; once all are there a worker is asked to score them, `settle_s`
-    later where more may come of them."""
+    """After a batch: stores the count and extends the deadline; once all answers are there, asks a worker to score them, `settle_s`
+    later if they may still change."""
     count = run.answers.count()
     if count >= run.total and not settle_s:
         _close(run, count)
@@ -318,7 +319,7 @@ def _close(run: EvalRun, count: int) -> None:
 
 @transaction.atomic
 def finish(*, run: EvalRun, by: Any) -> bool:
-    """Takes no more answers and has those there are scored. False where it took none any more. Raises AnswerError."""
+    """Stops accepting answers and has the existing ones scored. False if it no longer accepted any. Raises AnswerError."""
     if not run.is_answered_elsewhere:
         raise AnswerError("This evaluation generates its own answers and finishes on its own.")
     locked = EvalRun.objects.select_for_update().get(pk=run.pk)
@@ -334,7 +335,7 @@ def finish(*, run: EvalRun, by: Any) -> bool:
 
 
 def child_spec(run: EvalRun) -> dict[str, Any]:
-    """For `workers.score_answers`. Raises AnswerError where there is nothing to score, ScorerChanged (`record_scorer`)."""
+    """For `workers.score_answers`. Raises AnswerError if there is nothing to score, ScorerChanged (`record_scorer`)."""
     answers = list(run.answers.order_by("pk"))
     if not answers:
         raise AnswerError("Incomplete: no answer was sent before the evaluation was finished or timed out.")

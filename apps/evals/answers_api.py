@@ -1,4 +1,4 @@
-"""The API of an agent that answers elsewhere: its tasks, its answers, the end. The key decides the project."""
+"""The API for external agents: tasks, answers, and the end. The key determines the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eval sets over REST: listed, read, made, filled with tasks. The key decides the project."""
+"""Eval sets over REST: list, read, create, add tasks. The key determines the project."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _remove(request: Request, eval_set: EvalSet) -> Response:
     task = Task.objects.select_related("eval_set").filter(eval_set=eval_set, key=key).first()
     if task is None:
         raise NotFound("This eval set has no task with this key.")
-    if task.split == Split.HOLDOUT:  # who is refused has learnt that the task is held out
+    if task.split == Split.HOLDOUT:  # whoever is refused learns that the task is held out
         detail = f"a task of {eval_set}, by its key"
         record_membership(eval_set.project, [task.canonical_hash], by=request.auth, detail=detail)
     needs_right(request, task.split)
@@ -196,7 +196,7 @@ def _remove(request: Request, eval_set: EvalSet) -> Response:
 
 
 def _lines(request: Request) -> list[bytes]:
-    """One JSON text a task. Raises ValidationError, TooLarge."""
+    """One JSON text per task. Raises ValidationError, TooLarge."""
     parts = parts_of(request, MAX_ROWS, "tasks at once")
     return [bytes(part).replace(b"\r", b" ").replace(b"\n", b" ") for part in parts]
 

@@ -16,7 +16,7 @@ class EvalsConfig(AppConfig):
         from apps.trajectories import exports, shown
 
         def guards_something(eval_set: EvalSet) -> str:
-            """A hold-out that is frozen stays one: deletion is no way to train on it."""
+            """Blocks the deletion of a frozen hold-out: otherwise deleting it would be a way to train on it."""
             held = eval_set.tasks.holdout().count() if eval_set.is_frozen else 0
             return (
                 f"It is frozen and keeps {held:,} tasks out of training; deleting it would let them be trained on. "

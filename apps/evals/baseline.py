@@ -1,4 +1,4 @@
-"""What an evaluation is compared with: the newest one, on the same tasks, of what its model was made from."""
+"""What an evaluation is compared with: the newest evaluation on the same tasks of what its model was made from."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from apps.registry.models import ModelVersion
 
 
 def baseline_of(version: ModelVersion, eval_set: EvalSet, split: str = "") -> EvalRun | None:
-    """The newest finished evaluation of the nearest ancestor that has one, on this split of the set; else on any, the
-    hold-out first."""
+    """The newest finished evaluation of the nearest ancestor that has one, on this split of the set, or else on any split, hold-out
+    first."""
     rows = EvalRun.objects.current().filter(eval_set=eval_set, state=JobState.SUCCEEDED).select_related("model_version")
     rows = (
         rows.filter(split=split)
@@ -25,7 +25,7 @@ def baseline_of(version: ModelVersion, eval_set: EvalSet, split: str = "") -> Ev
 
 
 def like(baseline: EvalRun) -> dict:
-    """The settings of a form that make its evaluation comparable, answer by answer, with this one."""
+    """The form settings that make a new evaluation comparable with this one, answer by answer."""
     return {
         "environment": baseline.environment_id,
         "split": baseline.split,

@@ -9,9 +9,9 @@ from functools import lru_cache
 
 import numpy as np
 
-GRID = 2001  # candidate means; a bound is exact to 1/2000 of the range
-PRIOR = 0.05  # variance before anything was seen: events are taken to be rare, which costs little where they are not
-CAP = 0.99  # of the largest bet that cannot lose everything
+GRID = 2001  # candidate means; a bound is accurate to 1/2000 of the range
+PRIOR = 0.05  # prior variance: events are assumed to be rare, which costs little if they are not
+CAP = 0.99  # share of the largest bet that cannot lose everything
 
 
 def upper_bound(
@@ -19,11 +19,11 @@ def upper_bound(
 ) -> float:
     """One-sided (1 − alpha) upper confidence bound of the mean of independent values in [low, high].
 
-    The capital of a gambler who bets that the mean is lower than m; m is excluded once the capital passes 1/alpha
-    (Waudby-Smith & Ramdas 2024, 2010.09686, with their predictable plug-in bets). Valid for every n and every
-    distribution: thirty tasks without one event give about ln(1/alpha)/n, not 0. `always_valid`: it holds at every n at
-    once, so that one may look after each task and stop when one likes. Values are read in `fixed_order`. Never below the
-    values' own mean, which the bets could exclude in an unlucky order.
+    The capital of a gambler who bets that the mean is lower than m; m is excluded once the capital exceeds 1/alpha (Waudby-Smith &
+    Ramdas 2024, 2010.09686, with their predictable plug-in bets). Valid for every n and every distribution: thirty tasks without an
+    event give about ln(1/alpha)/n, not 0. With `always_valid` it holds for every n simultaneously, so one may check after each task and
+    stop at any time. Values are read in `fixed_order`. Never below the values' own mean, which the bets could exclude in an unlucky
+    order.
     """
     if not values:
         return high
@@ -31,7 +31,7 @@ def upper_bound(
     return min(high, low + (high - low) * _upper(shares, alpha, always_valid))
 
 
-@lru_cache(512)  # a report asks for the same bound more than once, and mostly nothing happened at all
+@lru_cache(512)  # a report computes the same bound more than once, usually with no events at all
 def _upper(shares: tuple[float, ...], alpha: float, always_valid: bool) -> float:
     x, means = np.array(shares), np.linspace(0.0, 1.0, GRID)
     kept = _log_capital(x, means, alpha, always_valid) < math.log(1 / alpha)
@@ -39,7 +39,7 @@ def _upper(shares: tuple[float, ...], alpha: float, always_valid: bool) -> float
 
 
 def fixed_order(keys: Iterable[str]) -> list[str]:
-    """An order that depends on nothing but the keys: by their hash. Who stops early stops after a prefix of it."""
+    """An order that depends only on the keys: by their hash. Stopping early means stopping after a prefix of it."""
     return sorted(keys, key=lambda key: hashlib.blake2b(key.encode(), digest_size=8).digest())
 
 
@@ -51,11 +51,11 @@ def lower_bound(
 
 
 def _log_capital(x: np.ndarray, means: np.ndarray, alpha: float, always_valid: bool) -> np.ndarray:
-    """[GRID]: the log of the capital after all of x, [n] in [0, 1]; with `always_valid` the largest it ever was."""
+    """[GRID]: the log of the capital after all of x, [n] in [0, 1]; with `always_valid` the largest value it ever had."""
     count = np.arange(1, len(x) + 1)
     average = (0.5 + np.cumsum(x)) / (count + 1)
     variance = (PRIOR + np.cumsum((x - average) ** 2)) / (count + 1)
-    before = np.concatenate([[PRIOR], variance[:-1]])  # a bet knows only what came before
+    before = np.concatenate([[PRIOR], variance[:-1]])  # a bet depends only on earlier values
     horizon = count * np.log1p(count) if always_valid else np.full(len(x), float(len(x)))
     bets = np.sqrt(2 * math.log(1 / alpha) / (before * horizon))
     largest = CAP / np.maximum(1 - means, 1e-9)

@@ -1,4 +1,4 @@
-"""What an answer of an evaluation cost, by the prices that its engine had when it was started."""
+"""The cost of an evaluation's answers, by the prices of its engine when it was started."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from django.db.models import Sum
 
 from apps.evals.models import EvalRun
 
-PER = 1_000_000  # prices are in USD for so many tokens
+PER = 1_000_000  # prices are in USD per this many tokens
 
 
 def price_of(run: EvalRun) -> tuple[float, float] | None:
-    """USD per million tokens of input and output; None where nobody has said."""
+    """USD per million tokens of input and output; None if unknown."""
     given = (run.spec.get("engine") or {}).get("price")
     return (float(given[0]), float(given[1])) if given else None
 
@@ -23,7 +23,7 @@ def cost(price: tuple[float, float] | None, tokens_in: int | None, tokens_out: i
 
 
 def used_in_words(run: EvalRun) -> str:
-    """What a called agent has used of its limits; "" where it has none."""
+    """How much of its limits a called agent has used; "" if it has none."""
     spent, engine = run.result.get("spent"), run.spec.get("engine") or {}
     if not spent:
         return ""
@@ -38,7 +38,7 @@ def used_in_words(run: EvalRun) -> str:
 
 
 def total_cost(run: EvalRun) -> float | None:
-    """Of all its samples whose tokens are known; None without a price."""
+    """Of all its samples with known tokens; None without a price."""
     price = price_of(run)
     if price is None:
         return None

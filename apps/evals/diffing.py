@@ -1,4 +1,4 @@
-"""What has changed from one version of a set to another. Pure: it compares rows, it asks nobody."""
+"""What changed from one version of a set to another. Pure: it compares rows only."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Change:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether one of its sides was never to be seen."""
+        """Whether one of its sides is held out."""
         return any(task is not None and task.split == HOLDOUT for task in (self.before, self.after))
 
 
 def diff(before: Iterable[Any], after: Iterable[Any]) -> list[Change]:
-    """The changes, by key. Tasks are the same where their key is, else where their request is (canonical_hash)."""
+    """The changes, by key. Tasks are matched by key, or else by request (canonical_hash)."""
     old, new = {task.key: task for task in before}, {task.key: task for task in after}
     pairs = {key: (old[key], new[key]) for key in old.keys() & new.keys()}
     gone = {task.canonical_hash: task for key, task in old.items() if key not in new}

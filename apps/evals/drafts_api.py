@@ -1,4 +1,5 @@
-"""The life of an eval set over REST: divide its tasks, freeze it, begin its next version, make its environment. The key decides the project."""
+"""The life cycle of an eval set over REST: split its tasks, freeze it, start its next version, create its environment. The key
+determines the project."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ Size = Annotated[int, Meta(ge=0, le=MOST_TASKS)]
 
 
 class Divide(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How many tasks at least are held out and validate; groups stay whole, the rest is training data."""
+    """The minimum number of held-out and validation tasks; groups stay whole, the rest is training data."""
 
     holdout_size: Annotated[int, Meta(ge=1, le=MOST_TASKS)]
     validation_size: Size = 0

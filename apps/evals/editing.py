@@ -1,4 +1,4 @@
-"""Changes of tasks, one or many at once. A frozen set never changes: what is edited there is edited in its next version."""
+"""Edits of tasks, one or many at once. A frozen set never changes: edits go into its next version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from apps.evals.holdout import groups
 from apps.evals.models import EvalSet, EvalSetState, Origin, Split, Task
 from apps.evals.variants import batches
 
-TAGS = "tags"  # in the metadata: so that they go where the task goes
+TAGS = "tags"  # stored in the metadata, so that they travel with the task
 MAX_TAGS, MAX_TAG = 20, 40
 MAX_AT_ONCE = 5_000
 MOVE, TAG, UNTAG, CONFIRM, REMOVE = "move", "tag", "untag", "confirm", "remove"
@@ -27,7 +27,7 @@ class Changed(actions.EvalSetError):
 
 
 def tags_of(metadata: dict[str, Any]) -> list[str]:
-    """A file may have them as a list, or as text with commas."""
+    """Tags of a file: a list, or comma-separated text."""
     found = metadata.get(TAGS, [])
     parts = found.split(",") if isinstance(found, str) else found if isinstance(found, list) else []
     return list(dict.fromkeys(tag for part in parts if isinstance(part, str) and (tag := part.strip()[:MAX_TAG])))[
@@ -36,13 +36,13 @@ def tags_of(metadata: dict[str, Any]) -> list[str]:
 
 
 def fingerprint(task: Task) -> str:
-    """Of what a person sees and may change."""
+    """A fingerprint of the fields that a person sees and may change."""
     return digest_of(actions.content_of(task))
 
 
 @transaction.atomic
 def draft_of(*, eval_set: EvalSet, by: Any) -> EvalSet:
-    """The set itself where it is a draft, else the draft of its name; opened where there is none."""
+    """The set itself if it is a draft, otherwise the draft with its name, which is created if needed."""
     if not eval_set.is_frozen:
         return eval_set
     alike = EvalSet.objects.filter(project=eval_set.project, slug=eval_set.slug, state=EvalSetState.DRAFT)
@@ -54,9 +54,9 @@ def edit_task(
     *, task: Task, seen: str, by: Any, messages: list[dict] | None = None, expected: dict | None = None,
     demonstration: str | None = None, tags: Sequence[str] | None = None,
 ) -> Task:  # fmt: skip
-    """The task as changed, in a draft. `seen` is the fingerprint of what was read. Raises Changed, EvalSetError.
+    """The edited task, in a draft. `seen` is the fingerprint of what was read. Raises Changed, EvalSetError.
 
-    The checks are those of a new task: an edited request must not be in a hold-out, or like one, on the other side.
+    The checks are those of a new task: the edited request must not be in, or similar to something in, a hold-out on the other side.
     """
     draft = actions.locked_draft(draft_of(eval_set=task.eval_set, by=by))
     found = draft.tasks.select_for_update(of=("self",)).filter(key=task.key).first()
@@ -96,7 +96,7 @@ def _tag(task: Task, tags: Sequence[str]) -> None:
 
 
 def _check(tasks: list[Task]) -> None:
-    """Raises HoldoutLeak where one is, is of a group with, or is like a task on the other side of a hold-out."""
+    """Raises HoldoutLeak if one of them is the same as, similar to, or in a group with a task on the other side of a hold-out."""
     for task, other in groups.conflicts(tasks[0].project, tasks):
         raise actions._leak_of(task, other)
     if found := actions._leaks(tasks[0].project, tasks):
@@ -113,9 +113,9 @@ def _save(task: Task) -> None:
 
 @transaction.atomic
 def change_tasks(*, eval_set: EvalSet, tasks: Collection[Any], what: str, value: str = "", by: Any) -> int:
-    """Moves, tags, untags, confirms or removes tasks of a draft, all or none; how many changed. `tasks`: their ids.
+    """Moves, tags, untags, confirms or removes tasks of a draft, all or none; returns how many changed. `tasks`: their ids.
 
-    Raises EvalSetError: a task that is held out elsewhere, or of a group or like a task on the other side, is not moved.
+    Raises EvalSetError: a task that is held out elsewhere, or shares a group with or resembles one on the other side, is not moved.
     """
     draft = actions.locked_draft(eval_set)
     if what not in WHAT:

@@ -1,4 +1,4 @@
-"""Changes of tasks over REST: one by its key, or many at once."""
+"""Edits of tasks over REST: one by its key, or many at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHANGED = {"type": "object", "required": ["changed"], "properties": {"changed": 
 
 
 class Edit(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is left out stays. Of a frozen set the change goes into its draft, which is opened where there is none."""
+    """Omitted fields stay unchanged. For a frozen set the edit goes into its draft, which is created if needed."""
 
     key: Key
     messages: list[dict[str, Any]] | None = None
@@ -96,7 +96,7 @@ def change_tasks(request: Request, pk: UUID) -> Response:
 
 
 def _tasks(request: Request, eval_set: EvalSet, keys: list[str]) -> list[Task]:
-    """Raises NotFound, PermissionDenied; who is refused has learnt that a task is held out."""
+    """Raises NotFound, PermissionDenied; whoever is refused learns that a task is held out."""
     wanted = [key for key in dict.fromkeys(keys) if "\x00" not in key]
     found = list(Task.objects.select_related("eval_set", "project").filter(eval_set=eval_set, key__in=wanted))
     if len(found) < len(set(keys)):

@@ -1,4 +1,4 @@
-"""Tasks as files: own JSONL, NeMo Gym rows, a package for verifiers. One split a file; a hold-out only by itself."""
+"""Tasks as files: our JSONL, NeMo Gym rows, a package for verifiers. One split per file; a hold-out only on its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLYWHEEL = "flywheel"  # metadata: {origin, set, trajectory?, variant_of?}
 VERIFIERS = "verifiers"
 FORMATS = {"flywheel": "Flywheel JSONL", "nemo-gym": "NeMo Gym rows", "csv": "CSV", VERIFIERS: "verifiers package"}
 IN_MEMORY = 8 * 1024 * 1024
-DATED = (2026, 1, 1, 0, 0, 0)  # every file of the archive has this date: the same tasks give the same bytes
+DATED = (2026, 1, 1, 0, 0, 0)  # every file in the archive has this date, so the same tasks give the same bytes
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Export:
 
 
 def tasks_of(eval_set: EvalSet, split: Split) -> QuerySet[Task]:
-    """The tasks of one split, without variants that nobody has looked through."""
+    """The tasks of one split, without unreviewed variants."""
     tasks = eval_set.tasks.filter(split=split).exclude(**WAITING)
     return tasks.select_related("eval_set", "trajectory", "variant_of").order_by("key")
 
 
 def row_of(task: Task) -> TaskRow:
-    """The task as files carry it. Where it comes from goes along: what is synthetic is so for ever."""
+    """The task as a file row, including its origin: a synthetic task stays marked as synthetic."""
     ours: dict[str, Any] = {"origin": task.origin, "set": str(task.eval_set)}
     if task.groups != [task.group_key]:
         ours["groups"] = task.groups
@@ -58,7 +58,7 @@ def row_of(task: Task) -> TaskRow:
 
 
 def export(*, eval_set: EvalSet, format: str, split: Split, by: Any) -> Export:
-    """A file of one split. The hold-out's is a look, and counted as one. Raises EvalSetError for an empty split."""
+    """A file of one split. Exporting the hold-out counts as a view. Raises EvalSetError for an empty split."""
     tasks = tasks_of(eval_set, split)
     if format not in FORMATS:
         raise actions.EvalSetError(f"Unknown export format “{format}”. Choose one of {', '.join(FORMATS)}.")
@@ -78,7 +78,7 @@ def export(*, eval_set: EvalSet, format: str, split: Split, by: Any) -> Export:
 
 
 def packed(rows: Iterator[TaskRow], name: str) -> IO[bytes]:
-    """The package as a zip archive, ready to be read."""
+    """The package as a zip archive, positioned at its start."""
     file = SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, text in package(rows, name).items():

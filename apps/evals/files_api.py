@@ -1,4 +1,4 @@
-"""What an eval set's page reads beside its tasks, over REST: a split as a file, and what differs from another version."""
+"""What an eval set's page shows besides its tasks, over REST: a split as a file, and the differences from another version."""
 
 from __future__ import annotations
 

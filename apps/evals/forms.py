@@ -19,7 +19,7 @@ from apps.registry import engines
 from apps.registry.models import ModelKind, Server
 from workers.lib.checks import assertions_in
 
-MOST_TOKENS = 1_000_000_000  # that a person may allow a job
+MOST_TOKENS = 1_000_000_000  # the most that a person may allow a job
 FROM_FAILURE = [(value, label) for value, label in Split.choices if value != Split.GENERAL]
 
 
@@ -74,7 +74,7 @@ class SplitForm(PlainForm):
 
 
 class EvalRunForm(PlainForm):
-    """What to evaluate: everything offered is the project's own, and the splits are those with tasks."""
+    """What to evaluate: all choices belong to the project, and the splits are those with tasks."""
 
     model_version = forms.ModelChoiceField(None)
     environment = forms.ModelChoiceField(None)
@@ -142,7 +142,7 @@ class EvalRunForm(PlainForm):
         self.fields["stop_channel"].initial = "production"
         if not done.exists() or not channels:
             del self.fields["stop_against"], self.fields["stop_channel"]
-        for name in ("model_version", "environment"):  # the newest is chosen, not a row of dashes
+        for name in ("model_version", "environment"):  # the newest is preselected instead of a row of dashes
             self.fields[name].empty_label = None
 
     NUMBERS = ("samples_per_task", "seed")
@@ -160,7 +160,7 @@ class EvalRunForm(PlainForm):
 
     @property
     def more(self) -> list[forms.BoundField]:
-        """What most evaluations leave as it is: the page folds it away."""
+        """The fields that most evaluations leave unchanged; the page folds them away."""
         return [self[name] for name in self.MORE if name in self.fields]
 
     @property
@@ -168,7 +168,7 @@ class EvalRunForm(PlainForm):
         return any(field.errors for field in self.more) or bool(self.non_field_errors())
 
     def missing(self) -> list[str]:
-        """The choices that have nothing to choose from."""
+        """The fields that have nothing to choose from."""
         return [name for name in ("model_version", "environment") if not self.fields[name].queryset.exists()]
 
     def clean_split(self) -> Split:
@@ -180,7 +180,7 @@ def drafts_of(project: Project) -> Any:
 
 
 class FailureTaskForm(PlainForm):
-    """The task of one failure. What is right is checked against the forms of `workers.lib.checks`."""
+    """The task of one failure. The expected answer is checked against the forms of `workers.lib.checks`."""
 
     expected = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 8, "class": "mono", "spellcheck": "false"}), label="Expected answer",
@@ -202,7 +202,7 @@ class FailureTaskForm(PlainForm):
     def __init__(self, project: Project, groups: list[tuple[str, str]], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["eval_set"].queryset = drafts = drafts_of(project)
-        if not drafts.exists():  # one is opened with the first task
+        if not drafts.exists():  # a draft is created with the first task
             del self.fields["eval_set"]
         self.fields["group"].choices = [(group, _shown(name, group)) for name, group in groups]
 
@@ -227,7 +227,7 @@ def _shown(name: str, group: str) -> str:
 
 
 class ImportForm(PlainForm):
-    """A file to look at."""
+    """A file to preview."""
 
     file = forms.FileField(
         help_text=f"JSON Lines or CSV, at most {importing.MAX_BYTES // 2**20} MiB and {importing.MAX_ROWS:,} rows",
@@ -278,7 +278,7 @@ class VariantsForm(PlainForm):
 
 
 class ModelVariantsForm(PlainForm):
-    """Whom a model's variants are asked of: the project's judge, or another server that an operator names."""
+    """Which model writes variants: the project's judge, or another server that an operator names."""
 
     JUDGE, OTHER = "judge", "other"
 
@@ -318,7 +318,7 @@ class ModelVariantsForm(PlainForm):
 
 
 class MeaningForm(PlainForm):
-    """Where the vectors of a semantic check come from: a model version of the project, or a server."""
+    """The source of embeddings for a semantic check: a model version of the project, or a server."""
 
     version = forms.ModelChoiceField(
         None, required=False, label="Model version", empty_label="An embeddings server (below)",

@@ -1,4 +1,4 @@
-"""One task from one failure: where it is cut, what is suggested as right and who says so, what the tools answered."""
+"""One task from one failure: the step where it is cut, suggested expected answers with their source, and recorded tool results."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.messages import call_key, is_example, is_prompt, text_of, to_text
 
 PARTS_OF_TURN = ("role", "content", "name", "tool_calls", "tool_call_id")
-MAX_RECORDED = 200  # results kept of one run
+MAX_RECORDED = 200  # results kept from one run
 SUCCESSES_READ = 5
-LOOKING_MS = 500  # for later successes; a page is not to wait for one
+LOOKING_MS = 500  # time limit for finding later successes, since a page waits for them
 PERSON, TRUTH, SUCCESS = "a person's correction", "ground truth in the log", "a later successful run"
 BY_HAND = "written by hand"
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What would have been right, in the words of `workers.lib.checks`, and where that is known from."""
+    """A suggested expected answer, in the format of `workers.lib.checks`, and where it comes from."""
 
     expected: dict
     source: str
@@ -45,7 +45,7 @@ class Suggestion:
 
 
 def steps_of(messages: list[dict]) -> list[int]:
-    """Where a task may be cut: before each turn of the agent that has a request before it."""
+    """Where a task may be cut: before each turn of the agent that follows a request."""
     asked, steps = False, []
     for index, message in enumerate(messages):
         if is_example(message):
@@ -57,14 +57,14 @@ def steps_of(messages: list[dict]) -> list[int]:
 
 
 def default_cut(messages: list[dict], blamed: int | None) -> int | None:
-    """The blamed step, else the agent's last one before it, else its first. None where it made no step."""
+    """The blamed step, or else the agent's last one before it, or else its first. None if the agent made no step."""
     steps = steps_of(messages)
     before = [step for step in steps if blamed is not None and step <= blamed]
     return before[-1] if before else steps[0] if steps else None
 
 
 def prompt_at(messages: list[dict], cut: int) -> list[dict]:
-    """The messages before a step. Without the harness's: system messages and examples."""
+    """The messages before a step, without those of the harness: system messages and examples."""
     return [
         {"content": None} | {name: message[name] for name in PARTS_OF_TURN if message.get(name) is not None}
         for message in messages[:cut]
@@ -72,18 +72,19 @@ def prompt_at(messages: list[dict], cut: int) -> list[dict]:
     ]
 
 
-# What is right
+# The expected answer
 
 
 def suggestions(trajectory: Trajectory, cut: int) -> list[Suggestion]:
-    """What may be right at a step, the surest first: a person's word, the log's truth, a later success. No value twice."""
+    """Possible expected answers at a step, the most reliable first: a person's correction, the log's ground truth, a later success. No
+    value twice."""
     run = read(as_input(trajectory))
     found = [*by_person(run, cut), *by_truth(run, cut), *_by_success(trajectory, run, cut)]
     return list({digest_of(item.expected): item for item in reversed(found)}.values())[::-1]
 
 
 def by_person(run: Run, cut: int) -> Iterator[Suggestion]:
-    """The corrections of this step, or of none in particular; the last word first."""
+    """The corrections of this step, or of no particular step; the newest first."""
     for item in reversed(run.interventions):
         if item.get("kind") != "edit" or item.get("message_index") not in (None, cut):
             continue
@@ -102,7 +103,7 @@ def _text_of(after: Any) -> str:
 
 
 def by_truth(run: Run, cut: int) -> Iterator[Suggestion]:
-    """The wanted call that the step missed, then all that were still to make; the texts that were to be told."""
+    """The expected call that the step missed, then all that were still to be made; and the texts that the user should have been told."""
     truth = ground_truth_of(replace(run, interventions=[]))
     if truth is not None:
         yield from _ahead(run, truth, cut, TRUTH)
@@ -113,7 +114,7 @@ def by_truth(run: Run, cut: int) -> Iterator[Suggestion]:
 def _ahead(
     run: Run, truth: GroundTruth, cut: int, source: str, success: Trajectory | None = None
 ) -> Iterator[Suggestion]:
-    """What of the right calls is still to be made at a step: the next one, and all."""
+    """The correct calls that are still to be made at a step: the next one, and all."""
     left = _left(truth.wanted, [call for call in run.calls if call.index < cut])
     missed = next((item.wanted for item in deviations(truth) if item.made and item.made.index == cut), None)
     following = missed if missed in left else left[0] if left else None
@@ -124,7 +125,7 @@ def _ahead(
 
 
 def _left(wanted: Iterable[ExpectedCall], made: Iterable[Call]) -> list[ExpectedCall]:
-    """The wanted calls without those that were made already, each once."""
+    """The expected calls without those already made, each once."""
     done = [call_key(call.tool, call.args) for call in made if not call.error]
     left = []
     for item in wanted:
@@ -137,7 +138,7 @@ def _left(wanted: Iterable[ExpectedCall], made: Iterable[Call]) -> list[Expected
 
 
 def _expected(wanted: list[ExpectedCall]) -> dict | None:
-    """As tasks say it; None where any arguments would do, which no task can say."""
+    """In the format of tasks; None if any arguments would do, which a task cannot express."""
     if any(item.args is None for item in wanted):
         return None
     calls = [{"tool": item.tool, "args": item.args} for item in wanted]
@@ -161,7 +162,7 @@ def _by_success(trajectory: Trajectory, run: Run, cut: int) -> Iterator[Suggesti
 
 
 def later_successes(trajectory: Trajectory) -> list[Trajectory]:
-    """Later runs with the same opening request that succeeded, the first ones; none where looking takes too long."""
+    """Later successful runs with the same opening request, oldest first; none if the search takes too long."""
     rows = Trajectory.objects.filter(
         project=trajectory.project_id, pk__gt=trajectory.pk, outcome_status=Outcome.SUCCESS, preview=trajectory.preview
     )
@@ -175,7 +176,7 @@ def later_successes(trajectory: Trajectory) -> list[Trajectory]:
 
 
 def demonstration_of(expected: dict) -> str:
-    """A good answer in the agent's own form, as far as the expected value is one."""
+    """A good answer in the agent's own format, as far as the expected value is one."""
     if "calls" in expected:
         return json.dumps([_bare(call) for call in expected["calls"]], ensure_ascii=False) if expected["calls"] else ""
     if "tool" in expected:
@@ -187,11 +188,11 @@ def _bare(call: dict) -> dict:
     return {"tool": call["tool"], "args": call["args"]}
 
 
-# What the tools answered
+# Recorded tool results
 
 
 def recorded_results(run: Run) -> list[dict]:
-    """[{tool, args, content}] of every call that was answered: what a mock serves when the task is replayed."""
+    """[{tool, args, content}] of every answered call: what a mock returns when the task is replayed."""
     return [
         {"tool": call.tool, "args": call.args, "content": call.reply}
         for call in run.calls
@@ -200,7 +201,7 @@ def recorded_results(run: Run) -> list[dict]:
 
 
 def results_for(trajectory: Trajectory, success: Trajectory | None) -> list[dict]:
-    """The results of the failed run, then those that only the successful one has."""
+    """The results of the failed run, then those that only the successful run has."""
     mine = recorded_results(read(as_input(trajectory)))
     theirs = recorded_results(read(as_input(success))) if success else []
     have = {call_key(item["tool"], item["args"]) for item in mine}
@@ -211,12 +212,12 @@ def results_for(trajectory: Trajectory, success: Trajectory | None) -> list[dict
 
 
 DRAFT = "production-failures"
-MOST = 200  # failures of a cluster at once
+MOST = 200  # failures of a cluster processed at once
 
 
 @transaction.atomic
 def open_draft(*, project: Project, by: Any) -> EvalSet:
-    """Where a failure's task goes when no draft is open: the next version of the project's set of failures, or its first.
+    """Where a failure's task goes if no draft is open: the next version of the project's set of failures, or its first.
 
     Raises EvalSetError.
     """
@@ -227,7 +228,7 @@ def open_draft(*, project: Project, by: Any) -> EvalSet:
 
 
 def sets_with(trajectory: Trajectory, cut: int) -> list[Task]:
-    """The tasks with the request of this step, the newest set first and one of each name; held-out ones are not named."""
+    """The tasks with the request of this step, the newest set first and one per set name; held-out ones are not listed."""
     asked = canonical_hash(prompt_at(trajectory.messages, cut))
     rows = Task.objects.filter(project=trajectory.project_id, canonical_hash=asked).exclude(split=Split.HOLDOUT)
     found: dict[str, Task] = {}
@@ -243,9 +244,9 @@ def make_task(
     *, failure: Failure, eval_set: EvalSet, cut: int, expected: dict, split: Split, group: str, by: Any,
     demonstration: str = "", replayable: bool = False, state: list[dict] | None = None, viewer: Any = None,
 ) -> actions.TasksMade:  # fmt: skip
-    """Stores the task of a failure, confirmed by a person. What is near the other side of a hold-out is not stored.
+    """Stores the task of a failure, confirmed by a person. A task that is close to the other side of a hold-out is not stored.
 
-    Raises EvalSetError for a frozen set or a cut that is no step of the agent.
+    Raises EvalSetError for a frozen set or a cut that is not a step of the agent.
     """
     task = task_of(failure.trajectory, eval_set, cut, expected)
     task.split, task.group, task.confirmed_by = split, group or task.canonical_hash, by
@@ -261,8 +262,8 @@ def make_task(
 
 
 def tasks_of_cluster(*, cluster: FailureCluster, by: Any) -> tuple[EvalSet, actions.TasksMade]:
-    """Training tasks in the open draft, one for each of the cluster's newest `MOST` failures for which somebody or the log says what
-    would have been right. They are not confirmed. Raises EvalSetError, also where there is no such failure."""
+    """Training tasks in the open draft, one for each of the cluster's newest `MOST` failures with an expected answer from a person or
+    the log. They are not confirmed. Raises EvalSetError, also if there is no such failure."""
     with transaction.atomic():
         draft = open_draft(project=cluster.project, by=by)
         rows = Failure.objects.filter(cluster=cluster).standing().select_related("trajectory", "mode")
@@ -279,7 +280,7 @@ def tasks_of_cluster(*, cluster: FailureCluster, by: Any) -> tuple[EvalSet, acti
 
 
 def _suggested_task(failure: Failure, eval_set: EvalSet) -> Task | None:
-    """The task at the blamed step with what is surest to be right there; None where nothing is known."""
+    """The task at the blamed step with the most reliable suggestion as expected answer; None without a suggestion."""
     cut = default_cut(failure.trajectory.messages, failure.blamed_message)
     found = suggestions(failure.trajectory, cut) if cut is not None else []
     if cut is None or not found:
@@ -312,7 +313,7 @@ def task_of(trajectory: Trajectory, eval_set: EvalSet, cut: int, expected: dict)
 
 
 def free_key(eval_set: EvalSet, wanted: str, taken: set[str] | None = None) -> str:
-    """The wanted key, or it with the next free number. `taken` are the keys in use, where they were read already."""
+    """The given key, or the key with the next free number. `taken` are the keys in use, if already known."""
     if taken is None:
         taken = set(eval_set.tasks.filter(key__startswith=wanted[:110]).values_list("key", flat=True))
     key, number = wanted[:120], 2

@@ -1,4 +1,4 @@
-"""Tasks of an environment's own package as tasks of a draft."""
+"""The tasks of an environment package as tasks of a draft."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.lib.environments.packages.files import PackageProblem
 
 
 def rows_of(environment: Environment) -> list[TaskRow]:
-    """Raises EvalSetError for a package that gives no tasks, or one that cannot be stored."""
+    """Raises EvalSetError for a package that has no tasks, or one that cannot be stored."""
     try:
         return [_row(task) for task in tasks_in(environment)]
     except PackageProblem as problem:
@@ -29,7 +29,7 @@ def _row(task: dict) -> TaskRow:
     """Raises EvalSetError."""
     try:
         messages = checked_messages(task["messages"])
-        if task["expected"]:  # a package's verifier may know what is right from elsewhere
+        if task["expected"]:  # a package's verifier may get the expected answer from elsewhere
             checked_expected(task["expected"])
         check_storable(task, "it")
     except Bad as error:
@@ -43,7 +43,7 @@ def _row(task: dict) -> TaskRow:
 def add_package_tasks(
     *, eval_set: EvalSet, environment: Environment, by: Any, split: Split = Split.TRAIN, viewer: ApiKey | None = None
 ) -> TasksMade:
-    """All tasks of the package that the draft does not have; those without a split go to `split`. Raises EvalSetError."""
+    """All tasks of the package that the draft does not have yet; those without a split go to `split`. Raises EvalSetError."""
     name = str(environment)
     tasks = [task_of(row, eval_set, name, Choice("flywheel", split)) for row in rows_of(environment)]
     for task in tasks:
@@ -55,7 +55,7 @@ def add_package_tasks(
 
 @transaction.atomic
 def set_of_package(*, environment: Environment, by: Any) -> tuple[EvalSet, TasksMade]:
-    """A draft named as the environment: the one there is, the next version of a frozen one, or a new one. Raises EvalSetError."""
+    """A draft named after the environment: the existing one, the next version of a frozen one, or a new one. Raises EvalSetError."""
     rows = EvalSet.objects.filter(project=environment.project, slug=environment.slug).order_by("-version")
     newest = rows.first()
     if newest is None:

@@ -1,6 +1,6 @@
-"""Tasks from files: looked at first, then stored in one transaction, at once or by a worker.
+"""Tasks from files: previewed first, then stored in one transaction, immediately or by a worker.
 
-A file that was looked at waits in a folder of its own below the data folder. An import is one transaction.
+A previewed file waits in its own folder below the data folder. An import is one transaction.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from apps.evals.holdout.view_log import record_membership, record_refusal
 from apps.evals.models import EvalSet, Origin, Split, Task, TaskImport
 
 MAX_BYTES, MAX_ROWS = 64 * 1024 * 1024, 100_000
-AT_ONCE = 2_000  # rows; more are imported by a worker
+AT_ONCE = 2_000  # rows; larger files are imported by a worker
 SHOWN, PROBLEMS = 20, 50
 HEAD = 64 * 1024
 KEPT_S = 2 * 24 * 3600
@@ -47,7 +47,7 @@ class ImportProblem(Exception):
 
 @dataclass(frozen=True)
 class Choice:
-    """How rows become tasks. `split` is for rows without one, for all where `always`; `group` is BY_… or metadata.NAME."""
+    """How rows become tasks. `split` applies to rows without one, or to all with `always`; `group` is BY_… or metadata.NAME."""
 
     format: str
     split: str = Split.TRAIN
@@ -57,7 +57,7 @@ class Choice:
 
 @dataclass
 class Preview:
-    """What a file holds, read whole."""
+    """The contents of a file, read completely."""
 
     format: str
     rows: list[TaskRow] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Preview:
 
 
 def format_of(path: Path, name: str, format: str) -> str:
-    """The chosen format, or the one that the file looks like. Raises ImportProblem."""
+    """The chosen format, or the detected one. Raises ImportProblem."""
     if format in FORMATS:
         return format
     with path.open("rb") as file:
@@ -89,7 +89,7 @@ def format_of(path: Path, name: str, format: str) -> str:
 
 
 def preview(path: Path, name: str, format: str = "", answers: Path | None = None) -> Preview:
-    """Reads the whole file, stores nothing. Raises ImportProblem."""
+    """Reads the whole file without storing anything. Raises ImportProblem."""
     seen = Preview(format_of(path, name, format))
     for item in _read(path, seen.format, answers):
         if isinstance(item, RowProblem):
@@ -106,7 +106,7 @@ def preview(path: Path, name: str, format: str = "", answers: Path | None = None
 
 
 def _read(path: Path, format: str, answers: Path | None) -> Iterator[Read]:
-    """Rows and problems. Raises ImportProblem for too many, or answers where the format has none."""
+    """Rows and problems. Raises ImportProblem for too many rows, or for answers if the format has none."""
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(path.open("rb"))
         truths = stack.enter_context(answers.open("rb")) if answers else None
@@ -124,7 +124,7 @@ def _read(path: Path, format: str, answers: Path | None) -> Iterator[Read]:
 
 @dataclass
 class Imported:
-    """What became of the rows of a file. `problems` are the first ones, in words."""
+    """The result of an import. `problems` are the first ones, as sentences."""
 
     made: int = 0
     duplicates: int = 0
@@ -139,7 +139,7 @@ def import_file(
     *, eval_set: EvalSet, path: Path, name: str, choice: Choice, by: Any, answers: Path | None = None,
     viewer: ApiKey | None = None,
 ) -> Imported:  # fmt: skip
-    """Stores the good rows of a file. Raises ImportProblem, or EvalSetError for a frozen set or a split that leaks."""
+    """Stores the valid rows of a file. Raises ImportProblem, or EvalSetError for a frozen set or a split that leaks."""
     done = Imported()
     rows = list(_good(_read(path, choice.format, answers), done))
     return store_rows(eval_set=eval_set, rows=rows, name=name, choice=choice, by=by, done=done, viewer=viewer)
@@ -189,7 +189,7 @@ def store_rows(
 
 
 def task_of(row: TaskRow, eval_set: EvalSet, name: str, choice: Choice) -> Task:
-    """Unsaved. What was marked as synthetic in the file stays so; all else comes from the file."""
+    """Unsaved. A task that the file marks as synthetic stays synthetic; every other task has the origin “file”."""
     ours = row.metadata.get(FLYWHEEL)
     synthetic = isinstance(ours, dict) and ours.get("origin") == Origin.SYNTHETIC
     prompt = canonical_hash(row.messages)
@@ -219,14 +219,14 @@ def _group(row: TaskRow, choice: Choice) -> str:
 
 
 def _groups(row: TaskRow) -> list[str]:
-    """What else the row belongs to: by its metadata, and what a file of ours says of the run that it came from."""
+    """The other groups of the row: from its metadata, and from what a Flywheel file says about the run it came from."""
     ours = row.metadata.get(FLYWHEEL)
     kept = ours.get("groups") if isinstance(ours, dict) else None
     kept = [name[:GROUP_LENGTH] for name in kept if isinstance(name, str)] if isinstance(kept, list) else []
     return sorted({*kept, *names_in(row.metadata)})
 
 
-# Files that wait, and imports by a worker
+# Waiting files, and imports by a worker
 
 
 def folder() -> Path:
@@ -238,7 +238,7 @@ def home_of(identity: str) -> Path:
 
 
 def keep(chunks: Iterable[bytes], answers: Iterable[bytes] | None = None) -> str:
-    """Puts the file (and the one of answers) into a folder of its own. Folders of two days ago are removed."""
+    """Stores the file (and the answers file) in a new folder. Folders older than two days are removed."""
     folder().mkdir(parents=True, exist_ok=True)
     for old in folder().iterdir():
         if time.time() - old.stat().st_mtime > KEPT_S and not _is_awaited(old.name):
@@ -265,7 +265,7 @@ def forget(identity: str) -> None:
 
 
 def paths_of(identity: str) -> tuple[Path, Path | None]:
-    """The file and the answers. Raises ImportProblem where they are gone."""
+    """The file and the answers file. Raises ImportProblem if they are gone."""
     home = home_of(identity)
     if not (home / "file").is_file():
         raise ImportProblem("That file is no longer available. Upload it again.")
@@ -274,7 +274,7 @@ def paths_of(identity: str) -> tuple[Path, Path | None]:
 
 
 def submit(*, identity: str, eval_set: EvalSet, name: str, choice: Choice, by: Any, rows: int = 0) -> TaskImport:
-    """Leaves the import of a file that waits to a worker."""
+    """Queues the import of a waiting file for a worker."""
     job = TaskImport(
         id=identity,
         project=eval_set.project,
@@ -287,7 +287,7 @@ def submit(*, identity: str, eval_set: EvalSet, name: str, choice: Choice, by: A
 
 
 def steps(job: TaskImport) -> Generator[Progress, None, dict]:
-    """All of the file in one step, whose transaction ends the job: it is stored whole and once, or not at all."""
+    """The whole file in one step, whose transaction ends the job: it is stored completely and once, or not at all."""
     yield Progress(done=0, label="reading the file")
     path, answers = paths_of(str(job.pk))
     choice = Choice(**job.spec["choice"])
@@ -298,7 +298,7 @@ def steps(job: TaskImport) -> Generator[Progress, None, dict]:
             )
     except actions.EvalSetError as error:
         record_refusal(job.project, error, by=job.created_by)
-        yield Progress(done=0, label="refused")  # a step of its own: the look is kept although the job fails
+        yield Progress(done=0, label="refused")  # a separate step: the view is recorded even if the job fails
         raise error
     return asdict(done)
 
@@ -308,7 +308,7 @@ def ended(job: TaskImport) -> None:
 
 
 def chosen(choice: Choice, columns: Iterable[str]) -> Choice:
-    """The choice, if its group is one that the file has. Raises ImportProblem."""
+    """The choice, if the file has its group. Raises ImportProblem."""
     groups = {BY_FILE, BY_REQUEST, *(f"metadata.{name}" for name in columns)}
     if choice.group not in groups:
         raise ImportProblem(f"The file has no “{choice.group}”. Group by {', '.join(sorted(groups))}.")

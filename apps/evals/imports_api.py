@@ -1,4 +1,4 @@
-"""Tasks from a file in any of the formats that the page takes, over REST. The key decides the project."""
+"""Tasks from a file in any of the page's formats, over REST. The key determines the project."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def imports(request: Request, pk: UUID) -> Response:
 
 
 def _asked(request: Request) -> dict[str, Any]:
-    """The fields, each given once. Raises ValidationError also for one that is not known: a misspelt “preview” would store."""
+    """The fields, each given once. Raises ValidationError also for an unknown one: a misspelt “preview” would store."""
     for name, given in request.data.lists():
         if name not in GIVEN["properties"]:
             raise ValidationError({"path": name, "error": f"is not known. Known: {', '.join(GIVEN['properties'])}"})
@@ -171,7 +171,7 @@ def _stored(
 
 
 def _checked(form: PlainForm) -> Any:
-    """Raises ValidationError for the first field that is wrong."""
+    """Raises ValidationError for the first invalid field."""
     for field, errors in form.errors.items():
         raise ValidationError({"path": field, "error": " ".join(errors)})
     return form
@@ -191,7 +191,7 @@ def _preview(seen: Preview, columns: list[str]) -> dict[str, Any]:
 
 
 def result_json(done: Imported) -> dict[str, Any]:
-    """Without the held-out requests that rows were too similar to."""
+    """Without the held-out requests that rows resembled."""
     left_out = done.guarded + done.leaking
     return {
         "made": done.made,

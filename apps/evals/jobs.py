@@ -1,4 +1,4 @@
-"""The jobs of floor 6: evaluations, latency measured in turns, imports of tasks, variants that a model writes, semantic checks."""
+"""The jobs of the evals layer: evaluations, latency measured in turns, task imports, variants written by a model, semantic checks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SAMPLE_FIELDS = tuple(field.name for field in SampleFields._meta.get_fields() if
 
 
 def child_spec(run: EvalRun) -> dict:
-    """Raises ScorerChanged where the judge or a remote server changed since an earlier attempt."""
+    """Raises ScorerChanged if the judge or a remote server changed since an earlier attempt."""
     if run.is_answered_elsewhere:
         return answers.child_spec(run)
     record_scorer(run, run.environment, scored=run.samples.exists())
@@ -68,7 +68,7 @@ def child_spec(run: EvalRun) -> dict:
 
 
 def agents_own(run: EvalRun) -> dict[str, Any]:
-    """The environment for an agent that is called: it brings its own prompt and examples, and gets the tools with the task."""
+    """The environment for a called agent: the agent has its own prompt and examples, and gets the tools with the task."""
     spec = run.environment.job_spec()
     harness = {name: value for name, value in spec["harness"].items() if name not in AGENT_PART}
     return spec | {"harness": harness}
@@ -79,7 +79,7 @@ def tasks_of(run: EvalRun) -> list[Task]:
 
 
 def stream_tasks(run: EvalRun) -> Iterator[Task]:
-    """In `fixed_order`, so that an evaluation that is stopped has evaluated a prefix of it; TASKS_AT_ONCE in memory."""
+    """In `fixed_order`, so that a stopped evaluation has evaluated a prefix of it; TASKS_AT_ONCE in memory."""
     ids = planned_ids(run)
     for start in range(0, len(ids), TASKS_AT_ONCE):
         chunk = ids[start : start + TASKS_AT_ONCE]
@@ -88,7 +88,7 @@ def stream_tasks(run: EvalRun) -> Iterator[Task]:
 
 
 def planned_ids(run: EvalRun) -> list[str]:
-    """Of the tasks that it evaluates, in `fixed_order`."""
+    """The ids of the tasks to evaluate, in `fixed_order`."""
     size = run.spec.get("subset")
     if size is None:
         return answers.task_ids(run)
@@ -96,7 +96,7 @@ def planned_ids(run: EvalRun) -> list[str]:
 
 
 def sample_fields(event: dict) -> dict[str, Any]:
-    """The fields of a sample event that are columns of a sample. A reward that is no finite number masks the sample."""
+    """The fields of a sample event that are columns of a sample. A reward that is not finite masks the sample."""
     found = {name: event[name] for name in SAMPLE_FIELDS if event.get(name) is not None or name == "reward"}
     if found["reward"] is None and not found.get("masked"):
         found |= {"masked": True, "success": False, "mask_reason": "The verifier's reward is not a finite number."}
@@ -120,9 +120,9 @@ def store_events(run: EvalRun, events: list[dict]) -> None:
         _stop_if_decided(run, len(samples))
 
 
-DECIDED: list[Callable[[EvalRun], bool]] = []  # the gate, a floor above: may an evaluation that asks for it stop?
+DECIDED: list[Callable[[EvalRun], bool]] = []  # set by the gate, in a higher layer: may an evaluation stop early?
 TIMED_OUT = "time"  # a stop reason of `workers.lib.rollouts`
-LOOKS = 20  # at which it is asked, at equal distances
+LOOKS = 20  # how often the gate is asked, at equal distances
 
 
 def _stop_if_decided(run: EvalRun, new: int) -> None:
@@ -158,7 +158,7 @@ def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:
 
 
 def complete(run: EvalRun, result: dict) -> dict:
-    """The metrics, computed from the stored samples and not from what the child says."""
+    """The metrics, computed from the stored samples and not from what the child reports."""
     rows = rows_of(run.samples.only(*ROW_FIELDS).iterator())
     expected = len(planned_ids(run)) * run.samples_per_task
     if len(rows) != expected and run.is_answered_elsewhere:

@@ -20,7 +20,7 @@ TASKS, ROUNDS = 40, 4
 
 
 class LatencyError(Exception):
-    """A measurement that cannot be made; the message is a sentence for the screen."""
+    """A measurement that cannot be made; the message is a sentence for the page."""
 
 
 @transaction.atomic
@@ -43,7 +43,7 @@ def submit_measurement(
         )
     if elsewhere := next((run for run in runs if run.model_version.engine == Engine.AGENT), None):
         raise LatencyError(f"{elsewhere.model_version} runs elsewhere, so its latency cannot be measured here.")
-    EvalSet.objects.select_for_update().get(pk=first.eval_set_id)  # who presses twice asks once
+    EvalSet.objects.select_for_update().get(pk=first.eval_set_id)  # pressing twice queues one
     if same := measurements_of(runs).filter(state__in=(JobState.QUEUED, JobState.RUNNING)).first():
         return same
     ids = [str(pk) for pk in first.eval_set.tasks.filter(split=first.split).order_by("pk").values_list("pk", flat=True)]
@@ -67,7 +67,7 @@ def _place(version: ModelVersion) -> str:
 
 
 def measurements_of(runs: Iterable[EvalRun]) -> Any:
-    """The measurements, newest first, that have all of these runs."""
+    """The measurements that include all of these runs, newest first."""
     found = LatencyMeasurement.objects.order_by("-created_at")
     for run in runs:
         found = found.filter(runs=run)
@@ -125,7 +125,7 @@ def store_events(measurement: LatencyMeasurement, events: list[dict]) -> None:
 
 
 def complete(measurement: LatencyMeasurement, result: dict) -> dict:
-    """Median and p95 of each run's answers, from what is stored."""
+    """Median and p95 of each run's answers, from the stored rows."""
     found = {}
     for pk in measurement.spec["runs"]:
         rows = measurement.answers.filter(run=pk, attempt=measurement.attempt)

@@ -1,4 +1,4 @@
-"""What a request of the API names: a set, an environment, a version, an evaluation; and the page that it asks for."""
+"""Resolves what an API request names: a set, an environment, a version, an evaluation, a page."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def find_environment(request: Request, given: str) -> Environment:
 
 
 def find_version(request: Request, given: str | int) -> ModelVersion:
-    """By name (“support-v3”, of an agent “name@version”, of which the beginning is enough) or number. Raises NotFound."""
+    """By name (“support-v3”, for an agent “name@version” or a prefix of it) or number. Raises NotFound."""
     named, rows = VERSION.fullmatch(str(given)), ModelVersion.objects.filter(project=request.auth.project)
     if named:
         found = rows.filter(name=named[1], version=int(named[2])).first()
@@ -87,29 +87,29 @@ def find_version(request: Request, given: str | int) -> ModelVersion:
 
 
 def may_see(request: Request, split: str) -> bool:
-    """Whether the key may be shown tasks of this split, and what names or quotes them."""
+    """Whether the key may see tasks of this split, and anything that names or quotes them."""
     return split != Split.HOLDOUT or request.auth.sees_holdout
 
 
 def needs_right(request: Request, split: str) -> None:
-    """Raises PermissionDenied where the tasks are held out and the key may not see them."""
+    """Raises PermissionDenied if the tasks are held out and the key may not see them."""
     if not may_see(request, split):
         raise PermissionDenied(NO_RIGHT)
 
 
 def error_of(request: Request, job: Job, split: str) -> str:
-    """Of a job on tasks of this split: its words may quote a task."""
+    """The error of a job on tasks of this split: its text may quote a task."""
     hidden = "Failed. The reason may quote a held-out task, so it is only returned for keys with access to hold-outs."
     return job.error if not job.error or may_see(request, split) else hidden
 
 
 def form_of(request: Request, form: Any) -> Any:
-    """The body as a form. Raises FormError, TooLarge."""
+    """The request body as a form. Raises FormError, TooLarge."""
     return convert(body_of(request), form)
 
 
 def one_of(request: Request, name: str, choices: Collection[str]) -> str:
-    """A word of the query, "" where it is not there. Raises ValidationError."""
+    """A query parameter with fixed choices, "" if missing. Raises ValidationError."""
     value = request.query_params.get(name, "")
     if value and value not in choices:
         raise ValidationError({"path": name, "error": f"one of {', '.join(choices)}"})
@@ -117,8 +117,8 @@ def one_of(request: Request, name: str, choices: Collection[str]) -> str:
 
 
 def filtered(request: Request, rows: QuerySet[Row], filters: Mapping[str, Filter]) -> QuerySet[Row]:
-    """The rows by {field: the choices, or what finds the value}; in the query a field is named without the way to it.
-    Raises ValidationError for another choice, and what the finders raise."""
+    """The rows filtered by {field: the choices, or a function that finds the value}; in the query, a field is named without the path to
+    it. Raises ValidationError for any other choice, and what the finders raise."""
     for field, wanted in filters.items():
         name = field.rpartition("__")[2]
         if not callable(wanted):
@@ -131,7 +131,7 @@ def filtered(request: Request, rows: QuerySet[Row], filters: Mapping[str, Filter
 
 
 def listed(request: Request, rows: QuerySet[Row], as_json: Callable[[Request, Row], dict[str, Any]]) -> Response:
-    """A page of rows, the newest first. Raises ValidationError for a text that is no cursor."""
+    """A page of rows, newest first. Raises ValidationError for an invalid cursor."""
     try:
         limit = number_of(request, "limit", PAGE, 1, MAX_PAGE)
         found, following = keyset(rows, request.query_params.get("cursor", ""), limit)

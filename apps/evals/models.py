@@ -1,4 +1,4 @@
-"""Floor 6: tasks, the hold-out, and evaluations of a model version on them."""
+"""Tasks, the hold-out, and evaluations of model versions on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EvalSetState(models.TextChoices):
 
 
 class EvalSet(Archivable):
-    """A versioned set of tasks. A draft takes changes; a frozen one is its digest, forever."""
+    """A versioned set of tasks. A draft can be changed; a frozen one is immutable and identified by its digest."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="eval_sets")
@@ -65,7 +65,7 @@ class EvalSet(Archivable):
 
     @property
     def as_dataset(self) -> dict[str, Any]:
-        """What an environment keeps of the set that it is made for."""
+        """What an environment stores about the set that it is made for."""
         return {"name": str(self), "digest": self.digest, "tasks": self.tasks.count()}
 
 
@@ -93,11 +93,11 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return self.filter(split=Split.HOLDOUT)
 
     def trainable(self) -> Self:
-        """Of the train split; not the synthetic ones that nobody has looked through yet."""
+        """Tasks of the train split, without unreviewed synthetic ones."""
         return self.filter(split=Split.TRAIN).exclude(**WAITING)
 
     def search(self, text: str) -> Self:
-        """Those whose key or messages contain the text."""
+        """Tasks whose key or messages contain the text."""
         return self.filter(Q(key__icontains=text) | Q(messages__icontains=text))
 
     def bulk_create(self, objs: Iterable[Task], *args: Any, **kwargs: Any) -> list[Task]:
@@ -108,12 +108,12 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
 
 class Task(models.Model):
-    """One thing to do and how to tell whether it was done.
+    """Something to do, and how to tell whether it was done.
 
-    `group` names what the task was made from (a request template instance, a session…): splits go by group. `groups`
-    are all that it could be divided by (`holdout.groups`): where another set holds one of them out, the task must not train.
-    `canonical_hash` is the SHA-256 of the normalised prompt. `guarded` is 1 in a hold-out and 0 elsewhere;
-    the database refuses the same hash or the same group on both sides, in a project.
+    `group` names what the task was made from (a request template instance, a session…): splits go by group. `groups` are all groups by
+    which it could be split (`holdout.groups`): if another set holds one of them out, the task must not train. `canonical_hash` is the
+    SHA-256 of the normalised prompt. `guarded` is 1 in a hold-out and 0 elsewhere; the database refuses the same hash or the same group
+    on both sides, in a project.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -145,7 +145,7 @@ class Task(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = TaskQuerySet.as_manager()
-    audited_under = ("eval_set",)  # not its run: that would say which runs are held out
+    audited_under = ("eval_set",)  # without its run: that would reveal which runs are held out
 
     class Meta:
         ordering = ("key",)
@@ -193,12 +193,12 @@ class Task(models.Model):
         return reverse("evals:task", args=[self.project.slug, self.pk])
 
     def name_groups(self) -> None:
-        """Groups are compared by their keys: case, white space and hidden characters make no other group."""
+        """Groups are compared by their keys, which ignore case, white space and hidden characters."""
         self.group_key = group_key(self.group)
         self.groups = sorted({*map(group_key, self.groups), self.group_key})
 
     def as_spec(self) -> dict:
-        """What workers are given of it: an environment may need the tools and what was recorded of them."""
+        """The task as workers get it: an environment may need the tools and their recorded results."""
         return {
             "id": str(self.pk),
             "messages": self.messages,
@@ -209,10 +209,10 @@ class Task(models.Model):
 
 
 class HoldoutView(models.Model):
-    """One look at held-out tasks: by a person, an API key, or an evaluation. A hold-out wears out by being looked at.
+    """One view of held-out tasks: by a person, an API key, or an evaluation. A hold-out wears out by being viewed.
 
-    `tasks` are the content keys (`canonical.content_key`) of what was shown, so that a new version of a set, or another
-    set with the same requests, has the looks of the old one. `eval_set` is only where it was seen.
+    `tasks` are the content keys (`canonical.content_key`) of what was shown, so a new version of a set, or another set with the same
+    requests, keeps the views of the old one. `eval_set` is only where it was seen.
     """
 
     class Kind(models.TextChoices):
@@ -248,8 +248,8 @@ class EvalRunQuerySet(JobQuerySet, ArchivableQuerySet):
 class EvalRun(Job, Archivable):
     """An evaluation: every task of a split, `samples_per_task` times, by one model version in one environment.
 
-    Where the model version is an agent that answers elsewhere, the run is queued but not sent to a worker while its answers
-    come in (`answers`): it is due at `answers_until`, or as soon as all are there, and then a worker scores them.
+    If the model version is an external agent, the run is queued but not sent to a worker while its answers arrive (`answers`): it is due
+    at `answers_until`, or as soon as all are there, and then a worker scores them.
     """
 
     eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="runs")
@@ -265,12 +265,12 @@ class EvalRun(Job, Archivable):
 
     @property
     def prompt(self) -> dict[str, Any]:
-        """What of a prompt version stood in place of the environment's harness; {} where nothing did."""
+        """The parts of a prompt version that replaced the environment's harness; {} if none did."""
         return self.spec.get("prompt") or {}
 
     @property
     def agent_part(self) -> dict[str, Any]:
-        """What the agent brought: the environment's, or the prompt version's."""
+        """The agent's part: the environment's, or the prompt version's."""
         return self.environment.agent_part_with(self.prompt)
 
     @property
@@ -283,7 +283,7 @@ class EvalRun(Job, Archivable):
 
     @property
     def takes_answers(self) -> bool:
-        """By this process's clock: what decides is the database's, in `answers`."""
+        """By this process's clock; what decides is the database's, in `answers`."""
         return self.state == JobState.QUEUED and self.answers_until is not None and self.answers_until > timezone.now()
 
     def get_absolute_url(self) -> str:
@@ -291,7 +291,8 @@ class EvalRun(Job, Archivable):
 
 
 class LatencyMeasurement(Job):
-    """The models of several evaluations answer the same tasks in turns, so that their latencies can be compared (`latency`)."""
+    """A job in which the models of several evaluations answer the same tasks in turns, so that their latencies can be compared
+    (`latency`)."""
 
     class Adapters(models.TextChoices):
         MERGED = "merged", "merged into the base"
@@ -302,7 +303,7 @@ class LatencyMeasurement(Job):
 
 
 class TimedAnswer(models.Model):
-    """One answer of a measurement; `turn` is its place among those to the same task. No latency: the answer failed."""
+    """One answer of a measurement; `turn` is its position among those to the same task. Without a latency, the answer failed."""
 
     measurement = models.ForeignKey(LatencyMeasurement, models.CASCADE, related_name="answers")
     attempt = models.PositiveIntegerField(help_text="Of the job: another one may have run on another machine")
@@ -332,7 +333,7 @@ class TaskImport(Job):
 
 
 class VariantJob(Job):
-    """Variants of a set's tasks that a model writes (`variants.model_job`)."""
+    """A job in which a model writes variants of a set's tasks (`variants.model_job`)."""
 
     eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="variant_jobs")
     used = models.JSONField(default=dict, help_text="{calls, input_tokens, output_tokens, estimated} so far")
@@ -350,8 +351,8 @@ class VariantJob(Job):
 
 
 class Answer(models.Model):
-    """What an agent elsewhere said to a task, before it is scored. Immutable: the same answer twice is one. Only a `trajectory`
-    of which more comes replaces its own."""
+    """An external agent's answer to a task, before it is scored. Immutable: sending the same answer twice stores one. Only a
+    `trajectory` that gets more spans replaces its own answer."""
 
     run = models.ForeignKey(EvalRun, models.CASCADE, related_name="answers")
     task = models.ForeignKey(Task, models.CASCADE, related_name="+")
@@ -374,7 +375,7 @@ class Answer(models.Model):
 
 
 class MeaningCheck(Job):
-    """A comparison by meaning of a set's hold-out with all of it that could train (`meaning`)."""
+    """A comparison by meaning of a set's hold-out with everything in it that could train (`meaning`)."""
 
     eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="meaning_checks")
 
@@ -391,8 +392,8 @@ class MeaningCheck(Job):
 
 
 class MeaningPair(models.Model):
-    """A held-out task and one that could train which a check found alike. `ours` and `theirs` are their canonical hashes,
-    `digest` is of all texts of the second that were compared: a person's decision is about these, in whichever version."""
+    """A held-out task and one that could train which a check found similar. `ours` and `theirs` are their canonical hashes, `digest`
+    covers all compared texts of the second: a person's decision is about these, in any version."""
 
     job = models.ForeignKey(MeaningCheck, models.CASCADE, related_name="pairs")
     position = models.PositiveSmallIntegerField(help_text="0 is most alike")
@@ -415,10 +416,10 @@ class MeaningPair(models.Model):
 
 
 class MeaningVerdict(models.Model):
-    """What a person said of two requests, by what they ask: `one` < `two` are canonical hashes.
+    """A person's decision about two requests, by their content: `one` < `two` are canonical hashes.
 
-    “Different” holds for the texts with this `digest`; “same” holds whatever else of the tasks changes. `removed` is the
-    task that was taken out of the draft, as its fields, for the undo.
+    “Different” holds for the texts with this `digest`; “same” holds whatever else changes in the tasks. `removed` is the task that was
+    removed from the draft, as its fields, for undo.
     """
 
     class Verdict(models.TextChoices):
@@ -446,7 +447,7 @@ class MeaningVerdict(models.Model):
 
 
 class SampleFields(models.Model):
-    """What one scored output is, in evaluation and in training. `reward` is null if and only if `masked`."""
+    """The fields of one scored output, in evaluation and in training. `reward` is null if and only if `masked`."""
 
     output = models.TextField()
     messages = models.JSONField(default=list)
@@ -486,8 +487,8 @@ class SampleQuerySet(models.QuerySet["Sample"]):
 class Sample(SampleFields):
     """One output of an evaluated model on one task, with its score.
 
-    What the evaluation's page filters and sorts by stands here a second time, since a run may have 80,000 of them: the key
-    of its task, the failure mode that the rules give it (empty: none), the tools it called and the tags of its task.
+    What the evaluation's page filters and sorts by is stored here redundantly, since a run may have 80,000 samples: the key of its task,
+    the failure mode given by the rules (empty: none), the tools it called and the tags of its task.
     """
 
     run = models.ForeignKey(EvalRun, models.CASCADE, related_name="samples")

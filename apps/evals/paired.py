@@ -19,13 +19,13 @@ import numpy as np
 
 from apps.core.intervals import LEVEL, student, wilson
 
-FEWEST = 10  # tasks, below which there is no interval: Student's t needs a spread that is known better
+FEWEST = 10  # tasks below which there is no interval: Student's t needs a better known spread
 Bounds = tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean over n tasks with its interval; None where n says nothing."""
+    """A mean over n tasks with its interval; None if n is too small."""
 
     mean: float | None
     low: float | None
@@ -34,7 +34,7 @@ class Mean:
 
     @property
     def sign(self) -> int:
-        """1 or -1 where the interval lies above or below 0, else 0: nothing is shown."""
+        """1 or -1 if the interval lies above or below 0, otherwise 0: nothing is shown."""
         if self.low is None or self.high is None:
             return 0
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
@@ -44,14 +44,14 @@ class Mean:
 
 
 def corrected(comparisons: int, level: float = LEVEL) -> float:
-    """The level of each of so many intervals that are to hold together at `level` (Bonferroni)."""
+    """The level of each of this many intervals so that they hold simultaneously at `level` (Bonferroni)."""
     return 1 - (1 - level) / max(1, comparisons)
 
 
 def difference(
     before: np.ndarray, after: np.ndarray, groups: np.ndarray | None = None, *, level: float = LEVEL, span: float | None = None
 ) -> Mean:  # fmt: skip
-    """The mean of after - before over the tasks that both know. `before`, `after`: [tasks], NaN where a task has no value;
+    """The mean of after - before over the tasks that both know. `before`, `after`: [tasks], NaN if a task has no value;
     `groups`: [tasks], numbers. `span`: the largest difference there can be, 1 for rates."""
     with np.errstate(invalid="ignore"):  # infinite values are not known either
         gaps = after - before

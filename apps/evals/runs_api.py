@@ -1,4 +1,4 @@
-"""Evaluations over REST: start one of a model version, follow it, stop it, read its samples. The key decides the project."""
+"""Evaluations over REST: start, follow and stop one, and read its samples. The key determines the project."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from apps.registry.engines import AUTO, LIMITS, in_words
 from apps.registry.models import Reach
 from apps.trajectories.api import number_of
 
-BOUNDS = (*LIMITS, "timeout_s", "at_once")  # on what an evaluation uses
+BOUNDS = (*LIMITS, "timeout_s", "at_once")  # limits on what an evaluation uses
 FILTERS = {
     "state": JobState.values, "split": Split.values, "eval_set": find_set, "environment": find_environment,
     "model_version": find_version,
@@ -128,9 +128,7 @@ def _submitted(request: Request, asked: schema.StartRun, given: dict[str, Any]) 
     return answers.open_run(agent=agent, **given)
 
 
-EXTRAS: list[
-    Callable[[Request, EvalRun], dict[str, Any]]
-] = []  # what floors above add to an evaluation: the gate's verdict
+EXTRAS: list[Callable[[Request, EvalRun], dict[str, Any]]] = []  # added by higher layers: the gate's verdict
 
 
 @extend_schema(

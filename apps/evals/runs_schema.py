@@ -1,4 +1,4 @@
-"""What the API takes and gives of evaluations: the forms that bodies are checked with, JSON Schemas, and examples."""
+"""The API's input and output for evaluations: forms that check bodies, JSON Schemas, and examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SplitName = Literal["train", "validation", "holdout", "regression", "general"]
 
 
 class Agent(Struct, forbid_unknown_fields=True, kw_only=True):
-    """An agent that answers elsewhere, at one version of its own, such as a git SHA."""
+    """An external agent, at one of its own versions, such as a git SHA."""
 
     name: Text
     version: Text

@@ -1,4 +1,4 @@
-"""Samples over REST: the filters of the page, one sample whole, and evaluations side by side."""
+"""Samples over REST: the page's filters, one sample in full, and evaluations side by side."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TOLD = (
 
 
 def filtered(request: Request, run: EvalRun) -> QuerySet[Sample]:
-    """The samples that the query asks for. Raises ValidationError for a choice that there is not, NotFound for `against`."""
+    """The samples selected by the query. Raises ValidationError for an invalid choice, NotFound for `against`."""
     query = request.query_params
     one_of(request, "outcome", OUTCOMES)
     one_of(request, "change", CHANGES)

@@ -1,4 +1,4 @@
-"""Tasks of a draft from what went wrong or right, over REST: from production, one failure, an evaluation, the built-in general set."""
+"""Adding tasks to a draft from successes and failures, over REST: production, one failure, an evaluation, the built-in general set."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def _failure(request: Request, external_id: str) -> Failure:
 
 
 def _cut(failure: Failure, given: int | None) -> int:
-    """The step that was named, else the blamed one. Raises ValidationError."""
+    """The given step, or else the blamed one. Raises ValidationError."""
     run = failure.trajectory
     cut = from_failures.default_cut(run.messages, failure.blamed_message) if given is None else given
     steps = from_failures.steps_of(run.messages)

@@ -22,9 +22,8 @@ PASS_AT = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """One scored output, as far as the numbers need it. `reward` is None where it is masked. `timed_out`: it failed because
-    it took longer than it may, by the clock of the machine it ran on. Not `answered`: it failed without saying anything, so that
-    there is nothing whose tokens could be counted."""
+    """One scored output, as far as the metrics need it. `reward` is None if it is masked. `timed_out`: it failed because it took longer
+    than allowed, by the clock of its machine. Not `answered`: it failed without an answer, so there are no tokens to count."""
 
     task: str
     reward: float | None
@@ -47,7 +46,7 @@ Value = Callable[[SampleRow], float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over n tasks with its 95% interval. None where n says nothing: no mean of none, no interval of one."""
+    """A mean over n tasks with its 95% interval. None if n is too small: no mean of none, no interval of one."""
 
     mean: float | None
     low: float | None
@@ -85,7 +84,7 @@ def mean_interval(
 
 @lru_cache(4096)
 def _student(share: float, freedom: int) -> float:
-    from scipy import stats  # 60 MB, which a web process does without
+    from scipy import stats  # scipy takes 60 MB, which a web process does without
 
     return float(stats.t.ppf(share, freedom))
 
@@ -101,10 +100,10 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 class TaskSamples:
-    """Samples by task. A masked sample is no evidence about the model, unless it is said what it counts as."""
+    """Samples by task. A masked sample is no evidence about the model, unless a value is given that it counts as."""
 
     def __init__(self, rows: Iterable[SampleRow], among: Iterable[str] | None = None) -> None:
-        """Of the tasks `among`, or of all that the rows have."""
+        """Of the tasks `among`, or of all tasks in the rows."""
         given = list(rows)
         self.tasks = sorted({row.task for row in given} if among is None else among)
         number = {task: at for at, task in enumerate(self.tasks)}
@@ -131,12 +130,12 @@ class TaskSamples:
         return np.bincount(self.at, found, size), np.bincount(self.at, weights, size)
 
     def means(self, value: Value, masked: float | None = None, timed_out: float | None = None) -> dict[str, float]:
-        """Each task's mean, without the tasks where nothing was scored."""
+        """Each task's mean, without tasks in which nothing was scored."""
         totals, counts = self.sums(value, masked, timed_out)
         return {self.tasks[at]: float(totals[at] / counts[at]) for at in np.flatnonzero(counts)}
 
     def means_of_answers(self, value: Value) -> dict[str, float]:
-        """`means` of the samples that have an answer."""
+        """`means` over samples that have an answer."""
         chosen, size = self.answered & ~self.masked, len(self.tasks)
         found = np.array([value(row) for row in self.rows], dtype=float)
         totals, counts = np.bincount(self.at[chosen], found[chosen], size), np.bincount(self.at[chosen], minlength=size)

@@ -1,4 +1,4 @@
-"""Which tasks of a split an evaluation takes: all, or a fixed subset in which every kind and level has its share. Pure."""
+"""The tasks of a split that an evaluation uses: all, or a fixed subset in which every kind and level is represented. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T", bound=Task)
 
 
 def subset(tasks: Iterable[T], size: int | None) -> list[T]:
-    """`size` of them, the same ones every time, one of each (kind, level) in turn; all where `size` is None or larger."""
+    """`size` of them, always the same ones, one of each (kind, level) in turn; all if `size` is None or larger."""
     given = list(tasks)
     if size is None or size >= len(given):
         return given

@@ -1,4 +1,4 @@
-"""What people talk about here and on the floors below: a hold-out decides who may read what is said of it."""
+"""Comment targets of this and lower layers: a hold-out decides who may read comments on it."""
 
 from __future__ import annotations
 

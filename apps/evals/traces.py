@@ -1,7 +1,7 @@
-"""Runs that came as traces and name a sample of an evaluation become its answers, scored like those that CI sends.
+"""Traced runs that name a sample of an evaluation become its answers, scored like those sent by CI.
 
-They wait as `EvalClaim` beside the run. Each is settled once: it is used, or refused with a note; the run stays a trajectory
-either way. As long as the evaluation is open, a run of which more spans came replaces its own answer.
+They wait as `EvalClaim` rows. Each is settled once: used, or refused with a note; the run stays a trajectory either way. While the
+evaluation is open, a run that gets more spans replaces its own answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from apps.trajectories import schema
 from apps.trajectories.decoding import RowError
 from apps.trajectories.models import EvalClaim, Outcome, Trajectory, with_content
 
-AT_ONCE = 100  # claims of one transaction
+AT_ONCE = 100  # claims per transaction
 LATER_COPY = "This run was already scored as that sample; later changes to it are ignored."
 
 
@@ -29,7 +29,7 @@ class Refused(Exception):
 
 
 def settle() -> int:
-    """Settles what waits. Returns the number of claims."""
+    """Settles waiting claims. Returns their number."""
     done = 0
     while some := step():
         done += some
@@ -38,7 +38,7 @@ def settle() -> int:
 
 @transaction.atomic
 def step() -> int:
-    """Some claims; those that another process settles are passed over."""
+    """Settles some claims; those that another process is settling are skipped."""
     waiting = EvalClaim.objects.filter(state=EvalClaim.State.WAITING).select_for_update(skip_locked=True)
     by_run: defaultdict[tuple[int, str], list[EvalClaim]] = defaultdict(list)
     claims = list(waiting.order_by("pk")[:AT_ONCE])
@@ -76,7 +76,7 @@ def _settle(run: EvalRun | None, claims: list[EvalClaim]) -> None:
 
 
 def _use(run: EvalRun | None, claim: EvalClaim, row: Trajectory) -> str:
-    """Stores the run's answer; returns a note where that changed nothing. Raises Refused, RowError."""
+    """Stores the run's answer; returns a note if that changed nothing. Raises Refused, RowError."""
     if run is None:
         raise Refused(f"No evaluation of this project has the id “{claim.run[:80]}”.")
     if not run.is_answered_elsewhere:

@@ -1,4 +1,4 @@
-"""The built-in tasks of general capability as tasks of a set."""
+"""The built-in general capability tasks as tasks of a set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from apps.evals.models import EvalSet, Origin, Split, Task
 
 
 def add_general(*, eval_set: EvalSet, by: Any, viewer: Any = None) -> actions.TasksMade:
-    """Adds what of the built-in set a draft does not have yet. Raises EvalSetError for a frozen set."""
+    """Adds the tasks of the built-in set that a draft does not have yet. Raises EvalSetError for a frozen set."""
     tasks = [
         Task(
             project=eval_set.project, eval_set=eval_set, key=row.key, split=Split.GENERAL, group=row.group,

@@ -1,7 +1,8 @@
-"""The built-in set of general capability: does a model that learnt one trade still read, reckon, write and obey? Pure.
+"""The built-in set of general capability: can a model that was trained on one task still read, calculate, write and follow instructions?
+Pure.
 
-Five hundred tasks in ten kinds (`kinds`) at five levels, the same for the same seed. The first level is for small models, the
-last leaves room above good ones: a set that is passed or failed whole would show no drop.
+Five hundred tasks of ten kinds (`kinds`) on five levels, the same for the same seed. The first level is for small models, the last
+leaves room above good ones: a set that is passed or failed completely would show no drop.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ VERIFIER = {"kind": "expected", "verifiers": {"answer": {"kind": "exact", "answe
 
 
 def general_tasks(seed: int = 0) -> list[TaskRow]:
-    """The set, PER_LEVEL tasks of each kind and level, no request twice. A demonstration is an answer that passes."""
+    """The set: PER_LEVEL tasks of each kind and level, no request twice. A demonstration is an answer that passes."""
     return [row for row, _ in made_tasks(seed)]
 
 

@@ -1,1 +1,1 @@
-"""Any number of evaluations of the same tasks: measures, paired differences, groups of tasks, failure modes, task by task."""
+"""A comparison of any number of evaluations of the same tasks: measures, paired differences, groups, failure modes, and each task."""

@@ -12,8 +12,8 @@ MOST = 12  # components shown
 
 
 def components_of(tables: Tables) -> list[Measure]:
-    """The most frequent ones; a sample that lacks one says nothing of it, nor does a value that is no number."""
-    numbers: dict[str, int] = {}  # of the different texts: far fewer than samples, where components are few values
+    """The most frequent ones; a sample without a component does not count for it, nor does a value that is not a number."""
+    numbers: dict[str, int] = {}  # by distinct text: there are far fewer than samples if components take few values
     places, codes = [], []
     for at, task, text in tables.texts(COMPONENTS):
         found = [numbers.setdefault(one, len(numbers)) for one in text.split(SEPARATOR)]
@@ -29,7 +29,7 @@ def components_of(tables: Tables) -> list[Measure]:
 
 
 def _values(texts: list[dict]) -> dict[str, np.ndarray]:
-    """{component: [texts]}, NaN where a text lacks it; of those that are a number somewhere."""
+    """{component: [texts]}, NaN if a text lacks it; only components that are a number somewhere."""
     found: dict[str, np.ndarray] = {}
     for at, components in enumerate(texts):
         for name, value in components.items():
@@ -41,7 +41,7 @@ def _values(texts: list[dict]) -> dict[str, np.ndarray]:
 
 
 def _means(places: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-    """[size]: the mean of the known values at each place; NaN where there are none."""
+    """[size]: the mean of the known values at each position; NaN if there are none."""
     known = ~np.isnan(values)
     places, values = places[known], values[known]
     counts = np.bincount(places, minlength=size)

@@ -15,11 +15,11 @@ from apps.evals.comparison.tasks import Filters, TaskRow, TaskScore, TaskTable
 from apps.evals.samples.exporting import cell, csv_line
 
 FORMATS = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
-COLUMNS = ("passed", "scored", "masked", "reward")  # of each evaluation
+COLUMNS = ("passed", "scored", "masked", "reward")  # fields of each evaluation
 
 
 def file_of(found: Comparison, given: Filters, format: str) -> HttpResponseBase:
-    """The tasks by the filters; JSON has the measures, groups and failure modes, too."""
+    """The tasks that match the filters; JSON also has the measures, groups and failure modes."""
     headers = {"Content-Disposition": f'attachment; filename="comparison-of-{len(found.runs)}.{format}"'}
     table = TaskTable(found.tables, given)
     if format == "csv":

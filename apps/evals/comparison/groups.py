@@ -1,4 +1,4 @@
-"""Success of evaluations by groups of their tasks: the failure mode that a task came from, the tools, the tags, the difficulty."""
+"""Success of evaluations by groups of tasks: the failure mode that a task came from, tools, tags, difficulty."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HARD, EASY = 1 / 3, 2 / 3
 
 @dataclass(frozen=True)
 class Group:
-    """`n` of the tasks; `cells` as those of a measure: success, and its difference from the baseline."""
+    """`n` tasks; `cells` like those of a measure: success, and its difference from the baseline."""
 
     value: str
     name: str
@@ -38,7 +38,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Kind:
-    """Groups of one kind, the largest first; `hidden` smaller ones are left out. Their intervals hold together."""
+    """Groups of one kind, the largest first; `hidden` smaller ones are left out. Their intervals hold simultaneously."""
 
     key: str
     title: str
@@ -49,7 +49,7 @@ class Kind:
 
 
 def kinds_of(tables: Tables, comparable: Collection[int], names: Mapping[str, str]) -> list[Kind]:
-    """`names` of failure modes, by slug. Kinds of which there is nothing, or only one group, are left out."""
+    """`names` of failure modes, by slug. Kinds without groups, or with only one, are left out."""
     tools, tags = _named_in_samples(tables)
     found = [
         _kind(tables, comparable, BUCKET, dict(_buckets(tables, names))),

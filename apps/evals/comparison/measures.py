@@ -1,4 +1,5 @@
-"""What evaluations are compared by: each measure as the tasks' own means, its mean, and its difference from the baseline."""
+"""The measures by which evaluations are compared: each with the tasks' own means, the overall mean, and the difference from the
+baseline."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ RATE, REWARD, MS, TOKENS, USD = "rate", "reward", "ms", "tokens", "usd"
 
 @dataclass(frozen=True)
 class Measure:
-    """`values`: [runs, tasks], NaN where not known. `better`: 1 where more is better, -1 where less is, 0 for neither."""
+    """`values`: [runs, tasks], NaN if unknown. `better`: 1 if more is better, -1 if less is, 0 for neither."""
 
     key: str
     title: str
@@ -28,13 +29,13 @@ class Measure:
 
     @property
     def span(self) -> float | None:
-        """The largest difference that there can be."""
+        """The largest possible difference."""
         return 1.0 if self.unit == RATE else None
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A measure of one evaluation. No `difference` for the baseline, and where the two cannot be compared."""
+    """A measure of one evaluation. `difference` is None for the baseline, and if the two cannot be compared."""
 
     value: Mean
     difference: Mean | None = None
@@ -55,7 +56,7 @@ class Line:
 
 
 def measures_of(tables: Tables) -> list[Measure]:
-    """Those that at least one of the evaluations has."""
+    """The measures that at least one of the evaluations has."""
     scored, passed = (tables.sums[name].astype(int) for name in ("scored", "passed"))
     most = min((run.samples_per_task for run in tables.runs), default=0)
     ks = [k for k in PASS_AT if 1 < k <= most]
@@ -81,7 +82,7 @@ def lines_of(
     measures: Iterable[Measure], groups: np.ndarray | None, comparable: Collection[int], comparisons: int = 0
 ) -> list[Line]:
     """`comparable`: the numbers of the evaluations that the first is compared with. The intervals of all differences hold
-    together, of all lines, or of so many `comparisons`; the interval of a value is its own."""
+    simultaneously, over all lines, or over `comparisons` of them; the interval of a value is independent."""
     chosen = list(measures)
     level = corrected(comparisons or len(chosen) * len(comparable))
     return [Line(one, cells_of(one, groups, comparable, level)) for one in chosen]
@@ -101,7 +102,7 @@ def cells_of(measure: Measure, groups: np.ndarray | None, comparable: Collection
 
 
 def verdict_of(gap: Mean, better: int) -> str:
-    """“better” or “worse” where the interval leaves out 0, and “differs” where neither direction is better."""
+    """“better” or “worse” if the interval excludes 0; “differs” if neither direction is better."""
     if not gap.sign:
         return ""
     return "differs" if not better else "better" if gap.sign == better else "worse"
@@ -109,7 +110,7 @@ def verdict_of(gap: Mean, better: int) -> str:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many tasks an evaluation won, lost, and left as they were against the baseline, by their share of passes."""
+    """How many tasks an evaluation won, lost, and left unchanged against the baseline, by the share of passes."""
 
     won: int
     lost: int
@@ -122,7 +123,7 @@ def counts_of(tables: Tables, at: int) -> Counts:
 
 
 def shared(tables: Tables, at: int) -> int:
-    """How many tasks both this evaluation and the baseline could score."""
+    """The number of tasks that both this evaluation and the baseline could score."""
     return int((~np.isnan(tables.rates[0]) & ~np.isnan(tables.rates[at])).sum())
 
 

@@ -1,4 +1,4 @@
-"""The failure modes of evaluations' outputs: how frequent each is, and the tasks on which it came or went."""
+"""The failure modes of evaluations' outputs: the frequency of each, and the tasks on which it appeared or disappeared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_BUCKET, UNMATCHED = "none", "No rule matched"
 
 @dataclass(frozen=True)
 class Change:
-    """On how many of the tasks of both a mode is new, and from how many it is gone."""
+    """On how many of the shared tasks a mode is new, and on how many it disappeared."""
 
     came: int
     went: int
@@ -26,7 +26,7 @@ class Change:
 
 @dataclass(frozen=True)
 class ModeLine:
-    """`cells`: the share of samples with this mode, and its difference; `changes` since the baseline, None for itself."""
+    """`cells`: the share of samples with this mode, and its difference; `changes` since the baseline, None for the baseline."""
 
     slug: str
     name: str
@@ -39,7 +39,7 @@ class ModeLine:
 
 
 def lines_of(tables: Tables, comparable: Collection[int], names: Mapping[str, str]) -> list[ModeLine]:
-    """The most frequent mode first; their intervals hold together."""
+    """The most frequent mode first; the intervals hold simultaneously."""
     counts = counts_of(tables)
     level = corrected(len(counts) * len(comparable))
     found = []
@@ -69,14 +69,14 @@ def counts_of(tables: Tables) -> dict[str, np.ndarray]:
 
 
 def came_and_went(shares: np.ndarray, at: int) -> tuple[np.ndarray, np.ndarray]:
-    """[tasks] both: where an evaluation has a mode that the baseline had not, and the other way round."""
+    """[tasks] each: where an evaluation has a mode that the baseline did not have, and vice versa."""
     before, after = shares[0], shares[at]
     known = ~np.isnan(before) & ~np.isnan(after)
     return known & (before == 0) & (after > 0), known & (before > 0) & (after == 0)
 
 
 def tasks_with(tables: Tables, slug: str, others: Sequence[int]) -> np.ndarray:
-    """[tasks]: whether the mode came or went in one of these evaluations."""
+    """[tasks]: whether the mode appeared or disappeared in one of these evaluations."""
     of_mode = counts_of(tables).get(slug)
     chosen = np.zeros(len(tables), dtype=bool)
     if of_mode is None:

@@ -1,4 +1,4 @@
-"""Why evaluations cannot be compared, or only with care: which of them differ in what, and what to do."""
+"""Why evaluations cannot be compared, or only with care: what differs in which of them, and what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from apps.registry.engines import in_words
 
 @dataclass(frozen=True)
 class Problem:
-    """`blocks`: the evaluation with this number is not compared with the baseline; its own numbers are shown."""
+    """`blocks`: this evaluation is not compared with the baseline; its own numbers are still shown."""
 
     text: str
     number: int | None = None
@@ -29,7 +29,7 @@ def problems_of(tables: Tables) -> list[Problem]:
 
 
 def comparable(tables: Tables, problems: list[Problem]) -> list[int]:
-    """The evaluations that the first can be compared with: none where it is itself the problem."""
+    """The evaluations that the first can be compared with; none if it is the problem itself."""
     blocked = {problem.number for problem in problems if problem.blocks}
     return [] if 0 in blocked else [at for at in range(1, len(tables.runs)) if at not in blocked]
 
@@ -99,7 +99,7 @@ def _of_each(tables: Tables) -> Iterator[Problem]:
 
 
 def _own(tables: Tables, at: int) -> str:
-    """What makes an evaluation comparable with none, as the end of a sentence."""
+    """What makes an evaluation incomparable with any other, as the end of a sentence."""
     run, scored = tables.runs[at], tables.sums["scored"][at]
     masked = int(tables.sums["masked"][at].sum())
     if run.is_active:

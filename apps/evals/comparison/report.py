@@ -1,4 +1,4 @@
-"""A comparison as a whole: what the pages, the API and the files show of it."""
+"""A complete comparison, as shown by the pages, the API and the files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from apps.evals.models import EvalRun
 
 @dataclass(frozen=True)
 class Comparison:
-    """Evaluations, the baseline first. `comparable`: the numbers of those whose differences from it are computed."""
+    """Evaluations, the baseline first. `comparable`: the numbers of those compared with it."""
 
     tables: Tables
     problems: list[Problem]
@@ -48,7 +48,7 @@ class Comparison:
 
     @cached_property
     def counts(self) -> list[Counts | None]:
-        """Tasks won and lost, for each evaluation; None where it is not compared."""
+        """Tasks won and lost, for each evaluation; None if it is not compared."""
         return [measures.counts_of(self.tables, at) if at in self.comparable else None for at in range(len(self.runs))]
 
     @cached_property
@@ -56,12 +56,12 @@ class Comparison:
         return dict(self.runs[0].project.failure_modes.values_list("slug", "name"))
 
     def comparisons(self, lines: Sequence[Any]) -> int:
-        """How many intervals of differences hold together in a table with these lines."""
+        """How many intervals of differences hold simultaneously in a table with these lines."""
         return len(lines) * len(self.comparable)
 
 
 def compare(runs: Sequence[EvalRun], *, details: bool = False) -> Comparison:
-    """`details`: components, modes and groups will be asked for, too, so that all is read at once."""
+    """`details`: components, modes and groups will be needed, too, so everything is read at once."""
     found = tables.read(runs, details=details)
     known = problems.problems_of(found)
     return Comparison(found, known, problems.comparable(found, known))

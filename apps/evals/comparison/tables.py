@@ -1,6 +1,6 @@
-"""Reads evaluations into arrays, a column for each task. PostgreSQL adds up the samples of a task; no loop runs over samples.
+"""Reads evaluations into arrays with one column per task. PostgreSQL sums the samples of a task; no loop runs over samples.
 
-Tasks are the same where their requests are, in whichever version of a set.
+Tasks are the same if their requests are, in any version of a set.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DETAILS = {
     "text_modes": StringAgg("mode", SEPARATOR, filter=Q(success=False) | ~Q(mode="")),
     "text_tools": _joined("tools"),
     "text_tags": _joined("tags"),
-}  # of the same samples, as one text each; null where none has it
+}  # of the same samples, as one text each; null if none has it
 COMPONENTS, MODES, TOOLS, TAGS = range(len(DETAILS))
 
 
@@ -63,8 +63,8 @@ COMPONENTS, MODES, TOOLS, TAGS = range(len(DETAILS))
 class Tables:
     """Evaluations, the baseline first, by task: `sums` has [runs, tasks] for each of SUMS and for “masked”.
 
-    `tasks` are the ids of a task in each evaluation, None where it has none. Tasks are in the order of their `names`: key and id,
-    since several sets may have a key each.
+    `tasks` are the ids of a task in each evaluation, None if it is missing there. Tasks are ordered by their `names`: key and id, since
+    several sets may each have the same key.
     """
 
     runs: Sequence[EvalRun]
@@ -77,7 +77,7 @@ class Tables:
         return len(self.keys)
 
     def mean(self, name: str, over: str = "scored") -> np.ndarray:
-        """[runs, tasks] of a sum by the samples that it is of; NaN where there are none."""
+        """[runs, tasks] of a sum divided by its number of samples; NaN if there are none."""
         counts = self.sums[over]
         return np.divide(self.sums[name], counts, out=np.full(counts.shape, np.nan), where=counts > 0)
 
@@ -87,7 +87,7 @@ class Tables:
 
     @cached_property
     def ids(self) -> list[UUID]:
-        """Of each task in the first evaluation that has it."""
+        """The id of each task in the first evaluation that has it."""
         return [next(task for task in of if task) for of in self.tasks]
 
     @cached_property
@@ -96,12 +96,12 @@ class Tables:
 
     @cached_property
     def places(self) -> dict[UUID, int]:
-        """The number of a task, by its id in any of the evaluations."""
+        """The position of a task, by its id in any of the evaluations."""
         return {task: at for at, of in enumerate(self.tasks) for task in of if task}
 
     @cached_property
     def cost(self) -> np.ndarray:
-        """[runs, tasks] in USD for an answer; NaN without a price or where tokens of an answer are not counted."""
+        """[runs, tasks] in USD per answer; NaN without a price or if an answer's tokens are not counted."""
         prices = np.array([price_of(run) or (np.nan, np.nan) for run in self.runs])
         found = (prices[:, :1] * self.mean("input", "input_known") + prices[:, 1:] * self.mean("output", "output_known")) / PER  # fmt: skip
         counted = (self.sums["input_known"] == self.sums["scored"]) & (self.sums["output_known"] == self.sums["scored"])
@@ -109,12 +109,12 @@ class Tables:
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """[tasks], a number for the group that each task was made from: tasks of one go up and down together."""
+        """[tasks], a number for the group that each task was made from: tasks of one group vary together."""
         names = dict(self.task_rows("group_key"))
         return np.unique([names[task] for task in self.ids], return_inverse=True)[1] if self.keys else np.zeros(0, int)
 
     def texts(self, which: int) -> Iterator[tuple[int, int, str]]:
-        """(number of an evaluation, number of a task, text): one of DETAILS, by its number there, where a task has it."""
+        """(number of an evaluation, number of a task, text) for one of DETAILS, by its index, if the task has it."""
         places = self.places
         for at, rows in enumerate(self._details):
             for row in rows:
@@ -134,8 +134,8 @@ class Tables:
 
 
 def read(runs: Sequence[EvalRun], *, details: bool = False) -> Tables:
-    """A query for each evaluation, and one that says which of its tasks have masked samples. `details`: DETAILS come with it, for those
-    who need them anyhow; else a query of its own reads them when they are asked for."""
+    """One query per evaluation, and one for which of its tasks have masked samples. `details`: DETAILS are read at the same time;
+    otherwise a separate query reads them on demand."""
     found = [_rows_of(run, DETAILS if details else {}) for run in runs]
     identities = _identities(runs)
     names: dict[Hashable, str] = {}
@@ -165,7 +165,7 @@ COUNTS = {"scored", "timed", "input_known", "output_known", "masked"}
 
 @dataclass(frozen=True)
 class _Rows:
-    """Of an evaluation, by task: `sums` [tasks, SUMS and “masked”], `texts` of DETAILS for those tasks that have scored samples."""
+    """One evaluation by task: `sums` [tasks, SUMS and “masked”], `texts` of DETAILS for tasks with scored samples."""
 
     tasks: list[UUID]
     keys: list[str]
@@ -195,15 +195,16 @@ def _by_task(samples: QuerySet[Sample], *fields: str, **sums: Any) -> list[tuple
 
 
 def _fetched(rows: QuerySet) -> list[tuple]:
-    """As the database gives them, past the ORM's conversion of each value: JSON is text."""
+    """As the database returns them, bypassing the ORM's conversion of each value: JSON stays text."""
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL work_mem = '64MB'")  # 10,000 tasks with their texts would be written to disk
+        # with the default work_mem, 10,000 tasks with their texts would spill to disk
+        cursor.execute("SET LOCAL work_mem = '64MB'")
         cursor.execute(*rows.query.sql_with_params())
         return cursor.fetchall()
 
 
 def _identities(runs: Sequence[EvalRun]) -> dict[UUID, Hashable]:
-    """Over several sets a task is what it asks for; of one it is itself."""
+    """Across several sets a task is identified by its request; within one set by itself."""
     sets = {run.eval_set_id for run in runs}
     if len(sets) < 2:
         return {}

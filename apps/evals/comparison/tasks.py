@@ -1,4 +1,4 @@
-"""Task by task: what the other evaluations did to each, and pages of those that were asked for."""
+"""Task by task: how each differs in the other evaluations, and pages of filtered tasks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ KINDS = np.array([REGRESSED, IMPROVED, SAME, MISSING])
 
 
 def changes_of(rates: np.ndarray) -> np.ndarray:
-    """[tasks] of the first four of CHANGES, from [evaluations, tasks], the baseline first: the worst of what the others did to
-    a task. NaN where nothing was scored."""
+    """[tasks] of the first four of CHANGES, from [evaluations, tasks], the baseline first: the worst change in any other evaluation. NaN
+    if nothing was scored."""
     baseline, others = rates[0], rates[1:]
     known, all_known = ~np.isnan(baseline), ~np.isnan(others).any(axis=0)
     regressed = known & (others < baseline).any(axis=0)
@@ -37,7 +37,7 @@ def changes_of(rates: np.ndarray) -> np.ndarray:
 
 
 def drops_of(rates: np.ndarray) -> np.ndarray:
-    """[tasks]: by how much the worst of the others is below the baseline; negative where all are above, 0 where not known."""
+    """[tasks]: how far the worst other evaluation is below the baseline; negative if all are above, 0 if unknown."""
     baseline, others = rates[0], rates[1:]
     worst = np.where(np.isnan(others), np.inf, others).min(axis=0)
     return np.where(np.isnan(baseline) | np.isinf(worst), 0.0, baseline - worst)
@@ -45,7 +45,7 @@ def drops_of(rates: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class TaskScore:
-    """What an evaluation says of one task: `n` samples were scored, `passed` of them passed."""
+    """The result of one task in an evaluation: `n` samples were scored, `passed` of them passed."""
 
     task: UUID
     run: UUID
@@ -61,7 +61,7 @@ class TaskScore:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """One task in every evaluation, the baseline first; None where it was not evaluated."""
+    """One task in every evaluation, the baseline first; None if it was not evaluated."""
 
     key: str
     task: UUID
@@ -71,8 +71,8 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class Filters(QueryFilters):
-    """Which tasks the URL asks for, in which order. `of`: the number of the one evaluation whose changes count, from 2; else those
-    of all. `mode`: a failure mode that came or went. `sort`: “drop” or “gain” first, or empty for the order of keys."""
+    """Filters and order of the tasks, from the URL. `of`: the number of the one evaluation whose changes count, from 2; otherwise those
+    of all. `mode`: a failure mode that appeared or disappeared. `sort`: “drop” or “gain” first, or empty for the order of keys."""
 
     change: str = ""
     of: str = ""
@@ -96,7 +96,7 @@ SORTS = ("drop", "gain")
 
 
 def unknown_filters(query: Mapping[str, str], runs: int) -> dict[str, str]:
-    """{parameter: what it may be} of those that the URL gives another value, which filters by nothing."""
+    """{parameter: allowed values} of those whose value in the URL is unknown and therefore ignored."""
     numbers = f"a number from 2 to {runs}"
     wanted = {
         "change": (query.get("change", "") in CHANGES, f"one of {', '.join(CHANGES)}"),
@@ -110,7 +110,7 @@ Place = tuple[float, int]
 
 
 class TaskTable:
-    """The tasks of a comparison by filters."""
+    """The tasks of a comparison, filtered."""
 
     def __init__(self, tables: Tables, given: Filters) -> None:
         self.tables, self.given = tables, given
@@ -133,7 +133,7 @@ class TaskTable:
         return self.changes == change if change else np.ones(len(self.tables), dtype=bool)
 
     def counts(self) -> dict[str, int]:
-        """Of each change, before the filters."""
+        """The count of each change, before the filters."""
         return {kind: int(self._changed(kind).sum()) for kind in CHANGES}
 
     @property
@@ -160,7 +160,7 @@ class TaskTable:
         return [self.row(number) for _, number in self.order]
 
     def page(self, size: int, after: str = "", before: str = "") -> RowPage:
-        """By keyset: tasks that come in meanwhile, while an evaluation runs, move no row from one page to another."""
+        """Keyset pagination: tasks that arrive while an evaluation is running do not shift rows between pages."""
         places = [(value, self.tables.names[number]) for value, number in self.order]
         start = 0
         if found := place_of(after):
@@ -176,7 +176,7 @@ class TaskTable:
 
 @dataclass(frozen=True)
 class RowPage:
-    """Some rows of the table, `start` the number of the first of `count`; cursors of the pages around it, empty where none is."""
+    """A page of rows; `start` is the number of the first of `count`; cursors of the adjacent pages, empty if there is none."""
 
     rows: Sequence[TaskRow]
     start: int
@@ -194,7 +194,7 @@ def cursor_of(place: tuple[float, str]) -> str:
 
 
 def place_of(cursor: str) -> tuple[float, str] | None:
-    """None for what is no cursor."""
+    """None if the text is not a cursor."""
     number, _, place = cursor.partition("_")
     try:
         return (float(number), place) if place else None

@@ -1,4 +1,4 @@
-"""Task files: `sniff` a format, `read` tasks or problems, `write` them. Pure: no Django, no torch."""
+"""Task files: `sniff` the format, `read` tasks or problems, `write` them. Pure: no Django, no torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["FORMATS", "READERS", "WRITERS", "RowProblem", "TaskRow", "package", 
 
 
 def sniff(name: str, head: str | bytes) -> str | None:
-    """The format of a file by its name and first lines; None where they fit none."""
+    """The format of a file by its name and first lines; None if no format matches."""
     text = (head.decode("utf-8", "replace") if isinstance(head, bytes) else head).removeprefix("\ufeff")
     line = next((line for line in re.split(r"[\r\n]", text) if line.strip()), "")
     if line.lstrip().startswith("{"):
@@ -55,10 +55,10 @@ def _by_fields(line: str) -> str | None:
 
 
 def read(format: str, lines: Iterable[Line], answers: Iterable[Line] | None = None) -> Iterator[Read]:
-    """A TaskRow or a RowProblem for each row, as they are read; `answers` is BFCL's second file.
+    """Yields a TaskRow or a RowProblem for each row; `answers` is BFCL's second file.
 
-    A row is read whole or is a problem; a key that comes again is one. A file without any row is one problem.
-    Raises ValueError for a format there is not, or for `answers` where the format has none.
+    A row is read completely or is a problem; a repeated key is a problem. A file without rows is one problem. Raises ValueError for an
+    unknown format, or if the format has no `answers`.
     """
     if format not in READERS:
         raise ValueError(f"Unknown task file format “{format}”. Known formats: {', '.join(FORMATS)}.")
@@ -68,7 +68,7 @@ def read(format: str, lines: Iterable[Line], answers: Iterable[Line] | None = No
 
 
 def _keyed(found: Iterable[Read]) -> Iterator[Read]:
-    """The same, without keys that come again."""
+    """The same, without repeated keys."""
     keys: set[str] = set()
     nothing = True
     for row in found:
@@ -84,7 +84,7 @@ def _keyed(found: Iterable[Read]) -> Iterator[Read]:
 
 
 def write(format: str, rows: Iterable[TaskRow]) -> Iterator[str]:
-    """Lines of a file. Raises ValueError for a format that is not written."""
+    """Lines of a file. Raises ValueError for a format that cannot be written."""
     if format not in WRITERS:
         raise ValueError(f"Unknown export format “{format}”. Known formats: {', '.join(WRITERS)}.")
     return WRITERS[format](rows)

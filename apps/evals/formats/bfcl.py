@@ -24,17 +24,17 @@ from apps.evals.formats.rows import (
 from workers.lib.verifiers.languages import CODE
 
 TYPES = {"dict": "object", "float": "number", "tuple": "array"}
-MOST = 256  # values of one argument, after what may vary inside it has been multiplied out
+MOST = 256  # values of one argument, after its variants have been multiplied out
 NAMES = {"key": "id", "messages": "question", "tools": "function", "expected": "ground_truth"}
 NO_CALL, ANY_CALL = "irrelevance", "live_relevance"
-LANGUAGES = {"javascript": "JavaScript", "java": "Java"}  # the first that an id has in it
+LANGUAGES = {"javascript": "JavaScript", "java": "Java"}  # the first text that an id contains
 
 
 def read(lines: Iterable[Line], answers: Iterable[Line] | None = None) -> Iterator[Read]:
     """Raises nothing; a question without an answer is a problem, and so is an answer without its question.
 
-    Questions whose id has “irrelevance” in it expect no call, those with “live_relevance” any; neither have answers.
-    Arguments of Java and JavaScript are asked for as text in the language, and read so (workers.lib.verifiers.languages).
+    Questions with “irrelevance” in their id expect no call, those with “live_relevance” any call; neither have answers. Arguments of
+    Java and JavaScript are requested as text in that language, and parsed as such (workers.lib.verifiers.languages).
     """
     truths, problems = _truths(answers or ())
     yield from problems
@@ -88,7 +88,7 @@ def _row(record: dict, truths: dict[str, tuple[int, Any]]) -> TaskRow:
 
 
 def _conversation(record: dict, identity: str, turns: list, truth: Any) -> TaskRow:
-    """A task of multi_turn for the environment bfcl_turns: its tools, and what is right, come of BFCL's own classes."""
+    """A multi_turn task for the environment bfcl_turns: its tools and its expected results come from BFCL's own classes."""
     wanted = want(truth, list, "ground_truth", "Upload the matching possible_answer_… file too.")
     if len(wanted) != len(turns):
         raise Bad("ground_truth", f"{len(wanted)} turns, but the question has {len(turns)}.")
@@ -115,7 +115,7 @@ def _conversation(record: dict, identity: str, turns: list, truth: Any) -> TaskR
 
 
 def _python_call(text: Any, name: str) -> dict:
-    """{"tool", "args", "positional"} of a call as Python writes it."""
+    """{"tool", "args", "positional"} of a call in Python syntax."""
     try:
         call = ast.parse(want(text, str, name, "Give a call."), mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
@@ -139,7 +139,7 @@ def _tool(function: Any, name: str, language: str) -> dict:
 
 
 def _in_language(value: Any, language: str) -> Any:
-    """An argument as text in the language, with the type that it has there."""
+    """An argument as text in the language, with its type in that language."""
     if not isinstance(value, dict) or not isinstance(kind := value.get("type"), str):
         return value
     items = value["items"].get("type") if isinstance(value.get("items"), dict) else None
@@ -148,7 +148,7 @@ def _in_language(value: Any, language: str) -> Any:
 
 
 def _schema(value: Any) -> Any:
-    """JSON Schema's names of types for Python's; a type that means anything is left out."""
+    """JSON Schema's type names for Python's; a type that allows anything is left out."""
     if isinstance(value, list):
         return [_schema(item) for item in value]
     if not isinstance(value, dict):
@@ -162,7 +162,7 @@ def _schema(value: Any) -> Any:
 
 
 def _call(value: Any, name: str) -> dict:
-    """{"tool", "args", "accept"}: `args` are the first right values of those that must be given."""
+    """{"tool", "args", "accept"}: `args` are the first accepted values of the required arguments."""
     if not isinstance(value, dict) or len(value) != 1:
         raise Bad(name, "expected an object with one function in it.")
     [(tool, arguments)] = value.items()
@@ -181,7 +181,7 @@ def _values(values: Any, name: str) -> list:
 
 
 def _alternatives(value: Any, name: str) -> list:
-    """Inside an object each value is again a list of right ones, "" among them where it may be left out."""
+    """Inside an object each value is again a list of accepted ones; "" among them means that it may be omitted."""
     if isinstance(value, dict):
         choices = [[(key, item) for item in _values(items, f"{name}.{key}")] for key, items in value.items()]
         return [{key: item for key, item in chosen if item != ""} for chosen in islice(product(*choices), MOST + 1)]

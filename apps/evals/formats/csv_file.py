@@ -1,7 +1,7 @@
-"""CSV with a header: prompt and expected, or tool and args, or answer; a row is a task.
+"""CSV with a header: prompt and expected, or tool and args, or answer; each row is a task.
 
-A prompt of several messages is their JSON. A cell that a spreadsheet would run as a formula is written with an apostrophe before it,
-which is taken away when it is read.
+A prompt of several messages is their JSON. A cell that a spreadsheet would run as a formula is written with a leading apostrophe, which
+is removed on reading.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_CELL = 2_000_000
 
 
 def read(lines: Iterable[Line]) -> Iterator[Read]:
-    """A wrong header is one problem, and then nothing is read."""
+    """An invalid header is a single problem, and nothing else is read."""
     csv.field_size_limit(MAX_CELL)
     reader = csv.reader(_text(lines), strict=True)
     header: list[str] | None = None
@@ -123,7 +123,7 @@ def _row(cells: dict[str, str]) -> TaskRow:
 
 
 def _messages(prompt: str) -> list[dict]:
-    """Those of a cell that is a JSON list of messages, else what the user says."""
+    """The messages of a cell that is a JSON list of messages, otherwise a user message."""
     if prompt.lstrip().startswith("[{"):
         try:
             found = read_json(prompt)
@@ -144,7 +144,7 @@ def _json(cells: dict[str, str], name: str, empty: Any) -> Any:
 
 
 def write(rows: Iterable[TaskRow]) -> Iterator[str]:
-    """With a byte order mark, which spreadsheets need to see that it is UTF-8."""
+    """With a byte order mark, by which spreadsheets recognise UTF-8."""
     yield "\ufeff" + _line(WRITTEN)
     for row in rows:
         said = [message.get("content") for message in row.messages if message.keys() == {"role", "content"}]
@@ -216,7 +216,7 @@ def _value(name: str, cell: str) -> Any:
 
 
 def _json_or_answer(cell: str) -> dict:
-    """An object is taken as it is; other text is the answer."""
+    """An object is used as is; other text is the answer."""
     if not cell.startswith("{"):
         return {"answer": cell}
     return parsed_arguments(cell, "expected")

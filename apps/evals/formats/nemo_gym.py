@@ -1,7 +1,7 @@
 """NeMo Gym task rows: `responses_create_params` (OpenAI Responses) and `ground_truth` calls.
 
-A written row carries below `verifier_metadata.flywheel` what the format has no place for, so that it is read back as it
-was. If the row's own fields were changed since, the two contradict each other and the row is a problem.
+A written row stores below `verifier_metadata.flywheel` what the format has no place for, so it can be read back unchanged. If the row's
+own fields were changed in between, the two contradict each other and the row is a problem.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _restored(record: dict, exported: dict) -> TaskRow:
 
 
 def write(rows: Iterable[TaskRow]) -> Iterator[str]:
-    """Lines with their ends; `id` is the row's number from 0, as NeMo Gym has it."""
+    """Lines with line ends; `id` is the row's number from 0, as in NeMo Gym."""
     for index, row in enumerate(rows):
         yield json.dumps(_record(row, index), ensure_ascii=False) + "\n"
 
@@ -105,7 +105,7 @@ def _record(row: TaskRow, index: int) -> dict:
 
 
 def chat_messages(given: Any) -> list[dict]:
-    """Items of the Responses API as chat messages. Raises Bad for an item that has no place there."""
+    """Items of the Responses API as chat messages. Raises Bad for an item that has no equivalent."""
     name = f"{ASKED}.input"
     try:
         return from_items(
@@ -117,5 +117,5 @@ def chat_messages(given: Any) -> list[dict]:
 
 
 def _other(item: dict, index: int, messages: list[dict]) -> None:
-    if item.get("type") != "reasoning":  # thoughts of an earlier turn are no part of a chat
+    if item.get("type") != "reasoning":  # reasoning of an earlier turn is not part of a chat
         raise ItemError(index, "type", f"items of the type “{item.get('type')}” are not read")

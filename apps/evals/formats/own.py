@@ -1,4 +1,4 @@
-"""Flywheel's own JSONL: a TaskRow a line, nothing lost."""
+"""Flywheel's own JSONL: one TaskRow per line, lossless."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _row(record: dict) -> TaskRow:
 
 
 def write(rows: Iterable[TaskRow]) -> Iterator[str]:
-    """Lines with their ends. Fields that are empty are left out."""
+    """Lines with line ends. Empty fields are left out."""
     for row in rows:
         given = {name: getattr(row, name) for name in FIELDS}
         kept = {name: value for name, value in given.items() if value or name in ("key", "messages", "expected")}

@@ -1,4 +1,4 @@
-"""A task as files carry it, what may be wrong with one, and the checks that all formats share. Pure."""
+"""A task as a file row, the problems it can have, and the checks that all formats share. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMS = (
 
 @dataclass(frozen=True)
 class TaskRow:
-    """One task of a file. `expected` is described in `checks`; `split` and `group` are empty where the file has none."""
+    """One task of a file. `expected` is described in `checks`; `split` and `group` are empty if the file has none."""
 
     key: str
     messages: list[dict]
@@ -36,12 +36,12 @@ class TaskRow:
     group: str = ""
     split: str = ""
     metadata: dict = field(default_factory=dict)
-    line: int = field(default=0, compare=False)  # where it was read; no part of the task
+    line: int = field(default=0, compare=False)  # line where it was read; not part of the task
 
 
 @dataclass(frozen=True)
 class RowProblem:
-    """Why a row is no task: its line (from 1), the field, and what is wrong and what to do. The row is left out whole."""
+    """Why a row is not a task: its line (from 1), the field, what is wrong and what to do. The whole row is left out."""
 
     line: int
     field: str
@@ -109,7 +109,7 @@ def each(lines: Iterable[Line], parse: Callable[[dict], TaskRow]) -> Iterator[Re
 
 
 def want(value: Any, kind: type | tuple[type, ...], name: str, advice: str) -> Any:
-    """The value, if it is of the kind. Raises Bad."""
+    """The value, if it is of this kind. Raises Bad."""
     if not isinstance(value, kind) or (
         isinstance(value, bool) and bool not in (kind if isinstance(kind, tuple) else (kind,))
     ):
@@ -121,7 +121,7 @@ def task(
     *, key: Any, messages: Any, expected: Any, tools: Any = None, demonstration: Any = "", group: Any = "",
     split: Any = "", metadata: Any = None, names: dict[str, str] | None = None,
 ) -> TaskRow:  # fmt: skip
-    """The checked row; without a key it gets one from its messages. `names` says what the file calls a field. Raises Bad."""
+    """The checked row; without a key it gets one derived from its messages. `names` maps fields to their names in the file. Raises Bad."""
     called = {name: name for name in ("key", "messages", "expected", "tools", "demonstration", "group", "split")} | (
         names or {}
     )
@@ -147,7 +147,7 @@ def task(
 
 
 def check_storable(value: Any, name: str) -> None:
-    """PostgreSQL's JSON has neither NUL nor half of a surrogate pair nor NaN. Raises Bad."""
+    """PostgreSQL's JSON allows neither NUL nor lone surrogates nor NaN. Raises Bad."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
@@ -175,7 +175,7 @@ def checked_split(value: Any, name: str) -> str:
 
 
 def checked_messages(value: Any, name: str = "messages") -> list[dict]:
-    """OpenAI chat messages with a request among them. Raises Bad."""
+    """OpenAI chat messages that contain a request. Raises Bad."""
     want(value, list, name, "Give a list of OpenAI chat messages.")
     for index, message in enumerate(value):
         _check_message(message, f"{name}[{index}]")
@@ -200,7 +200,7 @@ def _check_message(message: Any, name: str) -> None:
 
 
 def checked_tools(value: Any, name: str = "tools") -> list[dict]:
-    """OpenAI chat tools; those of the Responses API ({type, name, parameters}) are put in that form. Raises Bad."""
+    """OpenAI chat tools; those of the Responses API ({type, name, parameters}) are converted. Raises Bad."""
     made = []
     for index, tool in enumerate(want(value, list, name, "Give a list of OpenAI tools.")):
         want(tool, dict, f"{name}[{index}]", "Give an OpenAI tool.")
@@ -214,7 +214,7 @@ def checked_tools(value: Any, name: str = "tools") -> list[dict]:
 
 
 def checked_expected(value: Any, name: str = "expected") -> dict:
-    """One of the forms of `checks` and of the verifiers (`by_task`), perhaps with a rubric. Raises Bad."""
+    """One of the forms of `checks` and of the verifiers (`by_task`), optionally with a rubric. Raises Bad."""
     want(value, dict, name, f"Give {FORMS}.")
     found = [form for form in CHECKED if form in value]
     for form in found:
@@ -316,14 +316,14 @@ CHECKED: dict[str, Callable[[Any, str], None]] = {
 
 
 def only(record: dict, known: Iterable[str], advice: str) -> None:
-    """Raises Bad for a field that is not known: half of a row is never read in silence."""
+    """Raises Bad for an unknown field: a row is never read partially without saying so."""
     unknown = [name for name in record if name not in set(known)]
     if unknown:
         raise Bad(unknown[0], f"unknown field. {advice}")
 
 
 def parsed_arguments(value: Any, name: str) -> dict:
-    """A call's arguments, which come as an object or as its JSON text. Raises Bad."""
+    """A call's arguments, given as an object or as its JSON text. Raises Bad."""
     if isinstance(value, str):
         try:
             value = read_json(value or "{}")
@@ -333,5 +333,5 @@ def parsed_arguments(value: Any, name: str) -> dict:
 
 
 def expected_of(calls: list[dict]) -> dict:
-    """One call stands for itself; more or none are a list."""
+    """One call as is; none or several as a list."""
     return calls[0] if len(calls) == 1 else {"calls": calls}

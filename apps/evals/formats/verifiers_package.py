@@ -1,8 +1,8 @@
 """A package for verifiers 0.4 (`vf-eval`, prime-rl): tasks as JSONL, a taskset that scores them, a harness that runs them.
 
-The harness is the package's own because the built-in ones serve tools under MCP and rename them; a model is to see the
-tools, and earlier calls of them, under the names that it was trained with. Tool results are the recorded ones, so
-that nothing real is called. `checks.py` goes along as it is: Flywheel and the package score by the same code.
+The package has its own harness because the built-in ones serve tools over MCP and rename them; a model should see the tools, and earlier
+calls of them, under the names that it was trained with. Tool results are the recorded ones, so nothing real is called. `checks.py` is
+included unchanged: Flywheel and the package score with the same code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from apps.evals.formats import own
 from apps.evals.formats.rows import TaskRow
 
 VERSION = "verifiers==0.4.*"
-RECORDED = "recorded_results"  # metadata: [{"tool", "args", "content"}], what the tools answered in the recorded run
+RECORDED = "recorded_results"  # metadata: [{"tool", "args", "content"}], what the tools returned in the recorded run
 
 PYPROJECT = """\
 [project]
@@ -242,9 +242,9 @@ class RecordedHarness(vf.Harness[RecordedConfig]):
 
 
 def package(rows: Iterable[TaskRow], name: str) -> dict[str, str]:
-    """{path: text} of a package that `pip install` and `vf-eval @ eval.toml` take.
+    """{path: text} of a package for `pip install` and `vf-eval @ eval.toml`.
 
-    `name` is put in the form of a package name. Raises ValueError where nothing of it is left or there are no tasks.
+    `name` is converted to a valid package name. Raises ValueError if nothing remains of it or there are not tasks.
     """
     module = package_name(name)
     tasks = list(own.write(rows))
@@ -266,7 +266,7 @@ def package(rows: Iterable[TaskRow], name: str) -> dict[str, str]:
 
 
 def carried(module: str) -> dict[str, str]:
-    """{path: text} of what scoring needs of ours: checks.py and the package messages, importing from where they are then."""
+    """{path: text} of our code that scoring needs: checks.py and the package messages, with imports adapted to their new location."""
     home = resources.files("workers.lib")
     paths = [
         "checks.py",
@@ -279,7 +279,7 @@ def carried(module: str) -> dict[str, str]:
 
 
 def package_name(name: str) -> str:
-    """A Python package's name: small letters, digits and underscores. Raises ValueError where nothing is left."""
+    """A Python package's name: lower-case letters, digits and underscores. Raises ValueError if nothing remains."""
     made = re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")
     if not made:
         raise ValueError(f"“{name}” gives no name for a package: use letters and digits.")

@@ -1,8 +1,8 @@
-"""What a run belongs to (session, user, template, …), and whether a hold-out of the project holds that out.
+"""The groups that a run belongs to (session, user, template, …), and whether a hold-out of the project holds one of them out.
 
-A set is divided by the `group` of its tasks; every group that is held out is held out for the whole project and for
-runs that arrive later: a run is of a held-out group where one of its names equals the group of a held-out task. A task
-keeps the names of its run (`Task.groups`), so that it is recognised when the run itself was deleted.
+A set is split by the `group` of its tasks. A held-out group is held out in the whole project, also for runs that arrive later: a run
+belongs to a held-out group if one of its group names equals the group of a held-out task. A task stores the group names of its run
+(`Task.groups`), so it is recognised after the run was deleted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from apps.evals.near_duplicates.text import is_slot, words
 from apps.trajectories.models import Trajectory
 from workers.lib.messages import is_example, is_prompt, text_of
 
-AT_ONCE = 1_000  # tasks of one query
+AT_ONCE = 1_000  # tasks per query
 
 
 def prompt_of(trajectory: Trajectory) -> list[dict]:
-    """The messages up to the agent's first turn, without the harness's: instructions and examples."""
+    """The messages before the agent's first turn, without the harness's instructions and examples."""
     prompt: list[dict] = []
     for message in trajectory.messages:
         if is_example(message):
@@ -40,7 +40,7 @@ def prompt_of(trajectory: Trajectory) -> list[dict]:
 
 
 def groups_of(trajectory: Trajectory) -> list[tuple[str, str]]:
-    """(name, group): what a split may keep together, the usual one first. A group that the log names comes before all."""
+    """(name, group): the groups by which tasks may be split, the most common first. A group named by the log precedes all others."""
     prompt = prompt_of(trajectory)
     day = f"{trajectory.started_at:%Y-%m-%d}"
     found = [
@@ -56,25 +56,25 @@ def groups_of(trajectory: Trajectory) -> list[tuple[str, str]]:
 
 
 def template_of(messages: list[dict]) -> str:
-    """The same for requests that differ only in numbers, dates and identifiers."""
+    """Equal for requests that differ only in numbers, dates and identifiers."""
     said = " ".join(text_of(message) for message in messages if message.get("role") == "user")
     shape = ["#" if is_slot(word) or any(char.isdigit() for char in word) else word for word in words(said)]
     return f"template:{digest_of(shape)[:40]}"
 
 
 def of_metadata(metadata: dict[str, Any]) -> dict[str, str]:
-    """{field: group} of what metadata says; empty values are no group."""
+    """{field: group} from metadata; empty values are ignored."""
     return {
         name: f"{name}:{value}"[:GROUP_LENGTH] for name, value in metadata.items() if value not in (None, "", [], {})
     }
 
 
-SESSION = ("session_id", "session", "conversation_id", "thread_id", "chat_id")  # fields that say one thing
+SESSION = ("session_id", "session", "conversation_id", "thread_id", "chat_id")  # fields with the same meaning
 USER = ("user_id", "user")
 
 
 def names_in(metadata: dict[str, Any]) -> set[str]:
-    """Every group that fields of a run or row name: field and value; of a session or user by each name of the field, and bare."""
+    """Every group named by fields of a run or row: field and value; for a session or user under each name of the field, and without one."""
     found: set[str] = set()
     for field, value in metadata.items():
         for one in value if isinstance(value, list) else (value,):
@@ -95,12 +95,12 @@ def names_of(trajectory: Trajectory) -> list[str]:
 
 
 def held_out_runs(project: Project, runs: Sequence[Trajectory]) -> dict[Any, str]:
-    """{id of a run: the held-out group that it belongs to}. The runs have their content."""
+    """{run id: the held-out group that it belongs to}. The runs must have their content."""
     return runs_of_groups(Task.objects.holdout().filter(project=project), runs)
 
 
 def runs_of_groups(tasks: TaskQuerySet, runs: Sequence[Trajectory]) -> dict[Any, str]:
-    """{id of a run: the group of these tasks that it belongs to}. The runs have their content."""
+    """{run id: the group of these tasks that it belongs to}. The runs must have their content."""
     names = {run.pk: names_of(run) for run in runs}
     keys = {name for some in names.values() for name in some}
     taken = dict(tasks.filter(group_key__in=keys).order_by().values_list("group_key", "group"))
@@ -113,13 +113,13 @@ def runs_of_groups(tasks: TaskQuerySet, runs: Sequence[Trajectory]) -> dict[Any,
 
 
 def held_out_among(project: Project, keys: Iterable[str]) -> dict[str, str]:
-    """{key: name} of those of these groups of which a hold-out of the project, in whichever set, is made."""
+    """{key: name} of those of these groups from which a hold-out of the project, in any set, is made."""
     found = Task.objects.holdout().filter(project=project, group_key__in=list(keys))
     return dict(found.order_by().values_list("group_key", "group"))
 
 
 def held_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
-    """The groups of these tasks of a draft that have one in the hold-out of another set."""
+    """The groups of these draft tasks that have a task in the hold-out of another set."""
     elsewhere = Task.objects.holdout().filter(project=eval_set.project).exclude(eval_set=eval_set)
     names = {name for task in tasks for name in _names(task, False)}
     held = set(elsewhere.filter(group_key__in=names).values_list("group_key", flat=True))
@@ -127,7 +127,7 @@ def held_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
 
 
 def used_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
-    """The groups of these tasks of a draft to which a task outside a hold-out of another set belongs."""
+    """The groups of these draft tasks that have a task outside a hold-out in another set."""
     elsewhere = Task.objects.filter(project=eval_set.project, guarded=0).exclude(eval_set=eval_set)
     wanted = {group_key(task.group) for task in tasks}
     found = elsewhere.filter(groups__overlap=list(wanted)).values_list("groups", flat=True)
@@ -136,11 +136,11 @@ def used_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
 
 
 def conflicts(project: Project, tasks: Iterable[Task]) -> Iterator[tuple[Task, Task]]:
-    """(task, other) of each task that shares its request or a group with the other side of a hold-out of the project, or
-    that a person has judged the same task as one there.
+    """(task, other) for each task that shares its request or a group with the other side of a hold-out of the project, or that a person
+    has judged to be the same task as one there.
 
-    For what is held out, the others are all tasks that are not, by any of their groups; for what is not, the held-out
-    ones, by any group of the task.
+    For held-out tasks, the others are all tasks that are not held out, by any of their groups; for the rest, they are the held-out
+    tasks, by any group of the task.
     """
     given = iter(tasks)
     while some := list(islice(given, AT_ONCE)):
@@ -150,16 +150,16 @@ def conflicts(project: Project, tasks: Iterable[Task]) -> Iterator[tuple[Task, T
 
 @dataclass(frozen=True)
 class Refusal:
-    """A sentence, and the canonical hashes of the held-out tasks that it says something about."""
+    """A sentence, and the canonical hashes of the held-out tasks about which it reveals something."""
 
     sentence: str
     held: list[str]
 
 
 def refusal(project: Project, tasks: Iterable[Task]) -> Refusal | None:
-    """Why tasks may not train although they are of a train split; None where nothing is in the way.
+    """Why tasks may not train although they are in a train split; None if nothing prevents it.
 
-    Hold-outs may have been frozen since these tasks were stored. Shows nothing of what is held out.
+    Hold-outs may have been frozen since these tasks were stored. Reveals no held-out content.
     """
     found = [(task, other) for task, other in conflicts(project, tasks) if task.split != Split.HOLDOUT]
     if not found:
@@ -203,5 +203,5 @@ def _conflicts(project: Project, tasks: Sequence[Task], *, held: bool) -> Iterat
 
 
 def _names(task: Task, held: bool) -> list[str]:
-    """The keys that decide: of a held-out task the group that is held out, of another all that it belongs to."""
+    """The keys that decide: for a held-out task the group that is held out, for any other all its groups."""
     return [group_key(name) for name in ([task.group] if held else (task.group, *task.groups))]

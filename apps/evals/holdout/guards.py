@@ -1,4 +1,4 @@
-"""What the floors below ask of a hold-out: they know of none themselves, and are given these functions by `apps.py`."""
+"""Functions that `apps.py` passes to lower layers, which do not know about hold-outs themselves."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from apps.trajectories.shown import Runs
 
 
 def untrainable(project: Project, runs: Sequence[Trajectory], lines: Sequence[dict]) -> set[int]:
-    """For `exports.GUARDS`: the runs of a held-out group, and the lines that teach a held-out task or nearly one."""
+    """For `exports.GUARDS`: runs of a held-out group, and lines that teach a held-out task or nearly one."""
     held = held_out_runs(project, runs)
     return {index for index, run in enumerate(runs) if run.pk in held} | leaks.forbidden(project, lines)
 
 
 def record_runs_shown(project: Project, runs: Runs, to: Any, where: str) -> None:
-    """For `shown.WATCHERS`: the runs that held-out tasks were made from say what is held out, wherever they are shown."""
+    """For `shown.WATCHERS`: the runs that held-out tasks were made from reveal what is held out, wherever they are shown."""
     tasks = Task.objects.holdout().filter(project=project)
-    if isinstance(runs, QuerySet):  # few runs are held out, the file may be of all
+    if isinstance(runs, QuerySet):  # few runs are held out, while the file may contain all of them
         made_from = list(tasks.exclude(trajectory=None).values_list("trajectory", flat=True))
         runs = list(runs.filter(pk__in=made_from).values_list("pk", flat=True)) if made_from else []
     if runs:

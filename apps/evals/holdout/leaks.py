@@ -1,8 +1,7 @@
-"""What of a project's hold-outs is also outside them: in tasks, and in every text that trains (`near_duplicates.search`).
+"""What of a project's hold-outs also exists outside them: in tasks, and in every training text (`near_duplicates.search`).
 
-The database itself refuses the same prompt and the same group on both sides; what holds a held-out request in another
-wrapping, its calls, or nearly the same task is refused here, by every way that adds tasks, divides them, freezes them, or
-trains on anything.
+The database itself refuses the same prompt and the same group on both sides. A text that contains a held-out request in another form,
+its calls, or nearly the same task is refused here, whenever tasks are added, split or frozen, or anything trains.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from workers.lib.messages import is_prompt
 from workers.lib.prompts import applied
 
 READ_AT_ONCE = 500
-INDEXES = 4  # hold-outs of which an index stays in this process's memory; one of 10,000 tasks takes about 150 MB
-SHOWN = 300  # characters of a request in a sentence
-JUDGED = "judged"  # by a person: `judged`
+INDEXES = 4  # hold-outs whose index stays in this process's memory; one of 10,000 tasks takes about 150 MB
+SHOWN = 300  # characters of a request that a sentence quotes
+JUDGED = "judged"  # judged the same by a person: `judged`
 REASONS: dict[str, str] = {
     JUDGED: "are the same task (decided by a person)",
     Why.SAYS: "are the same task (one contains the request of the other)",
@@ -40,9 +39,9 @@ REASONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Leak:
-    """What is on one side of a hold-out, and what on the other says the same. `similarity` is 0 for two of the same group.
+    """Something on one side of a hold-out that says the same as something on the other. `similarity` is 0 for two of the same group.
 
-    Whichever is held out is shown only where that is counted as a look.
+    Whichever is held out is shown only where that is counted as a view.
     """
 
     key: str
@@ -50,12 +49,12 @@ class Leak:
     theirs: str
     theirs_set: str
     similarity: float
-    theirs_hash: str = ""  # the other's canonical hash: looks are counted by it
+    theirs_hash: str = ""  # the other's canonical hash, by which views are counted
     why: str = Why.ALIKE
-    ours_hash: str = ""  # where ours may be the one that is held out
+    ours_hash: str = ""  # set if ours may be the held-out one
 
     def __str__(self) -> str:
-        """Without the request that is held out: sentences are stored and shown where nobody counts a look."""
+        """Without the held-out request: sentences are stored and shown where views are not counted."""
         one = self.ours if self.theirs_is_held else self.theirs
         other = (
             self.theirs_set if self.theirs_is_held else f"the hold-out ({self.key}; the other is in {self.theirs_set})"
@@ -68,7 +67,7 @@ class Leak:
 
     @property
     def reason(self) -> str:
-        """What is the matter with the two, as the end of a sentence about them."""
+        """The reason, as the end of a sentence about the two."""
         if not self.similarity:
             return "belong to the same group"
         return REASONS[self.why] + (f" ({self.similarity:.0%})" if self.why == Why.ALIKE else "")
@@ -83,12 +82,12 @@ class Leak:
 
 
 def request_of(task: Task) -> str:
-    """What a task asks, as a person reads it."""
+    """The request of a task, as a person reads it."""
     return "\n".join(words_of(message) for message in task.messages if not is_prompt(message))
 
 
 def same(task: Task, other: Task) -> Leak:
-    """The two of one request (similarity 1), of the same group (0), or of which a person says that they are the same task."""
+    """Whether the two have the same request (similarity 1), the same group (0), or were judged the same task by a person."""
     found = Leak(task.key, request_of(task), request_of(other), _place(other), 1.0, other.canonical_hash,
                  ours_hash=task.canonical_hash)  # fmt: skip
     if other.canonical_hash == task.canonical_hash:
@@ -125,9 +124,9 @@ def _row(task: Task) -> Row:
 def of_rows(
     project: Project, rows: Iterable[tuple[str, dict]], *, among: QuerySet[Task] | None = None
 ) -> Iterator[Leak]:
-    """What of (name, training row), in any format, holds something of a held-out task of the project: one leak a row at most.
+    """The (name, training row) items, in any format, that contain something of a held-out task of the project: at most one leak per row.
 
-    `among`: the tasks whose hold-outs count, all of the project without it. Raises ValueError for a row without text.
+    `among`: the tasks whose hold-outs count; by default all of the project. Raises ValueError for a row without text.
     """
     tasks = Task.objects.all() if among is None else among
     index, keys = _index_of(tasks.filter(project=project, guarded=1))
@@ -150,13 +149,13 @@ def of_rows(
 
 
 def of_tasks(tasks: Sequence[Task], *, among: QuerySet[Task] | None = None) -> Iterator[Leak]:
-    """Which tasks hold something of the project's hold-outs; a leak has the key of the task."""
+    """The tasks that contain something of the project's hold-outs; a leak has the key of the task."""
     if tasks:
         yield from of_rows(tasks[0].project, ((task.key, row_of(task)) for task in tasks), among=among)
 
 
 def forbidden(project: Project, rows: Sequence[dict]) -> set[int]:
-    """Which of some training rows hold something of a held-out task of the project; and those without text to compare.
+    """The training rows that contain something of a held-out task of the project, and those without text to compare.
 
     For `exports.GUARDS`.
     """
@@ -174,10 +173,10 @@ def _has_text(row: dict) -> bool:
 
 
 def _index_of(tasks: QuerySet[Task]) -> tuple[HeldOut, list[UUID]]:
-    """The index of held-out tasks, and their ids by its positions; kept until one of their rows changes."""
+    """The index of held-out tasks, and their ids by position; cached until one of their rows changes."""
     versions = RawSQL(
         "evals_task.xmin::text || evals_task.ctid::text", ()
-    )  # where PostgreSQL has this version of the row
+    )  # identifies the version of the row in PostgreSQL
     rows = list(tasks.order_by("pk").values_list("pk", versions))
     found = hashlib.blake2b(repr(rows).encode(), digest_size=16).hexdigest()
     return _Index.of(found, tuple(pk for pk, _ in rows))
@@ -196,9 +195,9 @@ class _Index:
 
 
 def of_held(project: Project, held: Sequence[Task], *, among: QuerySet[Task] | None = None) -> Iterator[Leak]:
-    """For each of some held-out tasks the first task outside the hold-outs that holds something of it.
+    """For each of these held-out tasks, the first task outside the hold-outs that contains something of it.
 
-    Reads all of those: about 0.5 ms a task.
+    Reads all of those: about 0.5 ms per task.
     """
     tasks = Task.objects.all() if among is None else among
     rest = tasks.filter(project=project, guarded=0).select_related("eval_set")
@@ -239,7 +238,7 @@ def _between(held: Sequence[Task], rest: Iterable[Task]) -> Iterator[Leak]:
 
 
 def _remembered(tasks: Iterable[Task], read: dict[int, Task]) -> Iterator[tuple[int, Row]]:
-    """(number, row) of tasks, which are kept in `read` while they may be told of: the last few hundred."""
+    """(number, row) of tasks; the last few hundred are kept in `read`, since a leak may refer to them."""
     for number, task in enumerate(tasks):
         read[number] = task
         read.pop(number - 4 * READ_AT_ONCE, None)
@@ -247,7 +246,7 @@ def _remembered(tasks: Iterable[Task], read: dict[int, Task]) -> Iterator[tuple[
 
 
 def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:
-    """Pairs of the tasks of one set of which one holds something of the other: they belong on one side."""
+    """Pairs of tasks of one set of which one contains something of the other: they belong on one side."""
     found = [(tasks[match.key], tasks[match.held], match.similarity)
              for match in HeldOut([_held(task) for task in tasks]).every((number, _row(task)) for number, task in enumerate(tasks))
              if match.key != match.held]  # fmt: skip
@@ -257,12 +256,12 @@ def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:
     return found + [(tasks[left], tasks[right], score) for left, right, score in compare.pairs(documents, most=None)]
 
 
-# What stands around every task
+# What surrounds every task
 
 
 def harness_rows(environment: Environment, prompt: dict | None = None) -> Iterator[tuple[str, dict]]:
-    """What an environment adds to every prompt, as a training row: system prompt, examples, tools, configuration. `prompt`: a
-    prompt version's, in place of the harness's own."""
+    """What an environment adds to every prompt, as a training row: system prompt, examples, tools, configuration. `prompt`: a prompt
+    version's, instead of the harness's own."""
     row = applied(environment.harness, prompt or {}) | {"config": environment.config}
     if _has_text(row):
         yield f"harness of {environment}", row

@@ -1,7 +1,7 @@
 """What every route can show of a hold-out, in one table: `manage.py holdout_routes` writes it into docs/holdout-routes.md.
 
-A new route has no place here, and a test fails until somebody has decided on one. Another test asks every route that shows
-something and sees the count of looks rise, and every other one and does not find a held-out request in its answer.
+A new route is not in the table, and a test fails until somebody has classified it. Another test calls every route that shows something
+and checks that the view count rises, and every other route and checks that its response contains no held-out request.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from django.urls import URLPattern, URLResolver, get_resolver
 
-# Shows held-out requests, answers, outputs, scores of single tasks, or what is held out; each look is counted.
+# Shows held-out requests, answers, outputs, scores of single tasks, or what is held out; each view is counted.
 RUNS = "the runs from which held-out tasks were made"
 OUTPUTS = "outputs and scores on held-out tasks"
 SAID = "comments on a hold-out"
@@ -88,7 +88,7 @@ COUNTED: dict[str, str] = {
     "environments_api:grader_run": "scores of answers to held-out rows, with the right, up to a daily limit",
     "hosted:grader_run": "scores of answers to held-out rows, with the right, up to a daily limit",
 }  # fmt: skip
-# Shows only sums over an evaluation, which was itself counted when it was asked for.
+# Shows only aggregates over an evaluation, which was itself counted when it was started.
 TOTALS: dict[str, str] = dict.fromkeys(
     (
         "dashboard:home", "dashboard:promotion_effect", "evals:list", "evals:run_status", "evals:distributions", "evals:compared_distributions", "training:list", "training:compare", "training_api:runs_compare", "promotion:models", "promotion:model",
@@ -99,12 +99,12 @@ TOTALS: dict[str, str] = dict.fromkeys(
     ),
     "aggregates of evaluations",
 )  # fmt: skip
-# Has held-out tasks and keeps them to itself: only that there are some, and how many.
+# Has held-out tasks but does not show them: only that there are some, and how many.
 MASKED: dict[str, str] = dict.fromkeys(
     ("evals:detail", "evals:versions", "evals:import", "evals:import_status", "evals:variants", "core:audit", "core:audit_export",
      "core_api:audit", "training:examples", "training_api:examples"), "how many are held out"
 )  # fmt: skip
-# Shows nothing of a hold-out: forms, settings, production in sums, jobs on other splits, and what answers with a redirect.
+# Shows nothing of a hold-out: forms, settings, aggregated production data, jobs on other splits, and redirects.
 NOTHING: dict[str, str] = {
     "": "healthz join account account_activity account_login account_logout account_inactive account_reset_password account_reset_password_done "
     "account_reset_password_from_key account_reset_password_from_key_done account_reauthenticate account_change_password "
@@ -183,7 +183,7 @@ hold-outs. A view is counted once per person (or API key), task and place; score
 
 @dataclass(frozen=True)
 class Route:
-    """A URL of the configuration: `name` is namespace:name."""
+    """A URL of the URLconf: `name` is namespace:name."""
 
     name: str
     path: str
@@ -191,7 +191,7 @@ class Route:
 
     @property
     def shows(self) -> tuple[str, str]:
-        """(what it can show of a hold-out, whether that is counted). Raises KeyError for a route that nobody classified."""
+        """(what it can show of a hold-out, whether that is counted). Raises KeyError for an unclassified route."""
         for table, counted in ((COUNTED, "yes"), (TOTALS, "when evaluated"), (MASKED, "–")):
             if self.name in table:
                 return table[self.name], counted
@@ -202,7 +202,7 @@ class Route:
 
 
 def routes() -> list[Route]:
-    """Every URL of the configuration, from the resolver itself."""
+    """Every URL of the URLconf, from the resolver itself."""
     return list(_walk(get_resolver().url_patterns, "", ""))
 
 
@@ -222,7 +222,7 @@ def _who(pattern: URLPattern, namespace: str) -> str:
 
 
 def document() -> str:
-    """The table as Markdown. Raises KeyError for a route that nobody classified."""
+    """The table as Markdown. Raises KeyError for an unclassified route."""
     found = [(route, *route.shows) for route in routes()]
     shown = [f"| `{route.path}` | {what} | {route.who} | {counted} |" for route, what, counted in found if what]
     return "\n".join(

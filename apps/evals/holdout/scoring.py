@@ -1,4 +1,4 @@
-"""Answers to held-out tasks that are scored by API: by keys that may, so many a day, and each of them is a look."""
+"""Scoring answers to held-out tasks by API: only with keys that may, a limited number per day, each counted as a view."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEEDS_THE_RIGHT = (
 
 
 def guard(key: ApiKey, task: dict, use: Use) -> None:
-    """For `guards.GUARDS`. Raises Refusal: 403 where the key may see no hold-out, 429 where the day's scores are used up."""
+    """For `guards.GUARDS`. Raises Refusal: 403 if the key may not see hold-outs, 429 if the day's scores are used up."""
     held = held_out_like(key.project, task)
     if not held:
         return
@@ -40,7 +40,8 @@ def guard(key: ApiKey, task: dict, use: Use) -> None:
         record_seen(key.project, tasks, by=key, detail="opened in an environment")
         return
     with transaction.atomic():
-        locks.acquire_in(key.project_id, ProjectLock.HOLDOUT_SCORES)  # two at once must not both be the last one
+        # two concurrent requests must not both get the last one
+        locks.acquire_in(key.project_id, ProjectLock.HOLDOUT_SCORES)
         if scores_today(key.project) >= settings.FLYWHEEL_HOLDOUT_SCORES_A_DAY:
             raise Refusal(
                 429,
@@ -57,8 +58,8 @@ def scores_today(project: Project) -> int:
 
 
 def held_out_like(project: Project, row: dict) -> set[str]:
-    """The canonical hashes of the held-out tasks that a row is, or is like: as a whole, by a task or conversation inside it, or
-    by one of its texts where it has no messages. A row without text is like none."""
+    """The canonical hashes of the held-out tasks that a row equals or resembles: as a whole, by a task or conversation inside it, or, if
+    it has no messages, by one of its texts. A row without text resembles none."""
     held = Task.objects.holdout().filter(project=project)
     if not held.exists():
         return set()
@@ -83,7 +84,7 @@ def is_chat(messages: Any) -> bool:
 
 
 def _texts(row: dict) -> list[str]:
-    """The longest texts of a row in no known form: one of them may be the request."""
+    """The longest texts of a row in an unknown format: one of them may be the request."""
     if is_chat(row.get("messages")):
         return []
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""Which groups go to the hold-out. Pure: no Django, no torch."""
+"""Chooses the groups of a hold-out. Pure: no Django, no torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 
 def choose_holdout(groups: Sequence[str], size: int, seed: int) -> set[str]:
-    """Groups that make up a hold-out of at least `size` rows; `groups` has one entry per row.
+    """Groups that form a hold-out of at least `size` rows; `groups` has one entry per row.
 
-    Whole groups only, drawn at random by `seed`, so that no group is on both sides; the same input gives the
-    same split. Raises ValueError where the rest would be empty.
+    Whole groups only, drawn at random with `seed`, so that no group is on both sides; the same input gives the same split. Raises
+    ValueError if nothing would remain outside.
     """
     sizes = Counter(groups)
     names = sorted(sizes)

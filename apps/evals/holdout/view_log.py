@@ -1,7 +1,7 @@
-"""Every look at held-out tasks is recorded, by what the tasks say: a hold-out wears out by being seen.
+"""Records every view of held-out tasks, by task content: a hold-out wears out by being seen.
 
-A look shows a person or an API key the request, the answer, outputs, scores or the membership of held-out tasks. Looks
-are counted over all versions and sets of a project in which one of the tasks is held out (`views_of`).
+A view shows a person or an API key the request, the answer, outputs, scores or the membership of held-out tasks. Views are counted over
+all versions and sets of a project in which one of the tasks is held out (`views_of`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from apps.evals.canonical import content_key
 from apps.evals.holdout.leaks import Leak
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Sample, Split, Task
 
-WORN_OUT = 30  # looks after which the set's page asks for fresh tasks
+WORN_OUT = 30  # views after which the set's page recommends fresh tasks
 
 
 def record_view(
@@ -28,7 +28,7 @@ def record_view(
     detail: str = "",
     kind: HoldoutView.Kind = HoldoutView.Kind.VIEW,
 ) -> HoldoutView:
-    """A look at the whole hold-out of a set, however often. `by`: a user, an API key, or None for the command line."""
+    """A view of the whole hold-out of a set; each call counts. `by`: a user, an API key, or None for the command line."""
     tasks = sorted(_keys_of(eval_set.tasks.holdout()))
     rows = {"project": eval_set.project, "kind": kind, "detail": detail[:200], **_who(by)}
     return _store(eval_set, tasks, rows)
@@ -43,9 +43,9 @@ def record_seen(
     kind: HoldoutView.Kind = HoldoutView.Kind.VIEW,
     each_time: bool = False,
 ) -> HoldoutView | None:
-    """A look at those of these tasks that are held out: each once for a person (or key) and `detail`, unless `each_time`.
+    """A view of those of these tasks that are held out: each once per person (or key) and `detail`, unless `each_time`.
 
-    What somebody sees a second time in the same place tells them nothing new; a second score does.
+    Seeing something again in the same place reveals nothing new; a second score does.
     """
     found = tasks.holdout().filter(project=project)
     seen = _keys_of(found)
@@ -71,19 +71,19 @@ def _store(eval_set: EvalSet, tasks: list[int], rows: dict[str, Any]) -> Holdout
 
 
 def record_leak_views(project: Project, leaks: Iterable[Leak], *, by: Any) -> None:
-    """The held-out requests that these leaks show, side by side with what is like them."""
+    """The held-out requests that these leaks show, next to what resembles them."""
     hashes = [leak.theirs_hash for leak in leaks]
     record_seen(project, Task.objects.filter(canonical_hash__in=hashes), by=by, detail="a leak, side by side")
 
 
 def record_membership(project: Project, hashes: Iterable[str], *, by: Any, detail: str) -> None:
-    """Somebody was told that what they gave is, or is like, these held-out tasks: to be told so is to know what is held out."""
+    """Records that somebody was told that their input is, or resembles, these held-out tasks: that reveals what is held out."""
     tasks = Task.objects.filter(canonical_hash__in=list(hashes))
     record_seen(project, tasks, by=by, detail=detail, kind=HoldoutView.Kind.MEMBERSHIP)
 
 
 def record_refusal(project: Project, error: Exception, *, by: Any) -> None:
-    """What a refusal's sentence says of held-out tasks (its `held`), to whom it is shown."""
+    """Records what a refusal's sentence reveals about held-out tasks (its `held`), and to whom."""
     record_membership(project, getattr(error, "held", ()), by=by, detail="a refusal")
 
 
@@ -93,7 +93,7 @@ def record_told(request: Any, error: Exception) -> None:
 
 
 def record_output_view(run: EvalRun, *, by: Any) -> bool:
-    """A page with outputs on held-out tasks is a view: one for each person and evaluation, however often.
+    """A page with outputs on held-out tasks is a view: one per person and evaluation.
 
     Returns whether the run's tasks are held out.
     """
@@ -104,7 +104,7 @@ def record_output_view(run: EvalRun, *, by: Any) -> bool:
 
 
 def has_opened(run: EvalRun, *, by: Any) -> bool:
-    """Whether this person (or key) has looked at the outputs of an evaluation before, or need not ask: it is of no hold-out."""
+    """Whether this person (or key) has viewed the outputs of an evaluation before, or does not need to: it has no held-out tasks."""
     if run.split != Split.HOLDOUT:
         return True
     kind = HoldoutView.Kind.VIEW
@@ -115,17 +115,17 @@ OUTPUTS, WHOLE_SET = "outputs of ", "tasks on the page"
 
 
 def _outputs(run: EvalRun) -> str:
-    """The detail of a look at its outputs. The id is never cut off."""
+    """The detail of a view of an evaluation's outputs. The id is never truncated."""
     return f"{OUTPUTS}{run.name[:140]} ({run.pk})"
 
 
 def record_task_view(task: Task, *, by: Any) -> None:
-    """The page of one task: a view, where it is held out."""
+    """The page of one task counts as a view if the task is held out."""
     record_seen(task.project, Task.objects.filter(pk=task.pk), by=by, detail=_page(task))
 
 
 def has_opened_task(task: Task, *, by: Any) -> bool:
-    """Whether this person has opened the task's page, or outputs on the task, before; or it is not held out."""
+    """Whether this person has opened the task's page, or outputs on the task, before; also true if it is not held out."""
     if task.split != Split.HOLDOUT:
         return True
     views = HoldoutView.objects.filter(project=task.project_id, kind=HoldoutView.Kind.VIEW, **_who(by))
@@ -140,20 +140,20 @@ def _page(task: Task) -> str:
 
 
 def record_sample_views(project: Project, samples: Iterable[Sample], *, by: Any, detail: str) -> bool:
-    """The held-out tasks among those of these samples, whose outputs or scores are shown. Returns whether there are any."""
+    """Records the held-out tasks among those of these samples, whose outputs or scores are shown. Returns whether there are any."""
     tasks = Task.objects.filter(pk__in={sample.task_id for sample in samples})
     record_seen(project, tasks, by=by, detail=detail)
     return tasks.holdout().exists()
 
 
 def views_of(eval_set: EvalSet) -> QuerySet[HoldoutView]:
-    """The looks at any task of a set's hold-out, by what it asks: also those at other versions and sets that hold it out."""
+    """The views of any task of a set's hold-out, by task content: also views in other versions and sets that hold it out."""
     held = _keys_of(eval_set.tasks.holdout())
     return HoldoutView.objects.filter(project=eval_set.project_id, tasks__overlap=list(held))
 
 
 def viewers_of(eval_set: EvalSet) -> list[dict[str, Any]]:
-    """[{who, n, last}] of a hold-out's looks, who looked most often first."""
+    """[{who, n, last}] of a hold-out's views, most views first."""
     rows = views_of(eval_set).order_by().values("by__username", "api_key__name")
     found = rows.annotate(n=Count("pk"), last=Max("at")).order_by("-n", "-last")
     return [{"who": _name(row), "n": row["n"], "last": row["last"]} for row in found]
@@ -164,7 +164,7 @@ def _name(row: dict[str, Any]) -> str:
     return row["by__username"] or (f"API key “{key}”" if key else "command line, or a deleted user")
 
 
-_KEYS: dict[str, int] = {}  # content keys by canonical hash: of equal prompts they are equal
+_KEYS: dict[str, int] = {}  # content keys by canonical hash: equal prompts have equal keys
 REMEMBERED = 100_000
 
 

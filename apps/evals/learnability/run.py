@@ -1,4 +1,4 @@
-"""What a finished evaluation says about learning from its tasks: its samples read, its tasks picked."""
+"""What a finished evaluation says about learning from its tasks: reads its samples, picks its tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_ANSWER = "none of its samples were scored"
 
 
 class CannotPick(Exception):
-    """An evaluation that no training task can be picked by; the message is a sentence for the screen."""
+    """An evaluation by which no training task can be picked; the message is a sentence for the page."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RunLearnability:
         return learnability(samples_of(self.run), group_size=self.group_size, groups=groups)
 
     def why_not(self) -> str:
-        """Why no task of this evaluation can be picked for training; empty where they can."""
+        """Why no task of this evaluation can be picked for training; empty if tasks can be picked."""
         if self.run.split == Split.HOLDOUT:
             return "These tasks are held out and can never be picked for training. This page is for information only."
         if self.run.split != Split.TRAIN:
@@ -50,9 +50,9 @@ class RunLearnability:
         return ""
 
     def pick(self, per_group: int | None = None) -> Pick:
-        """The tasks that teach; every other task of the split has its reason.
+        """The tasks that teach; every other task of the split has a reason.
 
-        Raises CannotPick where nothing of this evaluation may train.
+        Raises CannotPick if nothing of this evaluation may train.
         """
         if why := self.why_not():
             raise CannotPick(why)
@@ -64,9 +64,10 @@ class RunLearnability:
 
 
 def tasks_of(run: EvalRun, names: dict[str, tuple[str, str]]) -> list[TaskView]:
-    """The tasks with an unmasked sample, summed in the database: a form reads many evaluations. `names` as in RunLearnability.
+    """The tasks with an unmasked sample, aggregated in the database, because a form reads many evaluations. `names` as in
+    RunLearnability.
 
-    Spreads are rounded, since sums in another order differ in their last digits and the pick's order may not.
+    Spreads are rounded: sums in another order differ in their last digits, and the pick's order must not.
     """
     rows = run.samples.filter(masked=False).order_by().values_list("task_id")
     sums = rows.annotate(

@@ -1,6 +1,6 @@
-"""What RL can learn from a set of tasks, seen in k samples of each. Pure: no Django, no torch.
+"""What RL can learn from a set of tasks, given k samples of each. Pure: no Django, no torch.
 
-GRPO's advantage is a reward less its group's mean: a group with one reward throughout teaches nothing.
+GRPO's advantage is a reward minus its group's mean, so a group with equal rewards teaches nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Literal
 from apps.evals.stats import PASS_AT, SampleRow, TaskSamples, pass_at_k
 
 Kind = Literal["mixed", "all_pass", "all_fail"]
-PRIOR = (0.5, 0.5)  # Jeffreys' prior of a success rate
-SAME = 1e-9  # rewards nearer than this are the same
+PRIOR = (0.5, 0.5)  # Jeffreys prior of a success rate
+SAME = 1e-9  # rewards closer than this are equal
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class TaskView:
 
     @property
     def has_signal(self) -> bool:
-        """Whether its samples differ in reward: partial credit may teach where no sample passes."""
+        """Whether its samples differ in reward: partial credit may teach even if no sample passes."""
         return self.spread > SAME
 
 
 @dataclass(frozen=True)
 class Learnability:
-    """The sums over all tasks with an unmasked sample; shares are of those tasks."""
+    """Aggregates over all tasks with an unmasked sample; shares are of those tasks."""
 
     tasks: list[TaskView]
     pass_at: dict[int, float]
@@ -65,7 +65,7 @@ class Learnability:
 
 @dataclass(frozen=True)
 class Pick:
-    """The tasks for training, the best first; why each other one is left out."""
+    """The tasks for training, best first; and why each other one is left out."""
 
     chosen: list[str]
     left_out: dict[str, str]
@@ -121,10 +121,10 @@ def _sentence(tasks: Sequence[TaskView]) -> str:
 
 
 def signal_chance(passed: int, n: int, size: int, prior: tuple[float, float] = PRIOR) -> float:
-    """Chance that `size` new samples of a task neither all pass nor all fail, seen `passed` of `n`.
+    """Probability that `size` new samples of a task neither all pass nor all fail, given `passed` of `n`.
 
-    1 − E[p^G] − E[(1 − p)^G] over the Beta(a + passed, b + n − passed) posterior, whose moments are
-    E[p^G] = Π_{i<G} (a + i)/(a + b + i). With p known it is 1 − p^G − (1 − p)^G. Raises ValueError for passed > n.
+    1 − E[p^G] − E[(1 − p)^G] over the Beta(a + passed, b + n − passed) posterior, whose moments are E[p^G] = Π_{i<G} (a + i)/(a + b +
+    i). With p known it is 1 − p^G − (1 − p)^G. Raises ValueError for passed > n.
     """
     if not 0 <= passed <= n:
         raise ValueError(f"{passed} successes of {n}")
@@ -139,9 +139,10 @@ def _moment(a: float, total: float, power: int) -> float:
 def pick(
     tasks: Iterable[TaskView], *, size: int | None = None, per_group: int | None = None, partial: bool = True
 ) -> Pick:
-    """Mixed tasks, the nearest to p = ½ first; then, with `partial`, tasks without both outcomes whose rewards differ.
+    """Mixed tasks, those nearest to p = ½ first; then, with `partial`, tasks without both outcomes whose rewards differ.
 
-    `per_group` caps tasks of the same group (of none: no cap), `size` the whole. Every task is chosen or has its reason.
+    `per_group` caps the tasks of one group (tasks without a group are not capped), `size` the total. Every task is chosen or has a
+    reason.
     """
     chosen: list[str] = []
     left_out: dict[str, str] = {}
@@ -160,7 +161,7 @@ def pick(
 
 
 def _order(item: TaskView) -> tuple[bool, float, float, str]:
-    """Mixed first, near ½ first, wide rewards first; then by name."""
+    """Mixed first, near ½ first, large spread first; then by name."""
     return (item.kind != "mixed", abs(item.rate - 0.5), -item.spread, item.task)
 
 

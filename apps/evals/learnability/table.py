@@ -1,4 +1,4 @@
-"""The tasks of an evaluation as rows of a table: what RL would learn from each, and whether it would be picked."""
+"""The tasks of an evaluation as table rows: what RL would learn from each, and whether it would be picked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = {"mixed": "Mixed", "all_pass": "All pass", "all_fail": "All fail", "flat
 
 @dataclass(frozen=True)
 class Row:
-    """A task of the table. `signal`: the chance that a group of it has both outcomes; `why`: why it is not picked."""
+    """A task of the table. `signal`: the probability that a group of it has both outcomes; `why`: why it is not picked."""
 
     view: TaskView
     key: str
@@ -33,7 +33,7 @@ SORTS: dict[str, Callable[[Row], object]] = {
 
 
 def rows_of(learning: RunLearnability, per_group: int | None) -> list[Row]:
-    """Every task with a scored sample, and what the pick says of it."""
+    """Every task with a scored sample, with the pick's result for it."""
     made = None if learning.why_not() else learning.pick(per_group)
     chosen, left_out = (set(made.chosen), made.left_out) if made else (set(), {})
     size = learning.group_size
@@ -54,6 +54,6 @@ def is_kind(row: Row, kind: str) -> bool:
 
 
 def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
-    """By one column, downwards with a dash before its name; what is equal there goes by key."""
+    """Sorted by one column, descending with a dash before its name; ties by key."""
     by_key = sorted(rows, key=lambda row: row.key)
     return sorted(by_key, key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))  # type: ignore[arg-type]

@@ -1,1 +1,1 @@
-"""The optional semantic check: which tasks that could train say what a held-out one says, in other words. See docs/evals.md."""
+"""The optional semantic check: finds tasks that could train and paraphrase a held-out one. See docs/evals.md."""

@@ -1,4 +1,4 @@
-"""Semantic checks over REST: asked for, followed and read. The key decides the project; decisions are people's, on the page."""
+"""Semantic checks over REST: start, follow and read. The key determines the project; people decide on the page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workers.lib.typed import json_schema
 
 
 class StartCheck(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Either `model_version`, whose own hidden states are compared, or `base_url` and `model` of an OpenAI-compatible server."""
+    """Either `model_version`, whose hidden states are compared, or `base_url` and `model` of an OpenAI-compatible server."""
 
     model_version: Annotated[str, Meta(description="NAME-vN")] = ""
     base_url: Annotated[str, Meta(description="Ends in /v1")] = ""

@@ -1,6 +1,6 @@
-"""Asking for a semantic check, and what its job does: all texts that could train against the set's hold-out.
+"""Starts a semantic check, and runs its job: compares all texts that could train with the set's hold-out.
 
-Vectors come from a registered model version (its own hidden states, on a worker) or from a server's `/v1/embeddings`.
+Vectors come from a registered model version (its hidden states, on a worker) or from a server's `/v1/embeddings`.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Source:
 
 @transaction.atomic
 def submit(*, eval_set: EvalSet, source: Source, by: Any, most: int = PAIRS, asked_by: Any = None) -> MeaningCheck:
-    """Queues a check. Raises EvalSetError for all that can be known before.
+    """Queues a check. Raises EvalSetError for everything that can be known beforehand.
 
-    `asked_by`: the API key, where one asked. What a server is sent of a hold-out counts as a look of who asked.
+    `asked_by`: the API key, if one was used. Sending held-out text to a server counts as a view by whoever started the check.
     """
-    EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # who presses twice asks once
+    EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # pressing twice queues one
     if eval_set.meaning_checks.active().exists():
         raise EvalSetError("A semantic check is already running for this set. Wait for it, or stop it.")
     _check_size(eval_set)
@@ -96,7 +96,7 @@ def _version(project: Project, source: Source) -> ModelVersion | None:
 
 
 def _engine_and_model(source: Source, version: ModelVersion | None, is_operator: bool) -> tuple[dict, dict]:
-    """The parts of the job's spec. Raises EvalSetError where the server may not be asked or the model is gone."""
+    """The parts of the job's spec. Raises EvalSetError if the server may not be called or the model is gone."""
     try:
         if version is not None:
             return engine_spec(version, BATCH), model_spec(version)
@@ -110,7 +110,7 @@ def _engine_and_model(source: Source, version: ModelVersion | None, is_operator:
 
 
 def stop(*, eval_set: EvalSet, by: Any) -> None:
-    """Raises EvalSetError where none is running."""
+    """Raises EvalSetError if none is running."""
     job = eval_set.meaning_checks.first()
     if job is None or not jobs.cancel(job, by=by):
         raise EvalSetError("No semantic check is running for this set.")
@@ -120,7 +120,7 @@ def stop(*, eval_set: EvalSet, by: Any) -> None:
 
 
 def child_spec(job: MeaningCheck) -> dict:
-    """Also stores what was compared. Raises EvalSetError, as what is allowed may have changed since it was asked for."""
+    """Also stores what was compared. Raises EvalSetError, since permissions may have changed since the check was queued."""
     eval_set, source = job.eval_set, Source(**job.spec["source"])
     _check_size(eval_set)
     engine, model = _engine_and_model(source, _version(eval_set.project, source), job.spec["operator"])
@@ -143,7 +143,7 @@ def child_spec(job: MeaningCheck) -> dict:
 
 
 def complete(job: MeaningCheck, result: dict) -> dict:
-    """Stores the pairs whose tasks are still there."""
+    """Stores the pairs whose tasks still exist."""
     found = result["pairs"]
     tasks = {str(task.pk): task for task in _tasks(job.eval_set, found)}
     made = []

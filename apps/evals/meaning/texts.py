@@ -15,7 +15,7 @@ from workers.lib.messages import json_of
 
 TRAINS = (Split.TRAIN, Split.VALIDATION)
 LONGEST = 8_000  # characters of a text that are compared
-LEAST_WORDS = 4  # of a turn or a demonstration that is compared: “Yes” and “42” say nothing by themselves
+LEAST_WORDS = 4  # shortest turn or demonstration that is compared: “Yes” and “42” mean nothing alone
 
 
 def held_text(task: Task) -> str:
@@ -23,7 +23,7 @@ def held_text(task: Task) -> str:
 
 
 def trained_texts(task: Task) -> list[str]:
-    """Every request that the task teaches to answer, each turn of the user, and its demonstration where that is words: no JSON, no calls."""
+    """Every request that the task teaches to answer, each user turn, and its demonstration if that is prose: no JSON, no calls."""
     found = [unit.text for unit in texts_of(leaks.row_of(task))]
     turns = (words_of(message) for message in task.messages if message.get("role") == "user")
     found += [turn for turn in turns if len(words(turn)) >= LEAST_WORDS]
@@ -34,6 +34,6 @@ def trained_texts(task: Task) -> list[str]:
 
 
 def content_of(eval_set: EvalSet) -> str:
-    """A digest of all that a check of this set compares: another one says that the check is out of date."""
+    """A digest of everything that a check of this set compares: if it differs, the check is out of date."""
     rows = eval_set.tasks.filter(split__in=(*TRAINS, Split.HOLDOUT)).order_by("canonical_hash")
     return digest_of([list(row) for row in rows.values_list("canonical_hash", "split", MD5("demonstration"))])

@@ -1,7 +1,7 @@
-"""What a person decides about a pair of a check: the same task, or different ones. Remembered by what the two ask.
+"""A person's decision about a pair of a check: the same task, or different ones. Remembered by the content of the two.
 
-The same task may not stand on both sides: of a draft the one that could train is removed at once. Wherever both are met
-again (adding, dividing, freezing, training), it is refused like the same request (`holdout.judged`).
+The same task may not be on both sides: the one in the draft that could train is removed immediately. Wherever both appear again (adding,
+splitting, freezing, training), they are refused like the same request (`holdout.judged`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from apps.evals.models import EvalSet, MeaningCheck, MeaningPair, MeaningVerdict
 Verdict = MeaningVerdict.Verdict
 
 
-# What has been decided
+# Earlier decisions
 
 
 def in_order(ours: str, theirs: str) -> tuple[str, str]:
@@ -43,7 +43,7 @@ def _verdicts(project: Project, hashes: Iterable[str]) -> QuerySet[MeaningVerdic
 def judged_different(
     project: Project, held: Iterable[Task], others: Mapping[Task, str]
 ) -> Iterator[tuple[Task, Task]]:  # fmt: skip
-    """The pairs of these that a person has judged different; `others` have the digests of their texts."""
+    """The pairs among these that a person has judged different; `others` have the digests of their texts."""
     ours = {task.canonical_hash: task for task in held}
     theirs = {task.canonical_hash: task for task in others}
     for row in _verdicts(project, ours).filter(verdict=Verdict.DIFFERENT):
@@ -54,7 +54,7 @@ def judged_different(
 
 @dataclass(frozen=True)
 class Shown:
-    """A pair with what was decided on it. `open`: both tasks still stand on two sides and nobody has decided."""
+    """A pair with the decision on it. `open`: the tasks are still on both sides and nobody has decided."""
 
     pair: MeaningPair
     verdict: MeaningVerdict | None
@@ -70,7 +70,7 @@ class Shown:
 
 
 def shown(pairs: Iterable[MeaningPair], project: Project) -> list[Shown]:
-    """The pairs with their verdicts; one that was about other texts of the task is none."""
+    """The pairs with their verdicts; a verdict about other texts of the task is ignored."""
     rows = list(pairs)
     found = {(row.one, row.two): row for row in _verdicts(project, (pair.ours for pair in rows)).select_related("by")}
     verdicts = [found.get(in_order(pair.ours, pair.theirs)) for pair in rows]
@@ -82,7 +82,7 @@ def shown(pairs: Iterable[MeaningPair], project: Project) -> list[Shown]:
 
 @dataclass(frozen=True)
 class Review:
-    """The newest finished check of a set, and how many of its pairs nobody has decided on."""
+    """The newest finished check of a set, and how many of its pairs are undecided."""
 
     check: MeaningCheck
     pairs: list[Shown]
@@ -94,7 +94,7 @@ class Review:
 
     @property
     def unresolved(self) -> int:
-        """Pairs that are the same task by a person's word and still stand on two sides."""
+        """Pairs that a person has judged to be the same task and that are still on both sides."""
         return sum(
             bool(pair.verdict) and pair.verdict.verdict == Verdict.SAME and pair.is_across for pair in self.pairs
         )
@@ -109,7 +109,7 @@ def review_of(eval_set: EvalSet) -> Review | None:
 
 
 def record_pairs_view(project: Project, pairs: Iterable[Shown], *, by: Any) -> None:
-    """Whoever sees pairs, a person or an API key, has looked at their held-out requests."""
+    """Whoever sees pairs, a person or an API key, has viewed their held-out requests."""
     hashes = [one.pair.ours for one in pairs]
     record_seen(project, Task.objects.filter(canonical_hash__in=hashes), by=by, detail="pairs of a semantic check")
 
@@ -119,7 +119,7 @@ def record_pairs_view(project: Project, pairs: Iterable[Shown], *, by: Any) -> N
 
 @transaction.atomic
 def decide(*, pair: MeaningPair, verdict: str, by: Any) -> MeaningVerdict:
-    """Stores what a person says of a pair. Raises EvalSetError, also where somebody else was first."""
+    """Stores a person's decision on a pair. Raises EvalSetError, also if somebody else was first."""
     if verdict not in Verdict.values:
         raise EvalSetError("Choose “same task” or “different”.")
     eval_set = _locked(pair)
@@ -150,7 +150,7 @@ def decide(*, pair: MeaningPair, verdict: str, by: Any) -> MeaningVerdict:
 
 @transaction.atomic
 def undo(*, pair: MeaningPair, by: Any) -> None:
-    """Takes a decision back, and puts the task back that it removed. Raises EvalSetError where that cannot be."""
+    """Takes a decision back, and restores the task that it removed. Raises EvalSetError if that is not possible."""
     eval_set = _locked(pair)
     verdict = shown([_fresh(pair)], eval_set.project)[0].verdict
     if verdict is None:
@@ -165,7 +165,7 @@ def undo(*, pair: MeaningPair, by: Any) -> None:
 
 
 def _locked(pair: MeaningPair) -> EvalSet:
-    """The pair's set. Two people who decide at once, or decide while somebody freezes, wait for each other."""
+    """The pair's set. Concurrent decisions, or a decision during a freeze, wait for each other."""
     eval_set = pair.job.eval_set
     locks.acquire_in(eval_set.project_id, ProjectLock.TASKS)
     return EvalSet.objects.select_for_update(of=("self",)).select_related("project").get(pk=eval_set.pk)
@@ -182,7 +182,7 @@ def _removed(task: Task) -> dict:
 
 def _put_back(removed: dict, by: Any) -> None:
     row = removed["task"]
-    row["fields"].pop("guarded", None)  # the database makes it
+    row["fields"].pop("guarded", None)  # a generated column
     [found] = serializers.deserialize("json", json.dumps([row]))
     task = found.object
     made = actions.store_tasks(eval_set=task.eval_set, tasks=[task], by=by, what="undo")
@@ -199,7 +199,7 @@ def _put_back(removed: dict, by: Any) -> None:
 
 
 def _keep_current(eval_set: EvalSet, act: Any) -> None:
-    """Does what follows from a decision: a check that was up to date still is."""
+    """Accounts for the effect of a decision: a check that was up to date stays so."""
     before = content_of(eval_set)
     act()
     current = eval_set.meaning_checks.filter(state=JobState.SUCCEEDED, result__content=before)

@@ -46,7 +46,7 @@ def values_in(expected: dict | None) -> list[str]:
 
 
 def expected_leaves(expected: dict | None) -> frozenset[tuple[str, str, str]] | None:
-    """(tool, argument, word) triples of what is expected; None where it says nothing that can be read."""
+    """(tool, argument, word) triples of what is expected; None if it says nothing that can be read."""
     if not expected:
         return None
     for form in ("answer", "constraint"):
@@ -84,14 +84,14 @@ def leaves_of(value: Any) -> list[tuple[str, Any]]:
 
 
 def expected_calls(answer: Any) -> dict | None:
-    """{"calls": […]} that an answer makes, in any of the field's forms. None where it makes none: then nothing is known of it."""
+    """{"calls": […]} that an answer makes, in any of the field's forms. None if it makes none: then nothing is known of it."""
     calls = calls_in(answer)
     return {"calls": [_bare(call) for call in calls]} if calls else None
 
 
 def demonstrated(answer: str) -> dict | None:
     """{"calls": […]} that an answer in a task's or row's text makes or writes down: also in tags, among words, and as Python.
-    None where it makes none."""
+    None if it makes none."""
     return expected_calls(answer) or expected_calls({"role": "assistant", "content": answer}) or _written(answer)
 
 
@@ -129,7 +129,7 @@ class Call:
         }
 
     def common(self, other: Call) -> tuple | None:
-        """The call that is right for both; None where there is none."""
+        """The call that is right for both; None if there is none."""
         found: list = []
         for name in sorted(self.arguments.keys() | other.arguments.keys()):
             both = self.arguments.get(name, _NONE) & other.arguments.get(name, _NONE)
@@ -143,7 +143,7 @@ _NONE: frozenset[Argument] = frozenset([()])
 
 
 def calls_of(expected: dict | None) -> list[Call]:
-    """The expected calls, sorted by tool. Empty where no call is expected."""
+    """The expected calls, sorted by tool. Empty if no call is expected."""
     if not expected or "answer" in expected or "constraint" in expected:
         return []
     calls = expected["calls"] if isinstance(expected.get("calls"), list) else [expected]
@@ -173,7 +173,7 @@ def _tool(name: str) -> str:
 
 
 def same_calls(ours: Sequence[Call], theirs: Sequence[Call]) -> tuple | None:
-    """Calls that are right for both, in whatever order they are made; None where there are none."""
+    """Calls that are right for both, in whatever order they are made; None if there are none."""
     if [call.tool for call in ours] != [call.tool for call in theirs]:
         return None
     left, found = list(theirs), []

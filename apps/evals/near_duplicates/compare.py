@@ -51,7 +51,7 @@ Id = TypeVar("Id", bound=Hashable)
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """A task as it is compared. `features` are sorted unique uint64; `calls` is None where nothing is expected of it."""
+    """A task as it is compared. `features` are sorted unique uint64; `calls` is None if nothing is expected of it."""
 
     features: np.ndarray
     words: frozenset[str]
@@ -118,7 +118,7 @@ def _decide(t: float, a: Document, b: Document) -> float:
 
 
 def call_similarity(a: Document, b: Document) -> float | None:
-    """Jaccard index of the expected triples; None where one side has none, or one has calls and the other an answer."""
+    """Jaccard index of the expected triples; None if one side has none, or one has calls and the other an answer."""
     if not _kind(a) or _kind(a) != _kind(b):
         return None
     if a.calls == b.calls:

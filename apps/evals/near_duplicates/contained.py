@@ -51,11 +51,11 @@ class Searched:
 
 @dataclass(frozen=True)
 class _Stream:
-    """The words of a text, in canonical form and as they are spelt."""
+    """The words of a text, in canonical form and as spelt."""
 
     forms: list[str]
     spelt: list[str]
-    ends: list[int]  # of its passages
+    ends: list[int]  # positions where passages end
 
     @classmethod
     def of(cls, passages: Sequence[Sequence[tuple[str, str]]]) -> _Stream:
@@ -64,14 +64,14 @@ class _Stream:
 
 
 def pattern_of(request: str, values: Iterable[str] = ()) -> Pattern:
-    """`values`: texts of what is expected, whose words are values."""
+    """`values`: texts of the expected answer, whose words count as values."""
     of_calls = frozenset(form for value in values for form in words(value) if form not in FILLERS)
     names = names_in(request)
     return Pattern(tuple(word(spelt, form, of_calls, names) for spelt, form in spelt_words(request)), of_calls, request)
 
 
 def is_specific(pattern: Pattern) -> bool:
-    """Whether a text that says this somewhere is about it."""
+    """Whether a text that contains this somewhere is about it."""
     identifier = any(sum(char.isdigit() for char in form) >= 3 for form in pattern.content)
     if identifier and len(pattern.words) >= 3:
         return True
@@ -79,7 +79,7 @@ def is_specific(pattern: Pattern) -> bool:
 
 
 class Requests:
-    """An index of requests. What `within` tells are the positions of the patterns given."""
+    """An index of requests. `within` returns positions of the patterns given."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self.patterns = patterns
@@ -130,7 +130,7 @@ class Requests:
         raise AssertionError("a request has words")
 
     def within(self, text: Searched) -> list[int]:
-        """The requests that the text says."""
+        """The requests that the text contains."""
         found: set[int] = set()
         for passages in _views(text.passages):
             said = [(role, spelt_words(one)) for role, one in passages]
@@ -144,7 +144,7 @@ class Requests:
         return sorted(found)
 
     def _add_spelt(self, passages: Sequence[Passage], found: set[int]) -> None:
-        """Those whose letters stand in the passages, or in what the JSON inside them holds."""
+        """Adds those whose letters occur in the passages, or in the contents of JSON inside them."""
         held_in_json = [(role, unwrapped(one)) for role, one in passages]
         for view in (passages, held_in_json) if held_in_json != list(passages) else (passages,):
             spelt = [(role, parts_of(one)) for role, one in view]
@@ -182,7 +182,7 @@ class Requests:
         return found
 
     def _candidates(self, stream: _Stream) -> Iterator[tuple[int, bool]]:
-        """Requests of which enough keys stand in the text, and whether nearly all their words do, perhaps misspelt."""
+        """Requests of which enough keys occur in the text, and whether nearly all their words do, possibly misspelt."""
         forms, here = stream.forms, set(stream.forms)
         meant = {
             spelt: self._meant(spelt)
@@ -205,7 +205,7 @@ class Requests:
                 yield at, self._mostly(self.patterns[at], here, slips)
 
     def _mostly(self, pattern: Pattern, here: set[str], slips: int) -> bool:
-        """Whether a text of these words may say the request. Of its values one may be misspelt, beside other slips."""
+        """Whether a text with these words may contain the request. One of its values may be misspelt, if there are other typos."""
         missing = pattern.content - here
         if not missing:
             return True
@@ -249,7 +249,7 @@ class Requests:
 
 
 def _views(passages: Sequence[Passage]) -> Iterator[Sequence[Passage]]:
-    """The passages as they are, without markup, and without decorations; each where it is another text."""
+    """The passages unchanged, without markup, and without decorations; only those that differ."""
     seen: list[tuple[str, ...]] = []
     for view in zip(*(views(found) for _, found in passages), strict=True):
         if view not in seen:
@@ -267,7 +267,7 @@ def _grams(forms: Sequence[str], n: int) -> Iterable[Hashable]:
 
 
 def _streams(passages: Sequence[tuple[str, Sequence]]) -> Iterator[list[Sequence]]:
-    """The words of all passages in order; and those of each role, where others speak between them."""
+    """The words of all passages in order; and those of each role, if others speak in between."""
     yield [found for _, found in passages]
     turns = Counter(role for role, _ in groupby(role for role, _ in passages))
     for role, count in turns.items():

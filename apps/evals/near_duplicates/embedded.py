@@ -1,4 +1,4 @@
-"""JSON texts and calls that stand inside other text. Pure."""
+"""JSON texts and calls embedded in other text. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from workers.lib.messages.json_text import all_values
 
-TRIED = 50  # places of a text that look like the start of one and are none
+TRIED = 50  # positions in a text that look like the start of one but are not
 LONGEST_CALL = 4_000
 _DECODER = json.JSONDecoder(object_pairs_hook=all_values)
 _JSON_STARTS = re.compile(r"[\[{](?=\s*[\[{\"\d-])")
@@ -34,14 +34,14 @@ def json_in(text: str) -> Iterator[tuple[int, int, Any]]:
 
 
 def python_calls_in(text: str) -> Iterator[dict]:
-    """{"tool", "args"} of every call with named literal values that is written as Python."""
+    """{"tool", "args"} of every call with named literal values in Python syntax."""
     for match in islice(_CALL_STARTS.finditer(text), TRIED):
         if (call := _parsed(_balanced(text, match.start(), match.end()))) is not None:
             yield call
 
 
 def _balanced(text: str, start: int, inside: int) -> str:
-    """The text up to the bracket that closes the one before `inside`; "" where none does."""
+    """The text up to the bracket that closes the one before `inside`; "" if it is not closed."""
     depth, quote = 1, ""
     for at in range(inside, min(len(text), start + LONGEST_CALL)):
         char = text[at]

@@ -10,20 +10,20 @@ from scipy import sparse
 
 from apps.evals.near_duplicates.minhash import BANDS, chunks
 
-PAIRS = 500_000  # worked on at a time
+PAIRS = 500_000  # pairs processed at a time
 
 
 class Side(Protocol):
-    """Many sets, a row each."""
+    """Many sets, one per row."""
 
     sizes: np.ndarray  # (rows,) int64
     bands: np.ndarray  # (rows, BANDS) int64
 
 
 def candidates(a: Side, b: Side, threshold: float, within: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows of a and of b that share a band, in chunks; a pair comes once, at the first band that it shares.
+    """Rows of a and of b that share a band, in chunks; each pair occurs once, at the first band that it shares.
 
-    Left out are sets so different in size that their Jaccard index cannot reach the threshold. `within`: a is b, i < j.
+    Sets whose sizes differ so much that their Jaccard index cannot reach the threshold are left out. `within`: a is b, i < j.
     """
     rows = np.flatnonzero(a.sizes), np.flatnonzero(b.sizes)
     for band in range(BANDS):
@@ -59,7 +59,7 @@ class Overlap:
         self.sizes = [np.array([len(one) for one in side], dtype=np.int64) for side in rows]
 
     def jaccard(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """The index of row i of a and row j of b, for each; 1 where both sets are empty."""
+        """The Jaccard index of row i of a and row j of b, for each; 1 if both sets are empty."""
         both = np.asarray(self.a[i].multiply(self.b[j]).sum(axis=1)).ravel()
         either = self.sizes[0][i] + self.sizes[1][j] - both
         return np.where(either > 0, both / np.maximum(either, 1), 1.0)

@@ -23,8 +23,8 @@ from functools import lru_cache
 from apps.evals.near_duplicates.text import fold
 
 GRAM = 10  # letters that are looked up
-COUNTED = 4  # numbers that go up by one, from which on they count something
-AGAIN = 5  # times that one word comes within APART words, from which on it is no word of the text
+COUNTED = 4  # numbers increasing by one, from this many on, count something
+AGAIN = 5  # a word that occurs this often within APART words does not belong to the text
 APART = 8
 _PART = re.compile(r"(?P<number>\d+)|[^\W\d_]+")
 Numbers = tuple[tuple[int, str], ...]  # (letters before it, digits)
@@ -32,7 +32,7 @@ Numbers = tuple[tuple[int, str], ...]  # (letters before it, digits)
 
 @dataclass(frozen=True)
 class Letters:
-    """A text as its letters and its numbers, in order; numbers that no letter divides are one."""
+    """A text as its letters and its numbers, in order; numbers not separated by letters are one."""
 
     letters: str
     numbers: Numbers
@@ -65,7 +65,7 @@ def parts_of(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def readings(parts: tuple[str, ...]) -> tuple[Letters, ...]:
-    """The text as it is; without what counts its words; and without the words that come again and again."""
+    """The text unchanged; without what numbers its words; and without words that are repeated again and again."""
     rest = _without_refrains(parts)
     some = (parts, rest) if len(rest) < len(parts) else (parts,)
     return tuple(Letters.of(one) for given in some for one in (given, *_uncounted(given)))
@@ -110,7 +110,7 @@ class Spelt:
         """`requests`: (number, text, whether it is searched inside longer texts, as those with GRAM letters are)."""
         self._numbers_of: dict[str, dict[Numbers, list[int]]] = defaultdict(lambda: defaultdict(list))
         self._whole: dict[Letters, list[int]] = defaultdict(list)
-        self._longest = 0  # letters of one that is only searched as a whole
+        self._longest = 0  # letters of a request that is only searched as a whole text
         for number, text, inside in requests:
             found = Letters.of(parts_of(text))
             if inside and len(found.letters) >= GRAM:
@@ -126,13 +126,13 @@ class Spelt:
             by_rarest.setdefault(letters[at : at + GRAM], []).append(letters)
 
     def within(self, parts: Sequence[str]) -> set[int]:
-        """The numbers of the requests that a text of these words and numbers says."""
+        """The numbers of the requests contained in a text with these words and numbers."""
         if not self._by_first:
             return set()
         return {number for one in readings(tuple(parts)) for number in self._within(one)}
 
     def whole(self, parts: Sequence[str]) -> set[int]:
-        """The numbers of the requests that such a text is; of those that are searched inside texts, `within` tells."""
+        """The numbers of the requests equal to such a text; requests that are searched inside texts are found by `within`."""
         if len(parts) > self._longest * (AGAIN - 1):
             return set()
         return {number for one in readings(tuple(parts)) for number in self._whole.get(one, ())}
@@ -146,7 +146,7 @@ class Spelt:
                         yield from self._with_numbers(letters, start, text.numbers)
 
     def _with_numbers(self, letters: str, start: int, numbers: Numbers) -> Iterator[int]:
-        """Numbers at either end of the stretch may belong to what stands around it."""
+        """Numbers at either end of the stretch may belong to the surrounding text."""
         known, end = self._numbers_of[letters], start + len(letters)
         inside = tuple((at - start, digits) for at, digits in numbers if start < at < end)
         first = tuple((0, digits) for at, digits in numbers if at == start)

@@ -1,4 +1,4 @@
-"""Texts without what stands around and between their words: markup, and the decorations of lines and logs. Pure."""
+"""Texts without what surrounds and separates their words: markup, and the decorations of lines and logs. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LINE = re.compile(  # a stamp or number, a level or a source, who speaks
 
 
 def plain(text: str) -> str:
-    """The text without tags, links' addresses and emphasis; a tag is a space, but for those that stand inside words."""
+    """The text without tags, link addresses and emphasis; a tag becomes a space, unless it is inside a word."""
     if not any(sign in text for sign in "<[*_`~\\&"):
         return text
     text = unescaped(text) if "&" in text else text
@@ -58,7 +58,7 @@ def undecorated(text: str) -> str:
 
 
 def unwrapped(text: str) -> str:
-    """The text with what the JSON inside it says in place of that JSON: without names, signs and escapes."""
+    """The text with embedded JSON replaced by its contents: without names, punctuation and escapes."""
     made: list[str] = []
     done = 0
     for start, end, found in json_in(text):
@@ -68,7 +68,7 @@ def unwrapped(text: str) -> str:
 
 
 def views(text: str) -> Iterator[str]:
-    """The text as it is, without markup, and also without decorations; always three, equal where there is nothing to remove."""
+    """The text unchanged, without markup, and also without decorations; always three, equal if there is nothing to remove."""
     yield text
     stripped = plain(_CONTROL.sub("", text))
     yield stripped

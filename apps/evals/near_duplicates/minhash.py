@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 PERMUTATIONS, BANDS, ROWS = 128, 32, 4
-CHUNK = 4_000_000  # hashes worked on at a time
+CHUNK = 4_000_000  # hashes processed at a time
 
 
 @lru_cache(maxsize=1)
@@ -41,12 +41,12 @@ def _permuted(flat: np.ndarray) -> np.ndarray:
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(
         0xBF58476D1CE4E5B9
-    )  # the second step of SplitMix64, so that the order is no arithmetic progression
+    )  # the second step of SplitMix64, so that the order is not an arithmetic progression
     return (mixed >> np.uint64(32)).astype(np.uint32)
 
 
 def chunks(rows: Sequence[int], sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """The rows in order, in lists whose sizes add up to `most` or less; a larger row is alone."""
+    """The rows in order, in lists whose sizes add up to at most `most`; a larger row is alone."""
     chunk: list[int] = []
     total = 0
     for row, size in zip(rows, sizes, strict=True):

@@ -16,12 +16,12 @@ from itertools import islice, pairwise
 from apps.evals.near_duplicates.alignment import Pattern
 from apps.evals.near_duplicates.text import FILLERS, MONTHS, TURNING, is_slot
 
-LEAST = 8  # words that carry the wish, from which on some may be missing
+LEAST = 8  # words that carry meaning, from which on some may be missing
 LEFT_OUT = 0.25  # of them
 INSTEAD = 1 / 3  # words between them that the request does not have, for each that is missing
 ROOM = 1.25  # length of the stretch, of that of the request
 _DATE, _TIME = re.compile(r"d(?P<m>\d\d)-(?P<d>\d\d)"), re.compile(r"t(?P<h>\d\d):\d\d")
-STRANGE = 0.3  # share of words that the request does not have where none is missing
+STRANGE = 0.3  # share of words that the request does not have, if none is missing
 
 
 def says(pattern: Pattern, forms: Sequence[str], ends: Sequence[int] = ()) -> bool:
@@ -87,14 +87,14 @@ def _strange(forms: Sequence[str]) -> int:
 
 
 def _cut_off(pattern: Pattern, missing: Counter[str]) -> tuple[int, int]:
-    """How many words that carry the wish are missing at the start and at the end: others may stand there instead."""
+    """How many meaningful words are missing at the start and at the end: others may be there instead."""
     content = [one.form for one in pattern.words if not one.filler]
     here = [at for at, form in enumerate(content) if form not in missing]
     return (here[0], len(content) - 1 - here[-1]) if here else (0, 0)
 
 
 def _first(forms: Sequence[str], count: int) -> list[str]:
-    """The first words that are no fillers."""
+    """The first words that are not fillers."""
     return list(islice((form for form in forms if form not in FILLERS), count))
 
 

@@ -1,10 +1,10 @@
-"""Which training rows hold something of a hold-out: a held-out request itself, its calls, or nearly the same task. Pure.
+"""Which training rows contain something of a hold-out: a held-out request itself, its calls, or nearly the same task. Pure.
 
-Three independent reasons, each enough:
-- SAYS: somewhere in the row, in whatever role, wrapping or spelling, stands a held-out request (`contained`);
-- CALLS: the row teaches exactly the calls that are expected of a held-out task. Calls that say little (`get_weather()`,
-  `factorial(5)`) need a text that agrees somewhat;
-- ALIKE: a request of the row is nearly the same, its parts perhaps in another order (`compare`).
+There are three independent reasons:
+- SAYS: a held-out request is somewhere in the row, in any role, wrapping or spelling (`contained`);
+- CALLS: the row teaches exactly the expected calls of a held-out task. Calls that say little (`get_weather()`, `factorial(5)`) also need
+similar text;
+- ALIKE: a request of the row is nearly the same, possibly with its parts in another order (`compare`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ AT_ONCE = 500  # rows
 LIKELIEST = 10  # held-out tasks that are compared exactly with one request
 CROWDED = 200  # held-out tasks with one band: it says what a template says; those that differ share other bands
 TELLING = 3  # weight of different arguments from which on calls alone say what the task is
-AGREEING = 0.3  # share of the words of the shorter request, where calls say less
-LEAST_TURN = 8  # words with a wish of a single turn that is searched beside its conversation
+AGREEING = 0.3  # share of the words of the shorter request, if calls say less
+LEAST_TURN = 8  # meaningful words of a single turn that is searched in addition to its conversation
 
 
 class Why(StrEnum):
@@ -52,7 +52,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True)
 class Held:
-    """A held-out task: what is searched of it."""
+    """A held-out task, prepared for searching."""
 
     messages: Sequence[dict]
     expected: dict | None = None
@@ -64,15 +64,15 @@ class Held:
 
     @cached_property
     def request(self) -> str:
-        """What the user says; where no user speaks, all but the instructions."""
+        """What the user says; if no user speaks, everything but the instructions."""
         asked = [message for message in self.messages if message.get("role") == "user"]
         asked = asked or [message for message in self.messages if not is_prompt(message)]
         return "\n".join(words_of(message) for message in asked)
 
     @property
     def requests(self) -> Iterator[str]:
-        """The request, also without its markup, and of a longer conversation the first and the last turn that could be a
-        request by themselves."""
+        """The request, also without its markup; of a longer conversation also the first and the last turn that could be a request on its
+        own."""
         yield from dict.fromkeys((self.request, plain(self.request)))
         turns = [words_of(message) for message in self.messages if message.get("role") == "user"]
         if len(turns) > 1:
@@ -81,7 +81,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Row:
-    """A training row: the texts in it, and the requests that it teaches to answer. Raises ValueError without any text."""
+    """A training row: the texts in it, and the requests that it teaches to answer. Raises ValueError if it has no text."""
 
     passages: Sequence[tuple[str, str]]
     units: Sequence[Unit]
@@ -93,7 +93,7 @@ class Row:
 
     @cached_property
     def calls(self) -> list[tuple[dict, str]]:
-        """(calls, the request before them) that the row teaches: those that it rewards, and those that it shows."""
+        """(calls, the request before them) that the row teaches: those that it rewards, and those that it demonstrates."""
         found = (
             (calls, unit.text) for unit in self.units for calls in (unit.expected, demonstrated(unit.demonstration))
         )
@@ -102,7 +102,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Match:
-    """A row's key, the position of the held-out task, why, and how alike they are (1 where one says the other)."""
+    """A row's key, the position of the held-out task, why, and how similar they are (1 if one contains the other)."""
 
     key: Any
     held: int
@@ -132,7 +132,7 @@ class HeldOut:
                     self._bands[band].append(at)
 
     def search(self, rows: Iterable[tuple[Hashable, Row]]) -> Iterator[Match]:
-        """For each row that holds something of a held-out task the first reason; rows are worked on AT_ONCE at a time."""
+        """The first reason for each row that contains something of a held-out task; rows are processed AT_ONCE at a time."""
         given = iter(rows)
         while self.tasks and (some := list(islice(given, AT_ONCE))):
             alike = self._alike([row for _, row in some])
@@ -144,7 +144,7 @@ class HeldOut:
                     yield match
 
     def every(self, rows: Iterable[tuple[Hashable, Row]]) -> Iterator[Match]:
-        """All held-out tasks that rows say or whose calls they teach; not those that are only alike (`compare.pairs`)."""
+        """All held-out tasks that rows contain or whose calls they teach; without those that are only similar (`compare.pairs`)."""
         for key, row in rows:
             yield from self._matches(key, row)
 

@@ -1,4 +1,4 @@
-"""Spellings undone: escapes of JSON, HTML and URLs, numbers in words, slips of the keyboard. Pure."""
+"""Normalises spellings: escapes of JSON, HTML and URLs, numbers in words, typos. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from urllib.parse import unquote_plus
 
 _ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|([nrtbf])|\r?\n)|\\+(?=[\"'/\\])")
 _BYTES = re.compile(r"(?:\\+x[0-9a-fA-F]{2})+")
-ESCAPED_AT_MOST = 4  # times, one escape inside another
+ESCAPED_AT_MOST = 4  # levels of nested escapes
 _QUOTED_PRINTABLE = re.compile(r"(?:=[89A-F][0-9A-F])+|=3D|=20(?=[ \t]*$)|=[ \t]*\r?\n", re.M)
 _URL_ENCODED = re.compile(r"(?:[\w.~!*'()-]|%[0-9a-fA-F]{2}|\+)*%[0-9a-fA-F]{2}(?:[\w.~!*'()-]|%[0-9a-fA-F]{2}|\+)*")
 _BROKEN = re.compile(r"(?<=[^\W\d_])(?:\u00ad|-[ \t]*\r?\n[ \t]*)(?=[^\W\d_])")
 
 
 def unescaped(text: str) -> str:
-    r"""The text without escapes, one inside another too: \n, \u00fc and \xfc of JSON and code, &amp; of HTML, %20 of URLs, =20 of
-    mails, word-\nbreaks."""
+    r"""The text without escapes, also nested ones: \n, \u00fc and \xfc of JSON and code, &amp; of HTML, %20 of URLs, =20 of mails,
+    word-\nbreaks."""
     for _ in range(ESCAPED_AT_MOST):
         before = text
         if "\\" in text:
@@ -113,9 +113,9 @@ def _parsed(names: list[str]) -> Iterator[int]:
 
 
 def one_slip(a: str, b: str) -> bool:
-    """Whether a letter too many, too few, another one, or two in the wrong order make one word the other.
+    """Whether adding, removing or replacing a letter, or swapping two, turns one word into the other.
 
-    Another first letter in a short word (buy, guy) makes another word.
+    A different first letter in a short word (buy, guy) makes a different word.
     """
     if abs(len(a) - len(b)) > 1 or a == b:
         return a == b
@@ -150,7 +150,7 @@ class Neighbours:
         return sorted(other for other in near if one_slip(word, other))
 
 
-# Values misspelt
+# Misspelt values
 
 _NUMBER_SLIPS = Neighbours(name for name in _UNITS | _TENS if len(name) >= 4)
 _NO_NUMBERS = frozenset(
@@ -171,7 +171,7 @@ _CLOCK = re.compile(r"t?(?P<h>[01]?\d|2[0-3])[.:h](?P<m>[0-5]\d?)")  # 14.3: num
 
 
 def bones(value: str) -> str:
-    """A value without the signs inside it, where those may be others: INV-20931, inv20931; 7:15, 7.15, 7h15."""
+    """A value without the punctuation inside it, which may differ: INV-20931, inv20931; 7:15, 7.15, 7h15."""
     if clock := _CLOCK.fullmatch(value):
         return f"t{int(clock['h']):02d}:{clock['m']:0<2}"
     return value

@@ -1,8 +1,8 @@
-"""The words of a text that say what is wanted, in one spelling. Pure: no Django, no torch.
+"""The meaningful words of a text, in one spelling. Pure: no Django, no torch.
 
-Two spellings of one wish give the same words: case, width, accents, invisible characters, letters borrowed from other
-alphabets, punctuation, politeness, inflection, the escapes of JSON, HTML and URLs, and the many ways to write a date, a time,
-a number (in digits or in words) or an identifier.
+Two spellings of one request give the same words: case, width, accents, invisible characters, letters borrowed from other alphabets,
+punctuation, politeness, inflection, the escapes of JSON, HTML and URLs, and the many ways to write a date, a time, a number (in digits
+or in words) or an identifier.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _LONG = _listed("january february march april may june july august september oct
 _SHORT = _listed("jan feb mar apr may jun jul aug sep oct nov dec")
 MONTHS = {name: number for names in (_LONG, _SHORT) for number, name in enumerate(names, 1)} | {"sept": 9}
 DAYS = {"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday", "today", "tomorrow", "yesterday"}
-TURNING = frozenset({"not", "never", "without", "off", "except", "before", "after"})  # they turn a wish round
-# Words that carry no wish. Those that turn it round do, and so does no.
+# words that reverse the meaning of a request
+TURNING = frozenset({"not", "never", "without", "off", "except", "before", "after"})
+# Words without meaning for a request. Those that reverse it do have one, and so does no.
 FILLERS = frozenset(
     _listed("""
     a about actually again ahead also am an and any anyone are as asap at be because been bit but by bye can cannot
@@ -130,19 +131,19 @@ def _meant_month(word: str) -> str:
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Words that are written like a name: with a capital inside a sentence."""
+    """Words written like a name: with a capital letter inside a sentence."""
     return frozenset(form for match in _NAME.finditer(text) for form in words(match[1]) if form not in FILLERS)
 
 
 def content(text: str) -> list[str]:
-    """The words that carry the wish: no fillers. All words where nothing else is left."""
+    """The meaningful words: no fillers. All words if nothing else is left."""
     found = words(text)
     return [word for word in found if word not in FILLERS] or found
 
 
 @lru_cache(maxsize=200_000)
 def is_slot(word: str) -> bool:
-    """Whether a word is a value that is filled in: it has a digit, or names a day or a month."""
+    """Whether a word is a value that is filled in: it contains a digit, or names a day or a month."""
     return any(char.isdigit() for char in word) or word in DAYS or word in MONTHS
 
 

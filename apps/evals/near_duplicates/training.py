@@ -146,7 +146,7 @@ def _spaced(name: str) -> str:
 
 
 def _inside(text: str) -> Any:
-    """What a JSON text holds; None for other texts."""
+    """The contents of a JSON text; None for other texts."""
     if text[:1] not in ("{", "[", '"'):
         return None
     try:
@@ -167,7 +167,7 @@ def _shown(item: Any) -> Any:
 
 
 def _readable(text: str) -> str:
-    """A text, or that of a text file's data; "" for other data and for addresses."""
+    """A text, or the text in a text file's data; "" for other data and for addresses."""
     if data := _TEXT_FILE.match(text):
         try:
             return b64decode(text[data.end() :]).decode() if data["base64"] else text[data.end() :]
@@ -177,14 +177,13 @@ def _readable(text: str) -> str:
 
 
 def texts_of(row: dict) -> Iterator[Unit]:
-    """Every request that a training row teaches to answer, of any of the formats in which rows train.
+    """Every request that a training row teaches to answer, in any of the training formats.
 
-    Chat rows ({"messages"}), prompt and completion, preference pairs (TRL's and OpenAI's), few-shot examples
-    ({"examples"}), {"text"}, {"input", "output"}, and tasks ({"messages", "expected", "demonstration"}). For each turn of
-    the assistant: what came before it since the start, and what came since the turn before it, so that a held-out
-    request is found within a longer conversation too. Of a preference pair only the chosen answer says what is
-    expected: the rejected one is wrong by design. What is no request at all is yielded as one text, so that nothing
-    escapes the comparison. Raises ValueError for a row with no text in it.
+    Chat rows ({"messages"}), prompt and completion, preference pairs (TRL's and OpenAI's), few-shot examples ({"examples"}), {"text"},
+    {"input", "output"}, and tasks ({"messages", "expected", "demonstration"}). For each turn of the assistant: everything before it, and
+    what came since its previous turn, so that a held-out request is also found inside a longer conversation. Of a preference pair only
+    the chosen answer counts as expected: the rejected one is wrong by design. Anything that is not a request is yielded as one text, so
+    that nothing escapes the comparison. Raises ValueError for a row without text.
     """
     units = [*_task_units(row), *_preference_units(row), *_chat_units(row)]
     if not units and (text := values_of({key: value for key, value in row.items() if key != "tools"}).strip()):
@@ -222,7 +221,7 @@ def _preference_units(row: dict) -> Iterator[Unit]:
 
 
 def _chat_units(row: dict) -> Iterator[Unit]:
-    if not isinstance(row.get("expected"), dict) and "completion" not in row:  # else its turns have been yielded
+    if not isinstance(row.get("expected"), dict) and "completion" not in row:  # otherwise its turns have been yielded
         yield from _turns(_as_messages(row.get("messages")))
     yield from _turns(_as_messages(row.get("examples")))
     yield from _turns(_as_messages(row.get("text")))

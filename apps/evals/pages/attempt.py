@@ -1,4 +1,4 @@
-"""The last beats of a view that changes a set: do it, say what is in the way, go back to a page of the set."""
+"""The last steps of a view that changes a set: run the action, show errors, go back to a page of the set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def attempt(request: HttpRequest, eval_set: EvalSet, act: Callable[[], object], 
 
 
 def _side_by_side(request: HttpRequest, eval_set: EvalSet, pair: Leak) -> HttpResponse:
-    """Both requests; whoever sees the one that is held out has looked at it."""
+    """Both requests; whoever sees the held-out one has viewed it."""
     if pair.theirs_is_held:
         record_leak_views(eval_set.project, [pair], by=request.user)
     else:

@@ -1,4 +1,4 @@
-"""Any number of evaluations side by side: their measures, what differs, and the tasks one by one."""
+"""Any number of evaluations side by side: their measures, their differences, and the tasks one by one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view()
 def breakdown(request: HttpRequest, project: Project) -> HttpResponse:
-    """A fragment: components of the reward; failure modes and groups of tasks, where the tasks may be seen."""
+    """A fragment: components of the reward; failure modes and groups of tasks, if the tasks may be seen."""
     runs = chosen_of(project, request.GET.getlist("run"))
     if len(runs) < 2:
         return HttpResponse()
@@ -80,7 +80,7 @@ def query_of(runs: Sequence[EvalRun]) -> str:
 
 
 def chosen_of(project: Project, given: Iterable[str]) -> list[EvalRun]:
-    """The evaluations with these ids, each once, in this order; what names none of the project is left out."""
+    """The evaluations with these ids, each once, in this order; ids outside the project are left out."""
     wanted = list(dict.fromkeys(pk for text in given if (pk := uuid_of(text))))[:MOST]
     found = runs_of(project).in_bulk(wanted)
     return [found[pk] for pk in wanted if pk in found]
@@ -128,7 +128,7 @@ def filters_of(query: Mapping[str, str], runs: Sequence[EvalRun]) -> Filters:
 @require_POST
 @project_view(Role.ENGINEER)
 def open_compared(request: HttpRequest, project: Project) -> HttpResponse:
-    """Opens the hold-out of each of these evaluations to this person: a look at each, counted once."""
+    """Opens the hold-out of each of these evaluations to this person: one view each."""
     runs = chosen_of(project, request.POST.getlist("run"))
     for run in runs:
         record_output_view(run, by=request.user)
@@ -144,7 +144,7 @@ def open_compared(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view()
 def export(request: HttpRequest, project: Project) -> HttpResponseBase:
-    """A file of the comparison, its tasks by the filters. One with a hold-out is asked for with a POST, and each is a look."""
+    """A file of the comparison, with its filtered tasks. If it contains a hold-out, a POST is required, and each export is a view."""
     given = request.POST if request.method == "POST" else request.GET
     runs = chosen_of(project, given.getlist("run"))
     format = given.get("format") if given.get("format") in files.FORMATS else "csv"
@@ -184,7 +184,7 @@ def _amount(value: float | None, unit: str = "") -> str:
 
 
 def settings_of(run: EvalRun) -> dict[str, Any]:
-    """What an evaluation was set to."""
+    """The settings of an evaluation."""
     return {
         "model version": str(run.model_version), "set": str(run.eval_set), "split": run.split, "environment": str(run.environment),
         "verifier": str(run.environment.verifier), "samples per task": run.samples_per_task, "seed": run.spec.get("seed"),
@@ -193,7 +193,7 @@ def settings_of(run: EvalRun) -> dict[str, Any]:
 
 
 def time_figure(runs: Sequence[EvalRun]) -> dict | None:
-    """Success in the order of time, where there are enough evaluations for a curve."""
+    """Success over time, if there are enough evaluations for a curve."""
     measured = [(run.created_at, (run.result.get("metrics") or {}).get("success")) for run in runs]
     shown = sorted(
         ((at, found) for at, found in measured if found and found["mean"] is not None), key=lambda pair: pair[0]
@@ -219,7 +219,7 @@ def time_figure(runs: Sequence[EvalRun]) -> dict | None:
 
 
 def difference_figure(found: Comparison) -> dict | None:
-    """The success of each evaluation less the baseline's."""
+    """The success of each evaluation minus the baseline's."""
     success = next((line for line in found.lines if line.measure.key == "success"), None)
     shown = [
         (at, cell.difference)

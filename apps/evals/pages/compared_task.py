@@ -1,4 +1,4 @@
-"""One task of a comparison, whole: a sample of each of two evaluations side by side, and what differs."""
+"""One task of a comparison in full: a sample of each of two evaluations side by side, and their differences."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Side:
 
 @project_view()
 def compared_task(request: HttpRequest, project: Project, task: str) -> HttpResponse:
-    """The page; for htmx (j and k) only what is of this task. Of a hold-out it first asks to be opened."""
+    """The page; for htmx (j and k) only this task's part. A held-out task first has to be opened."""
     runs = chosen_of(project, request.GET.getlist("run"))
     named = get_object_or_404(Task, project=project, pk=task)
     query = query_of(runs)
@@ -76,7 +76,7 @@ def around(table: TaskTable, number: int) -> dict[str, Any]:
 
 
 def sides_of(request: HttpRequest, runs: Sequence[EvalRun], row: TaskRow) -> dict[str, Any]:
-    """The baseline and the evaluation of `with`, else that which changed most. `a` and `b` name a sample of each."""
+    """The baseline and the evaluation of `with`, or else the one that changed most. `a` and `b` name a sample of each."""
     with_task = [number for number, cell in enumerate(row.cells) if cell and cell.n + cell.masked]
     first = with_task[0]
     chosen = whole(request.GET.get("with"), 1, len(runs))
@@ -107,7 +107,7 @@ def distance(row: TaskRow, one: int, other: int) -> float:
 
 
 def side(runs: Sequence[EvalRun], row: TaskRow, number: int, asked: str | None, *, passing: bool) -> Side:
-    """With the sample that was asked for, else one that passed, or failed, as the change did."""
+    """With the requested sample, or else one that passed, or failed, according to the change."""
     run = runs[number]
     samples = list(run.samples.filter(task=row.cells[number].task).order_by("index").only(
         "pk", "run", "task", "index", "success", "masked", "unsafe", "valid", "truncated", "mask_reason"

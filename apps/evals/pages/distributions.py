@@ -1,4 +1,4 @@
-"""Latency, tokens and money as distributions: fragments that the pages ask for, so that they need not wait for them."""
+"""Latency, tokens and cost as distributions: fragments that pages load later, so that they do not have to wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from apps.evals.samples.distributions import compared, figures, measured
 
 @project_view()
 def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """Of the samples that the filters find. Of a hold-out that is not opened: of all, which says nothing of one task."""
+    """Of the filtered samples. If a hold-out is not opened: of all, which reveals nothing about single tasks."""
     run = get_object_or_404(runs_of(project), pk=pk)
     chosen = chosen_filters(request, run) if may_see(request, run) else None
     found = measured(run, chosen.apply(run) if chosen else None)

@@ -1,4 +1,4 @@
-"""Tasks as people work with them: one is edited on a page of its own, many are moved, tagged, confirmed or removed at once."""
+"""Editing tasks: one on its own page, or many at once (move, tag, confirm, remove)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JSON_BOX = {"class": "mono", "spellcheck": "false"}
 
 
 def plain_request(asked: list[dict]) -> str | None:
-    """The words of a task that is one message of the user; None where it is more."""
+    """The text of a task that is a single user message; None otherwise."""
     only = asked[0] if len(asked) == 1 else {}
     return (
         only["content"]
@@ -37,7 +37,7 @@ def plain_request(asked: list[dict]) -> str | None:
 
 
 class TaskEditForm(PlainForm):
-    """What a person may change of a task. A request that is one text is edited as text, else as JSON."""
+    """The fields of a task that a person may change. A request that is one text is edited as text, otherwise as JSON."""
 
     request = forms.CharField(widget=forms.Textarea(attrs={"rows": 5}), max_length=200_000)
     expected = forms.CharField(
@@ -86,7 +86,8 @@ class TaskEditForm(PlainForm):
 
 @project_view(Role.ENGINEER)
 def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """Of a hold-out for those who have opened the task. A frozen set's is edited in its draft, which is opened where there is none."""
+    """Held-out tasks only for people who have opened them. A task of a frozen set is edited in the set's draft, which is created if
+    needed."""
     task = get_object_or_404(Task.objects.select_related("project", "eval_set"), project=project, pk=pk)
     if not may_see_task(request, task):
         return redirect("evals:task", project.slug, pk)
@@ -110,7 +111,7 @@ def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def change_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The chosen tasks of a draft: `what` is one of editing.WHAT, `value` a split or a tag."""
+    """The selected tasks of a draft: `what` is one of editing.WHAT, `value` a split or a tag."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     chosen = [found for given in request.POST.get("ids", "").split(",") if (found := uuid_of(given))]
     what = request.POST.get("what", "")

@@ -36,7 +36,7 @@ def for_set(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def package_tasks(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """An eval set of the tasks that the environment's package brings."""
+    """An eval set with the tasks of the environment's package."""
     environment = get_object_or_404(project.environments.select_related("package", "project"), pk=pk)
     try:
         eval_set, made = set_of_package(environment=environment, by=request.user)

@@ -35,7 +35,7 @@ LAST = "evals.last_task"
 
 @project_view(Role.ENGINEER)
 def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """One task from one failure. What is suggested says where it is from; a person confirms or changes it."""
+    """One task from one failure. Suggestions name their source; a person confirms or changes them."""
     failure = get_object_or_404(Failure.objects.select_related("trajectory", "mode"), project=project, pk=pk)
     steps = from_failures.steps_of(failure.trajectory.messages)
     cut = _cut(request, failure, steps)
@@ -66,7 +66,7 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
 @require_POST
 @project_view(Role.ENGINEER)
 def tasks_from_cluster(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    """A task for each failure of a cluster for which it is known what would have been right."""
+    """A task for each failure of a cluster whose expected answer is known."""
     cluster = get_object_or_404(FailureCluster.objects.select_related("project"), project=project, pk=pk)
     try:
         draft, made = from_failures.tasks_of_cluster(cluster=cluster, by=request.user)
@@ -79,7 +79,7 @@ def tasks_from_cluster(request: HttpRequest, project: Project, pk: UUID) -> Http
 
 
 def _cut(request: HttpRequest, failure: Failure, steps: list[int]) -> int | None:
-    """The step that was chosen, else the blamed one."""
+    """The selected step, or else the blamed one."""
     given = whole(request.POST.get("cut") or request.GET.get("cut"))
     if given in steps:
         return given
@@ -91,7 +91,7 @@ def _chosen(request: HttpRequest, suggested: list) -> int | None:
 
 
 def _initial(request: HttpRequest, project: Project, failure: Failure, suggested: list) -> dict[str, Any]:
-    last = request.session.get(LAST, {})  # who goes through many failures chooses once
+    last = request.session.get(LAST, {})  # whoever goes through many failures chooses once
     drafts = drafts_of(project)
     draft = drafts.filter(pk=last.get("eval_set")).first() or drafts.order_by("-created_at").first()
     initial: dict[str, Any] = {"split": last.get("split", Split.TRAIN), "replayable": True, "eval_set": draft}
@@ -104,7 +104,7 @@ def _initial(request: HttpRequest, project: Project, failure: Failure, suggested
 
 
 def _save(request: HttpRequest, failure: Failure, cut: int, form: FailureTaskForm) -> Leak | None:
-    """Stores the task and confirms the failure. A leak comes back; what else is in the way is an error of the form."""
+    """Stores the task and confirms the failure. Returns a leak; any other problem is a form error."""
     given: dict[str, Any] = {"eval_set": None} | form.cleaned_data
     try:
         with transaction.atomic():
@@ -127,7 +127,7 @@ def _save(request: HttpRequest, failure: Failure, cut: int, form: FailureTaskFor
 
 
 def _leak(request: HttpRequest, failure: Failure, cut: int, given: dict, made: actions.TasksMade) -> Leak:
-    """The two requests; seeing the one of a hold-out is a look."""
+    """The two requests; seeing a held-out one is a view."""
     leak = made.leaks[0] if made.leaks else exact_leak(failure, cut, given)
     if given["split"] != Split.HOLDOUT:
         record_leak_views(failure.project, [leak], by=request.user)
@@ -135,17 +135,17 @@ def _leak(request: HttpRequest, failure: Failure, cut: int, given: dict, made: a
 
 
 def exact_leak(failure: Failure, cut: int, given: dict) -> Leak:
-    """The task on the other side with the same request or a group of it."""
+    """The task on the other side with the same request or one of its groups."""
     task = from_failures.task_of(failure.trajectory, given["eval_set"], cut, given["expected"])
     task.split, task.group = given["split"], given["group"]
     for _, other in groups.conflicts(failure.project, [task]):
         return same(task, other)
-    return Leak(task.key, request_of(task), "", "", 1.0)  # gone meanwhile
+    return Leak(task.key, request_of(task), "", "", 1.0)  # deleted in the meantime
 
 
 @project_view(Role.ENGINEER)
 def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """Successes that match a filter become tasks that guard what works already."""
+    """Turns filtered successes into tasks that guard what already works."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     filters = request.GET.copy()
     filters["outcome"] = Outcome.SUCCESS
@@ -175,7 +175,7 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
 
 
 def tell(request: HttpRequest, made: actions.TasksMade) -> None:
-    """What became of many tasks, in one message; a hold-out's request is not shown."""
+    """The result for many tasks in one message, without held-out requests."""
     near = made.guarded + len(made.leaks)
     parts = [f"{made.made:,} tasks added"]
     parts += [f"{made.duplicates:,} already existed"] if made.duplicates else []

@@ -1,4 +1,4 @@
-"""Tasks from files and to files.
+"""Import and export of tasks.
 
 Between preview and start there is no row: the file waits in the data folder under a random name in a signed token.
 """
@@ -68,7 +68,7 @@ def _preview(
 @require_POST
 @project_view(Role.ENGINEER)
 def import_start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """Stores the tasks at once, or leaves many to a worker."""
+    """Stores the tasks immediately, or leaves many to a worker."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     token = _token(request, eval_set)
     form = ImportChoiceForm(token.get("columns", []), request.POST)
@@ -99,7 +99,7 @@ def import_start(request: HttpRequest, project: Project, pk: str) -> HttpRespons
 
 
 def _token(request: HttpRequest, eval_set: EvalSet) -> dict[str, Any]:
-    """What the preview knew; empty where it is not this set's and this person's."""
+    """The preview's data; empty if it is not this set's and this person's."""
     try:
         token = signing.loads(request.POST.get("token", ""), salt=SALT, max_age=TOKEN_S)
     except signing.BadSignature:
@@ -109,7 +109,7 @@ def _token(request: HttpRequest, eval_set: EvalSet) -> dict[str, Any]:
 
 @project_view(Role.ENGINEER)
 def import_status(request: HttpRequest, project: Project, pk: str, identity: str) -> HttpResponse:
-    """The import by a worker, or the fragment of it that the page asks for."""
+    """The import by a worker, or the fragment of it that the page polls."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     job = get_object_or_404(TaskImport, eval_set=eval_set, pk=identity)
     context = {"eval_set": eval_set, "job": job, "name": job.name, "done": job.result}
@@ -136,7 +136,7 @@ def _page(request: HttpRequest, eval_set: EvalSet, status: int = 200, **context:
 
 @project_view()
 def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
-    """A file of one split; without one the page to choose it on. The hold-out's is asked for with a POST."""
+    """A file of one split; without one, the page to choose it. The hold-out's requires a POST."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     split, format = request.GET.get("split", ""), request.GET.get("format", "flywheel")
     if split in Split.values and split != Split.HOLDOUT:
@@ -153,7 +153,7 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
 @require_POST
 @project_view(Role.ENGINEER)
 def export_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
-    """The hold-out's file, once it is confirmed that this is a look."""
+    """The hold-out's file, after confirming that this is a view."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     if "confirmed" not in request.POST:
         messages.error(request, "Confirm that this counts as a view to export the hold-out.")

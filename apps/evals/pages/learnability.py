@@ -32,7 +32,7 @@ MOST_BINS = 16
 
 @dataclass(frozen=True)
 class Options:
-    """What the URL asks for; nonsense in it is the default."""
+    """The URL's options; invalid values become the default."""
 
     group_size: int
     per_group: int | None
@@ -97,7 +97,7 @@ COLUMNS = (
 
 
 def _samples(run: EvalRun, task: UUID | None) -> dict:
-    """The samples of the one task that the URL names, where it names one of this evaluation."""
+    """The samples of the task named by the URL, if it belongs to this evaluation."""
     samples: list[Sample] = list(run.samples.filter(task=task).select_related("task")) if task else []
     return {"samples": samples, "task": samples[0].task if samples else None}
 

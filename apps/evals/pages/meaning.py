@@ -1,4 +1,4 @@
-"""The semantic check: asking for it, following it, and deciding on its pairs."""
+"""The semantic check: start it, follow it, and decide on its pairs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILTERS = {"open": "Undecided", "same": "Same task", "different": "Different", "
 
 @project_view(Role.ENGINEER)
 def page(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The pairs, most alike first. They show held-out requests: that is a look."""
+    """The pairs, most similar first. They show held-out requests, which is a view."""
     eval_set = get_object_or_404(EvalSet.objects.select_related("project"), project=project, pk=pk)
     return _page(request, eval_set, MeaningForm(project))
 
@@ -74,7 +74,7 @@ def start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 @project_view(Role.ENGINEER)
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The fragment that asks for itself; once the job has ended, the whole page is loaded again."""
+    """The fragment that polls itself; once the job has ended, the whole page is reloaded."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     context = _job(eval_set)
     return progress(
@@ -114,7 +114,7 @@ def _find(project: Project, pk: int) -> MeaningPair:
 
 
 def _decided(request: HttpRequest, pair: MeaningPair, act: Any) -> HttpResponse:
-    """To htmx the pair as it is now, with what was in the way; to a plain form the page again."""
+    """For htmx the pair's new state, with any error; for a plain form the page again."""
     eval_set, problem = pair.job.eval_set, ""
     try:
         act()

@@ -55,7 +55,7 @@ def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def compared_with(row: EvalRun) -> EvalRun | None:
-    """The evaluation that this one is compared with next: of what its model was made from, else the newest other one."""
+    """The evaluation to compare this one with: of what its model was made from, or else the newest other one."""
     return (
         baseline_of(row.model_version, row.eval_set, row.split) or others_of(row).filter(eval_set=row.eval_set).first()
     )
@@ -63,7 +63,7 @@ def compared_with(row: EvalRun) -> EvalRun | None:
 
 @project_view()
 def samples(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The fragment with the samples by other filters; its address is that of the page with them."""
+    """The fragment with the samples by other filters; its URL is that of the page with them."""
     row = get_object_or_404(runs_of(project), pk=pk)
     if not request.htmx:
         return redirect(f"{reverse('evals:run', args=[project.slug, pk])}?{request.GET.urlencode()}")
@@ -74,7 +74,7 @@ def samples(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def listed(request: HttpRequest, row: EvalRun) -> dict[str, Any]:
-    """The samples that the URL asks for. Of a hold-out none, until this person has opened it (`open_holdout`)."""
+    """The samples selected by the URL. Of a hold-out none, until this person has opened it (`open_holdout`)."""
     chosen, others = chosen_filters(request, row), others_of(row)
     opened = may_see(request, row)
     context: dict[str, Any] = {
@@ -100,7 +100,7 @@ def chosen_filters(request: HttpRequest, row: EvalRun, given: QueryDict | None =
 
 
 def may_see(request: HttpRequest, row: EvalRun) -> bool:
-    """Whether a person may see single tasks and outputs of an evaluation: of a hold-out engineers who have opened it."""
+    """Whether a person may see single tasks and outputs of an evaluation: for a hold-out, engineers who have opened it."""
     return row.split != Split.HOLDOUT or (request.membership.may(Role.ENGINEER) and has_opened(row, by=request.user))
 
 
@@ -114,7 +114,7 @@ def others_of(row: EvalRun) -> QuerySet[EvalRun]:
 
 @project_view()
 def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
-    """A file of the samples that the filters find. A hold-out's is asked for with a POST, and each is a look."""
+    """A file of the filtered samples. A hold-out's requires a POST, and each export is a view."""
     row = get_object_or_404(runs_of(project), pk=pk)
     given = request.POST if request.method == "POST" else request.GET
     format = given.get("format") if given.get("format") in exporting.FORMATS else "jsonl"
@@ -129,7 +129,7 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
 @require_POST
 @project_view(Role.ENGINEER)
 def open_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """Opens the samples of an evaluation on a hold-out to this person: a look, counted once."""
+    """Opens the samples of an evaluation on a hold-out to this person: one view."""
     row = get_object_or_404(runs_of(project), pk=pk)
     record_output_view(row, by=request.user)
     sample = whole(request.POST.get("sample"))
@@ -143,7 +143,7 @@ def row_url(row: EvalRun) -> str:
 
 @project_view()
 def run_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The fragment that a running evaluation's page asks for; when the run has ended the whole page is loaded again."""
+    """The fragment that a running evaluation's page polls; once the run has ended, the whole page is reloaded."""
     row = get_object_or_404(runs_of(project), pk=pk)
     return progress(request, "evals/_status.html", live(request, row), runs=row.is_active)
 

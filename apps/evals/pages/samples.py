@@ -1,4 +1,4 @@
-"""One sample of an evaluation, whole: what was asked, said and expected, and what the verifier and the rules make of it."""
+"""One sample of an evaluation in full: request, answer and expected answer, and what the verifier and the rules say about it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from workers.lib.messages import functions_of
 
 @project_view()
 def sample(request: HttpRequest, project: Project, pk: str, number: int) -> HttpResponse:
-    """The page; for htmx (j and k) only what is of this sample. Of a hold-out it first asks to be opened."""
+    """The page; for htmx (j and k) only this sample's part. Of a hold-out, it first has to be opened."""
     run = get_object_or_404(runs_of(project), pk=pk)
     row = get_object_or_404(run.samples.select_related("task__trajectory"), pk=number)
     chosen = chosen_filters(request, run)
@@ -48,7 +48,7 @@ def sample(request: HttpRequest, project: Project, pk: str, number: int) -> Http
 
 @project_view()
 def of_task(request: HttpRequest, project: Project, pk: str, task: str) -> HttpResponse:
-    """Leads to a task's sample, to a failed one where there is one."""
+    """Redirects to a sample of the task, a failed one if there is one."""
     run = get_object_or_404(runs_of(project), pk=pk)
     found = run.samples.filter(task=task).order_by("success", "index").first()
     if found is None:
@@ -71,7 +71,7 @@ def context_of(row: Sample, chosen: Filters) -> dict[str, Any]:
 
 
 def part_of(request: HttpRequest, row: Sample) -> HttpResponse | None:
-    """A part that the page may have cut, whole, as text; None where the page is asked for."""
+    """The full text of a part that the page may have cut; None if the page is requested."""
     part = request.GET.get("part")
     if part not in ("output", "conversation"):
         return None
@@ -103,7 +103,7 @@ def scored_output(row: Sample) -> dict[str, Any]:
 
 
 def elsewhere(run: EvalRun, row: Sample, chosen: Filters) -> dict[str, Any] | None:
-    """What the evaluation that this one is compared with did of the same request; None without one."""
+    """The result of the same request in the evaluation that this one is compared with; None without one."""
     other = others_of(run).filter(pk=chosen.against).first() if chosen.against else None
     if other is None:
         return None

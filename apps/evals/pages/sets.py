@@ -51,7 +51,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             train=Count("tasks", filter=Q(tasks__split=Split.TRAIN)),
         )
         .order_by("slug", "-version")
-    )  # counting drops the model's order
+    )  # counting drops the model's ordering
     runs = (
         EvalRun.objects.filter(project=project)
         .shown(archived)
@@ -136,7 +136,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
 @require_POST
 @project_view(Role.ENGINEER)
 def show_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """Shows the hold-out's tasks, and counts that someone looked."""
+    """Shows the hold-out's tasks, and counts the view."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     record_view(eval_set=eval_set, by=request.user, detail=WHOLE_SET)
     request.GET = request.GET.copy()

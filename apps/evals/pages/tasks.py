@@ -1,4 +1,4 @@
-"""The page of one task: what it asks, what is right, where it comes from, and how each evaluation did on it."""
+"""The page of one task: its request, its expected answer, its origin, and how each evaluation did on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVALUATIONS, VARIANTS = 50, 20
 
 @project_view()
 def task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """Of a hold-out it first asks to be opened."""
+    """A held-out task first has to be opened."""
     row = get_object_or_404(
         Task.objects.select_related("project", "eval_set", "trajectory", "confirmed_by", "variant_of__eval_set"),
         project=project,
@@ -36,14 +36,14 @@ def task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def may_see_task(request: HttpRequest, row: Task) -> bool:
-    """Of a hold-out engineers who have opened it."""
+    """Of a hold-out, engineers who have opened it."""
     return row.split != "holdout" or (request.membership.may(Role.ENGINEER) and has_opened_task(row, by=request.user))
 
 
 @require_POST
 @project_view(Role.ENGINEER)
 def open_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """Opens a held-out task to this person: a look, counted once."""
+    """Opens a held-out task to this person: one view."""
     row = get_object_or_404(Task.objects.select_related("project"), project=project, pk=pk)
     record_task_view(row, by=request.user)
     return redirect("evals:task", project.slug, pk)

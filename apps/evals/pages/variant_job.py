@@ -1,4 +1,4 @@
-"""Variants that a model writes: the form, how far it is, and how it ended."""
+"""Variants written by a model: the form, the progress, and the result."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def stop(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 @project_view()
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The fragment that asks for itself; once the job has ended, the page comes anew."""
+    """The fragment that polls itself; once the job has ended, the page is reloaded."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     context = shown(eval_set)
     return progress(
@@ -80,7 +80,7 @@ def form_for(request: HttpRequest, project: Project, data: Any = None) -> ModelV
 
 
 def estimate(eval_set: EvalSet, form: ModelVariantsForm) -> dict[str, Any]:
-    """What this form's job would cost: {cost, usd}, or {no_cost} with the sentence why it could not be."""
+    """The estimated cost of this form's job: {cost, usd}, or {no_cost} with the reason why there is none."""
     form.is_valid()
     for name in ("kinds", "each"):
         if name in form.errors:
@@ -96,7 +96,7 @@ def estimate(eval_set: EvalSet, form: ModelVariantsForm) -> dict[str, Any]:
 
 
 def usd(prices: list[float], used: dict[str, int]) -> float | None:
-    """What tokens cost at prices for a million of them; None where no prices are known."""
+    """What tokens cost at prices for a million of them; None if no prices are known."""
     if not prices:
         return None
     return (used["input_tokens"] * prices[0] + used["output_tokens"] * prices[1]) / 1_000_000

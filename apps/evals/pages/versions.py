@@ -1,4 +1,4 @@
-"""What differs between two versions of a set; its built-in general tasks; its synthetic variants."""
+"""Differences between two versions of a set; its built-in general tasks; its synthetic variants."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def versions(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def with_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The same with the hold-out's tasks; that is a look."""
+    """The same with the hold-out's tasks, which is a view."""
     return _diff(request, project, pk, looked=True)
 
 
@@ -74,7 +74,7 @@ def confirm_task(request: HttpRequest, project: Project, pk: str) -> HttpRespons
 
 @project_view()
 def variants_page(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """Making a batch, or looking through the one that waits."""
+    """Makes a batch, or reviews the waiting one."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     waiting = batches.waiting_in(eval_set).select_related("variant_of")
     drawn = sorted(batches.sample(waiting), key=lambda task: bool(task.metadata["variant"]["verdict"]))  # next on top
@@ -122,7 +122,7 @@ def judge_variant(request: HttpRequest, project: Project, pk: str) -> HttpRespon
 @require_POST
 @project_view(Role.ENGINEER)
 def end_batch(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """Uses the batch that waits, or discards it."""
+    """Uses the waiting batch, or discards it."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
 
     def end() -> None:

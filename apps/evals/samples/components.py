@@ -32,7 +32,7 @@ class Component:
 
 
 def explained(values: Mapping[str, float], details: Sequence[str]) -> tuple[list[Component], list[str]]:
-    """The components in their order, each with its reasons, and the reasons that are about none in particular."""
+    """The components in order, each with its reasons, and the reasons that belong to no particular one."""
     found = {name: Component(name, value) for name, value in values.items()}
     rest = []
     for line in map(str, details):

@@ -1,4 +1,4 @@
-"""The failure mode of a sample, by the rules that classify production. The judge is not asked: an evaluation has a verifier."""
+"""The failure mode of a sample, by the rules that classify production. The judge is not used: an evaluation has a verifier."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLE = "example_before"  # a name that the rules read as â€œnot the agent'sâ€
 
 
 def diagnose(sample: Sample) -> Diagnosis | None:
-    """None for a masked sample, and where no rule finds anything. Indices are those of `conversation`."""
+    """None for a masked sample, and if no rule finds anything. Indices are those of `conversation`."""
     if sample.masked:
         return None
     found = classify(as_run(sample))
@@ -29,14 +29,14 @@ def diagnose(sample: Sample) -> Diagnosis | None:
 
 
 def describe(sample: Sample) -> None:
-    """Sets what the page filters by: mode, tools, tags. Its run's environment and its task are to be loaded."""
+    """Sets what the page filters by: mode, tools, tags. Its run's environment and its task must be loaded."""
     sample.mode = _mode_of(sample)
     sample.tools = tools_called(sample)
     sample.tags = tags_of(sample.task)
 
 
 def _mode_of(sample: Sample) -> str:
-    """Empty where the rules fail, too: an output that they cannot read is still a sample."""
+    """Also empty if the rules fail: an output that they cannot read is still a sample."""
     try:
         found = diagnose(sample)
     except Exception:
@@ -61,7 +61,7 @@ def tags_of(task: Task) -> list[str]:
 
 
 def as_run(sample: Sample) -> dict[str, Any]:
-    """The sample as the classifier takes a run. The steps that a task begins with are given and nobody is blamed for them."""
+    """The sample in the format that the classifier reads. Steps given by the task are never blamed."""
     task = sample.task
     start = len(opening(sample.run)) + len(task.messages)
     messages = [

@@ -1,4 +1,4 @@
-"""Latency, tokens and money of samples as distributions, for one evaluation or several."""
+"""Latency, tokens and cost of samples as distributions, for one evaluation or several."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTCOMES = {"passed": GOOD, "failed": BAD, "masked": UNKNOWN}
 
 @dataclass(frozen=True)
 class Measured:
-    """What the samples of an evaluation took: an array for each of KINDS, NaN where it is not known."""
+    """Measurements of the samples of an evaluation: an array for each of KINDS, NaN if unknown."""
 
     values: Mapping[str, np.ndarray]
     outcome: np.ndarray
@@ -54,7 +54,7 @@ def measured(run: EvalRun, rows: QuerySet[Sample] | None = None) -> Measured:
 
 
 def edges_of(values: np.ndarray) -> np.ndarray:
-    """The borders of the bars; of equal values one bar about them."""
+    """The borders of the bars; a single bar around equal values."""
     low, high = float(values.min()), float(np.quantile(values, REST))
     if high <= low:
         half = abs(low) / 20 or 0.5
@@ -63,7 +63,7 @@ def edges_of(values: np.ndarray) -> np.ndarray:
 
 
 def counted(values: np.ndarray, edges: np.ndarray) -> list[int]:
-    """How many lie in each bar; those beyond the ends in the first and the last."""
+    """The count in each bar; values beyond the ends are in the first and the last."""
     return np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0].tolist()
 
 

@@ -71,7 +71,7 @@ def file_of(run: EvalRun, rows: QuerySet[Sample], format: str) -> StreamingHttpR
 
 
 def written(run: EvalRun, rows: QuerySet[Sample], format: str) -> Iterator[bytes]:
-    """The file, in chunks; memory does not grow with the number of samples."""
+    """The file in chunks; memory does not grow with the number of samples."""
     samples = rows.select_related("task").order_by("task_key", "index").iterator(chunk_size=AT_ONCE)
     found = (row_of(sample, run) for sample in samples)
     return _csv(found) if format == "csv" else _json_lines(found)

@@ -1,4 +1,4 @@
-"""Which samples of an evaluation a URL asks for, in which order, and its pages: one for the page, the API and the export."""
+"""The samples of an evaluation selected by a URL, their order, and pagination: shared by the page, the API and the export."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Filters(QueryFilters):
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Filters:
-        """What of a query makes sense; the rest is left out."""
+        """The valid filters of a query; the rest is ignored."""
         given = cls.texts(query)
         if given["outcome"] not in OUTCOMES:
             given["outcome"] = ""
@@ -52,7 +52,7 @@ class Filters(QueryFilters):
         return cls(**given)
 
     def apply(self, run: EvalRun) -> QuerySet[Sample]:
-        """The samples, by task and index. Raises EvalRun.DoesNotExist where `against` is none of the project."""
+        """The samples, by task and index. Raises EvalRun.DoesNotExist if `against` is not in the project."""
         rows = run.samples.all()
         if self.outcome:
             rows = rows.filter(OUTCOMES[self.outcome][1])
@@ -77,7 +77,7 @@ class Filters(QueryFilters):
 
 @dataclass(frozen=True)
 class Page:
-    """Some samples, and the cursors of the pages before and after (empty: there is none)."""
+    """Some samples, and the cursors of the previous and next pages (empty if there is none)."""
 
     samples: list[Sample]
     before: str = ""
@@ -89,7 +89,7 @@ def cursor_of(sample: Sample) -> str:
 
 
 def place_of(cursor: str) -> tuple[str, int] | None:
-    """(task key, index); None for what is no cursor."""
+    """(task key, index); None for an invalid cursor."""
     index, _, key = cursor.partition("_")
     number = whole(index, 0, 32_767)
     return (key, number) if key and number is not None and "\x00" not in key else None
@@ -106,7 +106,7 @@ def ahead_of(rows: QuerySet[Sample], place: tuple[str, int]) -> QuerySet[Sample]
 
 
 def page(rows: QuerySet[Sample], size: int, *, after: str = "", before: str = "") -> Page:
-    """A page by keyset: as quick at the end of 80,000 samples as at their beginning."""
+    """A page by keyset: as fast at the end of 80,000 samples as at the beginning."""
     start, end = place_of(after), place_of(before)
     if end:
         found = list(ahead_of(rows, end)[: size + 1])

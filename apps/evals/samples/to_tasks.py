@@ -1,7 +1,7 @@
-"""Failed samples as new tasks of a draft: cut at the blamed step where it is known what was right there, else the whole task again.
+"""Failed samples as new tasks of a draft: cut at the blamed step if the expected answer there is known, otherwise the whole task again.
 
-Only what trains or validates may become a task, and it keeps its split and its groups: nothing of a hold-out gets into
-training, and a validation task stays one.
+Only training and validation tasks may become tasks, and they keep their split and groups: nothing of a hold-out gets into training, and
+a validation task stays one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def may_make_tasks(run: EvalRun) -> bool:
 
 
 def why_not(run: EvalRun) -> str:
-    """Empty where its failures may become tasks."""
+    """Empty if its failures may become tasks."""
     if may_make_tasks(run):
         return ""
     return (
@@ -46,7 +46,7 @@ def why_not(run: EvalRun) -> str:
 
 
 def failed(samples: Iterable[Sample]) -> list[Sample]:
-    """Of each task one failed sample, the first that a rule explains; at most MOST."""
+    """One failed sample per task, the first that a rule explains; at most MOST."""
     found: dict[Any, Sample] = {}
     for sample in samples:
         if sample.success or sample.masked:
@@ -60,7 +60,7 @@ def failed(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def start_of(sample: Sample, *, whole: bool = False) -> Start:
-    """The agent's blamed step, where the calls that were right from there on are known; else (or `whole`) the beginning."""
+    """The agent's blamed step, if the correct calls from there on are known; otherwise (or with `whole`) the beginning."""
     expected, first = sample.task.expected, len(conversation(sample)) - len(sample.messages or [None])
     found = None if whole else diagnose(sample)
     if found is None or found.blamed_message is None or found.blamed_message <= first:
@@ -105,7 +105,7 @@ def task_of(sample: Sample, eval_set: EvalSet, *, whole: bool, taken: set[str]) 
 def make_tasks(
     *, run: EvalRun, samples: Iterable[Sample], eval_set: EvalSet, by: Any, whole: bool = False, viewer: Any = None
 ) -> actions.TasksMade:
-    """Adds a task for each failed task of an evaluation to a draft. Raises EvalSetError for a split that may not, and for a
+    """Adds a task for each failed task of an evaluation to a draft. Raises EvalSetError for a split that may not become tasks, and for a
     frozen set."""
     if why := why_not(run):
         raise actions.EvalSetError(why)

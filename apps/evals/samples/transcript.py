@@ -1,4 +1,4 @@
-"""What was said in a sample, and what should have been."""
+"""What was said in a sample, and what was expected."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from workers.lib.environments import load
 from workers.lib.errors import SpecError
 from workers.lib.messages import ToolCall, calls_of, last_answer, last_request, native_calls, text_of, unfenced
 
-WHOLE = 1_000_000  # lines about a change: all of them
+WHOLE = 1_000_000  # lines around a change: all of them
 MOST_CHARACTERS = 60_000  # of either side of a diff; the transcript folds at the same length
 
 
 def answered(sample: Sample) -> list[dict]:
-    """The agent's messages, with what the tools replied."""
+    """The agent's messages, with the tools' replies."""
     return sample.messages or [{"role": "assistant", "content": sample.output}]
 
 
@@ -35,7 +35,7 @@ def opening(run: EvalRun) -> list[dict]:
 
 
 def offered(sample: Sample) -> list[dict]:
-    """The tools that the agent had: the task's own, else the environment's, or those of the prompt version."""
+    """The tools offered to the agent: the task's own, or else the environment's, or those of the prompt version."""
     return sample.task.tools or list(tools_of(sample.run))
 
 
@@ -54,7 +54,7 @@ def _tools(digest: str, prompt: str, environment: Environment) -> tuple[dict, ..
 
 
 def request_of(messages: list[dict]) -> str:
-    """The user's last words, as a heading."""
+    """The user's last message, as a heading."""
     at = last_request(messages)
     return (at is not None and text_of(messages[at])) or "A sample"
 

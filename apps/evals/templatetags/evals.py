@@ -18,7 +18,7 @@ register = template.Library()
 
 @register.filter
 def expected_words(expected: Any) -> str:
-    """What is right, in one line."""
+    """The expected answer in one line."""
     if not isinstance(expected, dict):
         return ""
     if "calls" in expected:
@@ -61,7 +61,7 @@ def near(leak: Leak) -> str:
 
 @register.filter
 def without_id(detail: str) -> str:
-    """What was looked at, for people: without the id that tells two evaluations of one name apart."""
+    """The detail of a view, for people: without the id that distinguishes evaluations of the same name."""
     return re.sub(r" \([0-9a-f]{8}-[0-9a-f-]{27}\)$", "", detail)
 
 

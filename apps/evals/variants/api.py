@@ -1,4 +1,4 @@
-"""Synthetic variants over REST: made by templates or a model, looked through, used or discarded. The key decides the project."""
+"""Synthetic variants over REST: created by templates or a model, reviewed, used or discarded. The key determines the project."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def confirm(request: Request, pk: UUID) -> Response:
 
 
 def _task(eval_set: EvalSet, where: dict[str, Any]) -> Task:
-    """Of any split but the hold-out's, which is not told from none. Raises NotFound."""
+    """Of any split; a held-out task is indistinguishable from a missing one. Raises NotFound."""
     rows = eval_set.tasks.exclude(split=Split.HOLDOUT).select_related("eval_set", "project")
     found = rows.filter(**where).first()
     if found is None:

@@ -1,7 +1,8 @@
-"""Synthetic variants: made from confirmed tasks, kept apart until a person has looked at some of them, marked for ever.
+"""Synthetic variants: made from confirmed tasks, kept separate until a person has reviewed some of them, and marked as synthetic
+permanently.
 
-A batch waits inside the draft: nothing trains on it, exports it or freezes it before it is used. `metadata.variant` is
-{batch, kind, state: waiting or used, verdict: null, accepted or rejected, by: templates or model, model?}.
+A batch waits inside the draft: nothing trains on it, exports it or freezes it before it is used. `metadata.variant` is {batch, kind,
+state: waiting or used, verdict: null, accepted or rejected, by: templates or model, model?}.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ NONE = "No usable variant was produced."
 
 @dataclass(frozen=True)
 class Made:
-    """A batch, and what of it was left out: faulty, like another variant, or too near to a hold-out."""
+    """A batch, and what was left out: faulty variants, near-duplicates, and those too close to a hold-out."""
 
     batch: str
     made: int
@@ -48,7 +49,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Review:
-    """How far the looking through a batch is."""
+    """The progress of reviewing a batch."""
 
     batch: str
     size: int
@@ -57,7 +58,7 @@ class Review:
 
     @property
     def needed(self) -> int:
-        """How many must be looked at: ten, or all of a smaller batch."""
+        """How many must be reviewed: ten, or all of a smaller batch."""
         return min(LOOKED_AT, self.size)
 
     @property
@@ -70,13 +71,13 @@ class Review:
 
 
 def seeds_of(eval_set: EvalSet) -> QuerySet[Task]:
-    """What variants may be made of: tasks that train, confirmed by a person, themselves not synthetic."""
+    """The tasks from which variants may be made: training tasks confirmed by a person that are not synthetic themselves."""
     return eval_set.tasks.trainable().exclude(origin=Origin.SYNTHETIC).exclude(confirmed_by=None)
 
 
 @transaction.atomic
 def confirm(*, task: Task, by: Any) -> None:
-    """A person says that the expected value is right. Raises EvalSetError for a frozen set."""
+    """A person confirms that the expected value is right. Raises EvalSetError for a frozen set."""
     actions.locked_draft(task.eval_set)
     if Task.objects.filter(pk=task.pk, confirmed_by=None).update(confirmed_by=by):
         audit("task.confirmed", project=task.project, by=by, target=task, set=str(task.eval_set), key=task.key)
@@ -86,9 +87,9 @@ def confirm(*, task: Task, by: Any) -> None:
 def make_batch(
     *, eval_set: EvalSet, kinds: Sequence[str], each: int, by: Any, seed: int = 0, viewer: ApiKey | None = None
 ) -> Made:
-    """Makes up to `each` variants of every kind from every seed, and stores those that are good. They wait for a review.
+    """Makes up to `each` variants of every kind from every seed, and stores the valid ones. They wait for a review.
 
-    Raises EvalSetError where there are no seeds, where a batch waits already, or where nothing good came out.
+    Raises EvalSetError if there are no seeds, if a batch is already waiting, or if no variant is valid.
     """
     if eval_set.variant_jobs.active().exists():
         raise actions.EvalSetError("A model is writing variants for this set. Wait for it, or stop it.")
@@ -102,7 +103,7 @@ def make_batch(
 
 
 def usable_seeds(eval_set: EvalSet) -> list[Task]:
-    """What a new batch is made of. Raises EvalSetError for a frozen set, one where a batch waits, and one without."""
+    """The seeds of a new batch. Raises EvalSetError for a frozen set, one with a waiting batch, and one without seeds."""
     if eval_set.is_frozen:
         raise actions.EvalSetError(actions.FROZEN.format(eval_set))
     if waiting_in(eval_set).exists():
@@ -121,9 +122,9 @@ def store_batch(
     by: Any,
     viewer: ApiKey | None = None,
 ) -> Made:
-    """Stores what is good of the variants found, whoever made them: no faults, unlike each other, far from a hold-out.
+    """Stores the valid variants, whoever made them: without faults, different from each other, far from a hold-out.
 
-    Inside a transaction. `source` says of each variant what made it. Raises EvalSetError for a frozen set.
+    Inside a transaction. `source` says for each variant what made it. Raises EvalSetError for a frozen set.
     """
     good = [(task, made) for task, made in found if not faults(seed_of(task), made)]
     kept = without_alike(good)
@@ -142,7 +143,7 @@ def seed_of(task: Task) -> Seed:
 
 
 def without_alike(found: Sequence[tuple[Task, Seed]]) -> list[tuple[Task, Seed]]:
-    """Of variants that are nearly the same, the first."""
+    """The first of each set of near-duplicate variants."""
     documents = [(number, compare.document(made.messages, made.expected)) for number, (_, made) in enumerate(found)]
     near: dict[int, set[int]] = {}
     for one, other, _ in compare.pairs(documents, most=None):
@@ -155,7 +156,7 @@ def without_alike(found: Sequence[tuple[Task, Seed]]) -> list[tuple[Task, Seed]]
 
 
 def task_of(seed: Task, made: Seed, batch: str, taken: set[str], source: dict[str, str]) -> Task:
-    """Unsaved: of the seed's split and group, marked as synthetic."""
+    """Unsaved: with the seed's split and group, marked as synthetic."""
     key = free_key(seed.eval_set, f"{seed.key[:90]}-{made.kind}", taken)
     taken.add(key)
     metadata = {"variant": {"batch": batch, "kind": made.kind, "state": "waiting", "verdict": None} | source}
@@ -178,11 +179,11 @@ def task_of(seed: Task, made: Seed, batch: str, taken: set[str], source: dict[st
 
 
 def _demonstration(seed: Task, made: Seed) -> str:
-    """The seed's where the right answer stays as it was."""
+    """The seed's, if the expected answer is unchanged."""
     return seed.demonstration if made.expected == seed.expected else demonstration_of(made.expected)
 
 
-# Looking through
+# Review
 
 
 def waiting_in(eval_set: EvalSet) -> QuerySet[Task]:
@@ -190,7 +191,7 @@ def waiting_in(eval_set: EvalSet) -> QuerySet[Task]:
 
 
 def sample(tasks: Iterable[Task], size: int = LOOKED_AT) -> list[Task]:
-    """The variants to look at: at random, the same each time, those with a verdict first."""
+    """The variants to review: random, but the same each time, those with a verdict first."""
     drawn = sorted(tasks, key=lambda task: hashlib.sha256(task.pk.bytes).digest())
     judged = [task for task in drawn if task.metadata["variant"]["verdict"]]
     rest = [task for task in drawn if not task.metadata["variant"]["verdict"]]
@@ -198,7 +199,7 @@ def sample(tasks: Iterable[Task], size: int = LOOKED_AT) -> list[Task]:
 
 
 def review_of(eval_set: EvalSet) -> Review | None:
-    """None where no batch waits."""
+    """None if no batch is waiting."""
     found = [task["variant"] for task in waiting_in(eval_set).values_list("metadata", flat=True)]
     if not found:
         return None
@@ -209,7 +210,7 @@ def review_of(eval_set: EvalSet) -> Review | None:
 
 @transaction.atomic
 def judge(*, task: Task, verdict: str, by: Any) -> None:
-    """A person's word on one variant of the batch that waits. Raises EvalSetError."""
+    """A person's verdict on one variant of the waiting batch. Raises EvalSetError."""
     eval_set = actions.locked_draft(task.eval_set)
     if verdict not in (ACCEPTED, REJECTED):
         raise actions.EvalSetError("Accept the variant or reject it.")
@@ -222,7 +223,7 @@ def judge(*, task: Task, verdict: str, by: Any) -> None:
 
 @transaction.atomic
 def use_batch(*, eval_set: EvalSet, by: Any) -> int:
-    """The waiting variants become tasks like others, but for those rejected. Returns how many. Raises EvalSetError."""
+    """Turns the waiting variants into ordinary tasks, except rejected ones. Returns their number. Raises EvalSetError."""
     eval_set = actions.locked_draft(eval_set)
     review = review_of(eval_set)
     if review is None:
@@ -245,7 +246,7 @@ def use_batch(*, eval_set: EvalSet, by: Any) -> int:
 
 @transaction.atomic
 def discard_batch(*, eval_set: EvalSet, by: Any) -> int:
-    """Removes the waiting variants. Returns how many. Raises EvalSetError."""
+    """Removes the waiting variants. Returns their number. Raises EvalSetError."""
     eval_set = actions.locked_draft(eval_set)
     review = review_of(eval_set)
     if review is None:

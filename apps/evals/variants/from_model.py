@@ -1,7 +1,7 @@
-"""From what a model wrote to a variant of the seed that it was asked about. Pure; hostile input.
+"""Turns a model's output into a variant of the seed that it was asked about. Pure; input is untrusted.
 
-The model gives the new request and the calls that are right for it. Where it was to keep the calls, they must be the
-seed's; where it was to change arguments, the tools, their order and the form of the arguments must be.
+The model returns the new request and its correct calls. If it was asked to keep the calls, they must be the seed's; if it was asked to
+change arguments, the tools, their order and the form of the arguments must be.
 """
 
 from __future__ import annotations

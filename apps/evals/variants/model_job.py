@@ -1,8 +1,8 @@
-"""Variants that a model writes: a job of an eval set, run by NeMo Data Designer in an environment of its own.
+"""Variants written by a model: a job of an eval set, run by NeMo Data Designer in a separate environment.
 
-It has one attempt: a job that was lost halfway has cost money already, so that a person decides whether to begin again.
-What comes back goes the same way as the templates' variants: `batches.store_batch`. Before the start it is estimated what
-the answers cost in tokens; more than a limit are never used, and what was used is told however the job ends.
+It has one attempt: a job that was lost halfway has already cost money, so a person decides whether to start again. Results take the same
+path as the templates' variants: `batches.store_batch`. The tokens of the answers are estimated before the start; a limit is never
+exceeded, and the usage is reported however the job ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ IF_LOST = "Nothing was stored; start it again."
 
 @dataclass(frozen=True)
 class WriteOrder:
-    """Whom to ask, and for what."""
+    """Which model to ask, and for what."""
 
     base_url: str
     model: str
@@ -54,7 +54,7 @@ def is_installed() -> bool:
 
 
 def judge_server(project: Project) -> dict[str, str] | None:
-    """Where the judge of the project is, if it is switched on."""
+    """The address of the project's judge, if it is enabled."""
     server = judge_of(project)
     return server and {"base_url": server.base_url, "model": server.model, "key_variable": server.key_variable}
 
@@ -64,7 +64,7 @@ def judge_server(project: Project) -> dict[str, str] | None:
 
 @transaction.atomic
 def submit(*, eval_set: EvalSet, wanted: WriteOrder, by: Any) -> VariantJob:
-    """Leaves the job to a worker. Raises EvalSetError for all that can be known before the first question."""
+    """Queues the job. Raises EvalSetError for everything that can be known before the first question."""
     if not is_installed():
         raise actions.EvalSetError(ABSENT)
     _check_server(eval_set.project, wanted, by)
@@ -92,7 +92,7 @@ def submit(*, eval_set: EvalSet, wanted: WriteOrder, by: Any) -> VariantJob:
 
 
 def _check_server(project: Project, wanted: WriteOrder, by: Any) -> None:
-    """Whether the address may be called and the key go there. Raises EvalSetError. The judge's server is an operator's choice."""
+    """Whether the address may be called and the key sent there. Raises EvalSetError. The judge's server was chosen by an operator."""
     judge = judge_server(project) or {}
     is_judges = (wanted.base_url, wanted.key_variable) == (judge.get("base_url"), judge.get("key_variable"))
     trusted = is_judges or project.memberships.filter(user=by, role__in=Role.OPERATOR.upward).exists()
@@ -103,13 +103,13 @@ def _check_server(project: Project, wanted: WriteOrder, by: Any) -> None:
 
 
 def cost_of(seeds: list[Task], wanted: WriteOrder) -> Cost:
-    """What is to be expected. Raises EvalSetError where nothing, or too much, would be asked."""
+    """The expected cost. Raises EvalSetError if nothing, or too much, would be asked."""
     _count(seeds, wanted)
     return expected(spec_of(seeds, wanted))
 
 
 def prices_of(project: Project, wanted: WriteOrder) -> list[float]:
-    """US dollars for a million tokens in and out, where they are known: of the judge's server and model. Else none."""
+    """US dollars per million tokens in and out, if known: of the judge's server and model. Otherwise none."""
     judge = judge_of(project)
     if judge is None or (judge.base_url, judge.model) != (wanted.base_url, wanted.model):
         return []
@@ -138,7 +138,7 @@ def latest(eval_set: EvalSet) -> VariantJob | None:
 
 
 def stop(*, eval_set: EvalSet, by: Any) -> None:
-    """Asks the job to stop; nothing of it is stored. Raises EvalSetError where none goes on."""
+    """Asks the job to stop; nothing of it is stored. Raises EvalSetError if none is running."""
     job = latest(eval_set)
     if job is None or not jobs.cancel(job, by=by):
         raise actions.EvalSetError("No model is writing variants for this set.")
@@ -155,21 +155,21 @@ def child_spec(job: VariantJob) -> dict:
 
 
 def store_events(job: VariantJob, events: list[dict]) -> None:
-    """The last of the numbers of what was used so far."""
+    """The latest usage numbers."""
     told = [event["values"] for event in events if event["type"] == "metric"]
     if told:
         VariantJob.objects.filter(pk=job.pk).update(used={name: int(value) for name, value in told[-1].items()})
 
 
 def complete(job: VariantJob, result: dict) -> dict:
-    """What the model wrote as a batch that waits for a review. Raises EvalSetError."""
+    """Stores what the model wrote as a batch that waits for a review. Raises EvalSetError."""
     rows = _rows(job_folder(job) / "out" / "rows.jsonl")
     made = store(eval_set=job.eval_set, rows=rows, wanted=WriteOrder(**job.spec["wanted"]), by=job.created_by)
     return made | {name: result.get(name) for name in ("asked", "failed", "stopped")}
 
 
 def ended(job: VariantJob) -> None:
-    """What was used stays in the audit log, however the job ended."""
+    """Writes the usage to the audit log, however the job ended."""
     if job.attempt:
         used = dict.fromkeys(("calls", "input_tokens", "output_tokens", "estimated"), 0) | job.used
         audit("variants.model_asked", project=job.project, by=job.created_by, target=job.eval_set,
@@ -178,14 +178,14 @@ def ended(job: VariantJob) -> None:
 
 
 def _tidy(home: Path) -> None:
-    """What was asked and answered is in the tasks now, or was not wanted."""
+    """Deletes questions and answers: they are in the tasks now, or were not wanted."""
     for spec in home.glob("spec-*.json"):
         spec.unlink(missing_ok=True)
     shutil.rmtree(home / "out", ignore_errors=True)
 
 
 def spec_of(seeds: list[Task], wanted: WriteOrder) -> dict:
-    """What the child is told (workers.write_variants)."""
+    """The child's spec (workers.write_variants)."""
     server = address_spec(wanted.base_url, wanted.key_variable, model=wanted.model, timeout_s=TIMEOUT_S)
     asked = [task for task in seeds if _kinds(task, wanted)]
     told = [
@@ -207,7 +207,7 @@ def _rows(path: Path) -> Iterator[Any]:
 
 
 def store(*, eval_set: EvalSet, rows: Iterator[Any], wanted: WriteOrder, by: Any) -> dict:
-    """The rows as a batch that waits: {batch, made, faulty, alike, guarded, problem}. Raises EvalSetError."""
+    """The rows as a waiting batch: {batch, made, faulty, alike, guarded, problem}. Raises EvalSetError."""
     eval_set = actions.locked_draft(eval_set)
     seeds = {str(task.pk): task for task in batches.usable_seeds(eval_set)}
     found: list[tuple[Task, Seed]] = []
@@ -229,7 +229,7 @@ def store(*, eval_set: EvalSet, rows: Iterator[Any], wanted: WriteOrder, by: Any
 
 
 def left_out(counts: dict) -> str:
-    """What became of the rest, in words."""
+    """What happened to the rest, as a sentence."""
     return (
         f"Left out: {counts['faulty']:,} invalid, {counts['alike']:,} near-duplicates, {counts['guarded']:,} too similar "
         "to a hold-out."

@@ -1,4 +1,4 @@
-"""What a variant is made of: a task whose values can be replaced, and the checks that a variant has to pass. Pure."""
+"""The source of a variant: a task whose values can be replaced, and the checks that a variant has to pass. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Seed:
 
     @property
     def values(self) -> list[Any]:
-        """Every text and number among the arguments of the expected calls."""
+        """Every text and number in the arguments of the expected calls."""
         return list(leaves([call["args"] for call in self.calls]))
 
     @property
@@ -52,13 +52,13 @@ class Seed:
 
     @property
     def request(self) -> str | None:
-        """The user's last message; None where it is no plain text."""
+        """The user's last message; None if it is not plain text."""
         at = last_request(self.messages)
         content = None if at is None else self.messages[at].get("content")
         return content if isinstance(content, str) else None
 
     def with_request(self, request: str) -> Seed:
-        """Needs a request in plain text."""
+        """Requires a plain-text request."""
         messages, at = copy.deepcopy(self.messages), last_request(self.messages)
         assert at is not None, "with_request on a seed without a request"
         messages[at]["content"] = request
@@ -67,7 +67,7 @@ class Seed:
     def with_arguments(self, arguments: list[dict]) -> Seed:
         """New arguments for each call, exchanged in the other messages and in recorded results as well.
 
-        A system message is the harness's and stays. Raises Bad where the form or a type differs, or where an old value
+        A system message is the harness's and stays. Raises Bad where the form or a type differs, or if an old value
         would get two new ones.
         """
         changes: dict[str, str] = {}
@@ -91,7 +91,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def _aligned(old: Any, new: Any) -> Iterator[tuple[Any, Any]]:
-    """(old, new) of every text and number inside. Raises Bad where the form or a type differs."""
+    """(old, new) of every text and number inside. Raises Bad if the form or a type differs."""
     if type(old) is not type(new):
         raise Bad("ground_truth", "has arguments of another type than the seed's.")
     if isinstance(old, dict):
@@ -109,7 +109,7 @@ def _aligned(old: Any, new: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _expected(expected: dict, arguments: list[dict]) -> dict:
-    """Other accepted values of a changed argument are the seed's: they go."""
+    """Alternative accepted values of a changed argument belong to the seed, so they are removed."""
     if "calls" in expected:
         pairs = zip(expected["calls"], arguments, strict=True)
         return expected | {"calls": [_expected(call, [new]) for call, new in pairs]}
@@ -153,7 +153,7 @@ def exchanger(changes: dict[str, str]) -> Callable[[Any], Any]:
 
 
 def faults(seed: Seed, variant: Seed) -> list[str]:
-    """Why a variant is no task; empty where it is one."""
+    """Why a variant is not a valid task; empty if it is."""
     try:
         checked_messages(variant.messages)
         checked_tools(variant.tools)

@@ -1,7 +1,7 @@
 """Variants of a task without a model: other words, other values. Pure.
 
-Each variant must be as right as its seed, so little is changed and only what is sure: verbs and forms of asking whose
-meaning does not depend on the context, and values that the request says as often as the expected calls have them.
+Each variant must be as correct as its seed, so changes are few and safe: verbs and ways of asking whose meaning does not depend on the
+context, and values that the request mentions as often as the expected calls use them.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ PHRASE = re.compile(r"\b(" + "|".join(PHRASES) + r")\b", re.I)
 QUOTED = r"\"[^\"]*\"|“[^”]*”|‘[^’]*’|(?<!\w)'[^']*'(?!\w)"
 ASKS = re.compile(r"(?:can|could|would|will) you (?:please )?([^?]+)\?", re.I)
 WHAT = re.compile(r"what(?:'s| is| are) (the [^?]+)\?$", re.I)
-# Arguments whose numbers have bounds or belong together.
+# Arguments whose numbers have limits or belong together.
 BOUNDED = re.compile(
     r"month|day|hour|minute|second|week|quarter|lat|lon|coord|percent|prob|rat(?:e|ing)|round|decimal|precision", re.I
 )
 
 
 def variants(seed: Seed, kinds: list[str], each: int, rng: random.Random) -> Iterator[Seed]:
-    """Up to `each` variants of each kind. Fewer where the seed gives no more; some may be alike or faulty."""
+    """Up to `each` variants of each kind. Fewer if the seed allows no more; some may be near-duplicates or faulty."""
     makers: dict[str, Callable[[Seed, random.Random], Seed | None]] = {PARAPHRASE: reworded, ARGUMENTS: revalued}
     for kind in kinds:
         for _ in range(each):
@@ -72,7 +72,7 @@ def variants(seed: Seed, kinds: list[str], each: int, rng: random.Random) -> Ite
 
 
 def reworded(seed: Seed, rng: random.Random) -> Seed | None:
-    """Synonyms outside of values and quotations, and mostly another form of asking."""
+    """Synonyms outside values and quotations, and usually another way of asking."""
     if seed.request is None:
         return None
     text = _synonyms(seed, rng)
@@ -132,12 +132,12 @@ def _asked_otherwise(text: str, rng: random.Random) -> str:
 
 
 def revalued(seed: Seed, rng: random.Random) -> Seed | None:
-    """Another value for one or more arguments that the user names; None where none can be changed."""
+    """Another value for one or more arguments that the user names; None if none can be changed."""
     said = "\n".join(text_of(message) for message in seed.messages if message.get("role") == "user")
     values = seed.values
     derived = [str(value) for value in values if not count(value, said)]
     if any(re.search(r"\d{4}", value) for value in derived):
-        return None  # looked up by what the request says: other words would lead to another one
+        return None  # looked up by the request's words: other words would lead to something else
     elsewhere = [*derived, *map(str, seed.accepted)]
     named = {str(value): value for call in seed.calls for value in _free(call["args"], numbers=not _numbers(derived))}
     changes = {
@@ -159,12 +159,12 @@ def revalued(seed: Seed, rng: random.Random) -> Seed | None:
 
 
 def _occurrences(value: str, said: str) -> int:
-    """How often the value is said, glued to letters and signs as well: the 3 of 3x^2 may be the same 3."""
+    """How often the value is mentioned, also joined to letters and signs: the 3 of 3x^2 may be the same 3."""
     return len(re.findall(rf"(?<!\d){re.escape(value.lstrip('-'))}(?!\d)", said, re.I))
 
 
 def _numbers(derived: list[str]) -> bool:
-    """Whether a number is expected that the request does not say: it may follow from one that it says."""
+    """Whether a number is expected that the request does not mention: it may follow from one that it mentions."""
     return any(re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", value) for value in derived)
 
 

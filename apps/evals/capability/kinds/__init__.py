@@ -1,4 +1,4 @@
-"""The kinds of the general set. Each makes a task of a level from 1 (a small model may do it) to 5 (few do)."""
+"""The kinds of the general set. Each generates a task of a level from 1 (small models can do it) to 5 (few can)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a made task is, and the words that the kinds share. Pure."""
+"""A generated task, and word lists that the kinds share. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Made:
-    """`right` is an answer that passes; `wrong` one that looks like it and does not."""
+    """`right` is an answer that passes; `wrong` looks similar and does not pass."""
 
     request: str
     expected: dict

@@ -1,4 +1,4 @@
-"""Functions to write, graded by tests in the sandbox: one step on a list of numbers more with each level. Pure."""
+"""Functions to write, graded by tests in the sandbox: one more step on a list of numbers with each level. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arithmetic of many digits and steps, word problems, orders to be found from comparisons. Pure."""
+"""Arithmetic with many digits and steps, word problems, orders to be inferred from comparisons. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def arithmetic(rng: random.Random, level: int) -> Made:
 
 
 def word_problem(rng: random.Random, level: int) -> Made:
-    """Steps that change a stock, with facts that do not matter from level 3 on."""
+    """Steps that change a stock, with irrelevant facts from level 3 on."""
     goods, town, stock = rng.choice(GOODS), rng.choice(TOWNS), rng.randint(20, 90)
     said = [f"A shop in {town} has {stock} {goods}."]
     for _ in range((1, 3, 5, 8, 12)[level - 1]):

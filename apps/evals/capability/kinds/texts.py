@@ -1,4 +1,4 @@
-"""Sorting, letters, and instructions on the form of a text that can be checked. Pure."""
+"""Sorting, letters, and checkable instructions on the form of a text. Pure."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _shifted(word: str, by: int) -> str:
 
 
 def instructions(rng: random.Random, level: int) -> Made:
-    """As many conditions at once as the level says; `right` is built so that it meets them."""
+    """As many simultaneous conditions as the level; `right` is built to meet them."""
     count, lines = rng.randint(9, 13), rng.randint(2, 4)
     asked, name = rng.sample(WITHOUT_E[:9], 2), rng.choice(("Ana", "Bo", "Dan", "Kai", "Lou", "Mia", "Tom"))
     rest = [rng.choice(WITHOUT_E) for _ in range(count - 3)]

@@ -1,4 +1,4 @@
-"""`manage.py import_tasks SET FILE`: tasks from the field's files into a draft."""
+"""`manage.py import_tasks SET FILE`: adds tasks from a file to a draft."""
 
 from __future__ import annotations
 
