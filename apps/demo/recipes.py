@@ -19,7 +19,7 @@ reminders.set(text, time)"""
 
 
 def _example(request: str, tool: str, **args: Any) -> list[dict]:
-    """A few-shot turn. The names tell a reader of the log that it is an example and not the conversation."""
+    """A few-shot turn. The names mark it as an example in the log, not as part of the conversation."""
     return [
         {"role": "user", "name": "example_user", "content": request},
         {"role": "assistant", "name": "example_assistant", "content": json.dumps({"tool": tool, "args": args})},
@@ -41,18 +41,18 @@ VERIFIER = {"kind": "tool_call", "weights": {"invalid": -1.0, "tool": 0.4, "argu
 TRY = "Close ticket 42."
 LORA = {"lora_rank": 16, "lora_alpha": 32}
 NEXT = (
-    ("training/", "The advisor: which fix the newest evaluation asks for, and the button that starts it"),
-    ("training/new/?method=grpo", "GRPO goes on from any model; its page has live charts, rollouts and alarms"),
-    ("training/new/?method=dpo", "DPO on what users corrected. Correct more runs under Trajectories → Add feedback"),
+    ("training/", "The advisor: the fix that it recommends after the newest evaluation, and a button to start it"),
+    ("training/new/?method=grpo", "GRPO from any model; the run's page has live charts, rollouts and alarms"),
+    ("training/new/?method=dpo", "DPO from user corrections. Correct more runs under Trajectories → Add feedback"),
     ("training/new/?method=distill", "Distillation from a teacher's passing samples of the train split"),
     ("training/compare/", "Runs and seeds in one chart"),
-    ("models/", "Every model's lineage down to the production runs, and its evaluations on the hold-out"),
+    ("models/", "Each model's lineage down to production runs, and its evaluations on the hold-out"),
 )
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How much of everything a demo does."""
+    """The amounts of everything in a demo: requests, samples, steps."""
 
     requests: int
     holdout: int

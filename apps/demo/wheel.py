@@ -1,4 +1,4 @@
-"""The wheel, turned once: what `manage.py demo` does, step by step, through the same actions and API as everyone."""
+"""One full cycle of the flywheel: the steps of `manage.py demo`, through the same actions and API that everyone uses."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ from workers.lib.environments.requests import make_requests
 OVERRIDE_REASON = "The demo runs unattended: it overrides the reward review, which a person would normally do."
 PROJECT = ("workplace-assistant", "Workplace assistant")
 SERVER, ARRIVE_S, TRIES = "production", 120.0, 3
-ALONE_REASON = "The demo has one user, who does everything."
+ALONE_REASON = "The demo has only one user."
 
 
 class DemoError(Exception):
-    """A step that did not end well; the message says why."""
+    """A step that failed; the message says why."""
 
 
 @dataclass
 class Demo:
-    """One turn of the wheel against a running stack at `url`."""
+    """One cycle against a running stack at `url`."""
 
     url: str
     recipe: Recipe
@@ -116,10 +116,10 @@ class Demo:
             if self.channel.current is None:
                 promotion.set_initial(channel=self.channel, version=self.base, by=self.user)
             self.back_to_base()
-        self.found("0 · Ready", f"{self.base} is what production runs")
+        self.found("0 · Ready", f"production runs {self.base}")
 
     def back_to_base(self) -> None:
-        """Without targets, so that it moves at once, whatever has become of an earlier demo's server."""
+        """Rolls the channel back to the base. Its targets are removed first, so it moves immediately, whatever the state of an earlier demo's server."""
         for target in self.channel.targets.current():
             deployments.remove_target(target=target, by=self.user)
         self.channel.refresh_from_db()
@@ -142,13 +142,13 @@ class Demo:
             self.run_agent("1 · Production", requests, model_name=str(self.base), id_prefix=prefix)
         rows = list(Trajectory.objects.filter(project=self.project, external_id__startswith=f"{prefix}-"))
         if len(rows) != self.recipe.requests:
-            raise DemoError(f"{len(rows)} of {self.recipe.requests} trajectories arrived.")
+            raise DemoError(f"Only {len(rows)} of {self.recipe.requests} trajectories arrived.")
         outcomes = Counter(row.outcome_status for row in rows)
         self.found("1 · Production", f"{len(rows)} trajectories logged through the API, {outcomes['failure']} failed")
         return with_content(rows)
 
     def run_agent(self, title: str, requests: list[dict], **more: Any) -> dict:
-        """Returns what the agent reports at its end. Raises DemoError."""
+        """Returns the agent's final report. Raises DemoError."""
         name = f"demo agent, seed {self.seed}"
         _, key = create_api_key(project=self.project, name=name, by=self.user, scopes=[Scope.INGEST, Scope.GENERATE])
         folder = Path(settings.FLYWHEEL_DATA_DIR) / "demo"
@@ -189,7 +189,7 @@ class Demo:
                 elif event["type"] == "result":
                     result = event
         if process.wait():
-            raise DemoError(f"The agent ended with status {process.returncode}. Read {log}.")
+            raise DemoError(f"The agent exited with status {process.returncode}. See {log}.")
         return result
 
     # 2
@@ -203,7 +203,7 @@ class Demo:
     # 3
 
     def collect(self, trajectories: list[Trajectory]) -> None:
-        """Failures and successes become tasks; whole groups go to a hold-out, which is frozen."""
+        """Turns failures and successes into tasks; whole groups go to a hold-out, and the set is frozen."""
         with self.timed("collect"):
             slug = f"workplace-{self.seed}-{self.recipe.requests}"
             known = EvalSet.objects.filter(project=self.project, slug=slug, state=EvalSetState.FROZEN).last()
@@ -228,7 +228,7 @@ class Demo:
         except evals.EvalSetError as error:
             eval_set.delete()
             raise DemoError(
-                f"{error} Most requests of this seed trained or are held out already: try another."
+                f"{error} Most requests of this seed are already used for training or held out. Try another seed."
             ) from error
         return evals.freeze(eval_set=eval_set, by=self.user)
 
@@ -261,7 +261,7 @@ class Demo:
         if method == Method.SFT:
             set_policy(project=self.project, by=self.user, four_eyes=False, reason=ALONE_REASON)
             override_lock(verifier=self.environment.verifier, reason=OVERRIDE_REASON, by=self.user)
-            self.found("5 · Review", OVERRIDE_REASON + " The audit log shows it.")
+            self.found("5 · Review", OVERRIDE_REASON + " The override is in the audit log.")
         with self.timed(title):
             run = submit_training(
                 project=self.project,
@@ -289,20 +289,20 @@ class Demo:
             self.found("5 · Advisor", f"{advice.title}. {advice.why}")
 
     def probe(self) -> dict:
-        """The reward is attacked before it trains anything."""
+        """Attacks the reward before it is used for training."""
         with self.timed("probe"):
             run = submit_probe(environment=self.environment, eval_set=self.eval_set, by=self.user)
             self.wait(run, "5 · Probes")
         run.refresh_from_db()
         attacks = run.result["attacks"]
-        holes = f"{run.failed} holes" if run.failed else "no hole"
+        holes = f"{run.failed} holes" if run.failed else "no holes"
         self.found("5 · Probes", f"{attacks['n']} attacks on {run.verifier} found {holes}")
         return {"attacks": attacks["n"], "failed": run.failed, "highest_reward": attacks["high"]}
 
     # 8
 
     def measure(self, runs: list[EvalRun]) -> None:
-        """Latency of all three models in turns: a busy machine slows down each of them alike."""
+        """Latency of all three models in turns, so that a busy machine slows each of them down equally."""
         with self.timed("8 · Latency"):
             job = submit_measurement(
                 runs=runs, by=self.user, tasks=self.recipe.timed_tasks, rounds=self.recipe.timed_rounds, seed=self.seed
@@ -317,7 +317,7 @@ class Demo:
         )
 
     def serve(self) -> None:
-        """Starts a server of the base and makes it the channel's target, so that a promotion brings the winner there."""
+        """Starts a server with the base and makes it a target of the channel, so that a promotion loads the winner there."""
         with self.timed("8 · Server"):
             server = self.project.servers.filter(name=SERVER).first()
             if server is None:
@@ -333,10 +333,10 @@ class Demo:
             if not self.channel.targets.current().filter(server=server).exists():
                 deployments.add_target(channel=self.channel, server=server, by=self.user)
             self.settle(*self.channel.deployments.active())
-        self.found("8 · Server", f"the server {server} is up (transformers), {self.base} answers at {self.endpoint}")
+        self.found("8 · Server", f"server {server} is up (transformers); {self.base} answers at {self.endpoint}")
 
     def settle(self, *deployments: Job) -> bool:
-        """Whether all succeeded, once they have ended. On a busy machine a server may not answer in time."""
+        """Waits for the deployments; whether all succeeded. On a busy machine a server may not answer in time."""
         for deployment in deployments:
             while deployment.is_active:
                 time.sleep(0.5)
@@ -344,7 +344,7 @@ class Demo:
         return all(deployment.state == JobState.SUCCEEDED for deployment in deployments)
 
     def promote(self, winner: GateReport, reason: str) -> None:
-        """The channel moves when the server has the version and has proved it. Raises DemoError where it does not."""
+        """Promotes the winner: the channel moves once the server serves the verified version. Raises DemoError if it does not."""
         for _ in range(TRIES):
             moved = promotion.promote(channel=self.channel, gate_report=winner, by=self.user, reason=reason)
             if not isinstance(moved, Job) or self.settle(moved):
@@ -352,7 +352,7 @@ class Demo:
         raise DemoError(f"8 · Promotion: {moved.error}")
 
     def decide(self, runs: list[EvalRun]) -> dict:
-        """Every pair through the gate; the best that passes against the baseline is promoted."""
+        """Runs the gate on every pair; promotes the best model that passes against the baseline."""
         self.measure(runs)
         baseline, sft, grpo = runs
         reports = {
@@ -371,9 +371,9 @@ class Demo:
             why = _why(winner)
             with self.timed("8 · Promotion"):
                 self.promote(winner, f"The demo's winner. {why}")
-            self.found("8 · Gate", f"{winner.candidate.model_version} is promoted to production. {why}")
+            self.found("8 · Gate", f"{winner.candidate.model_version} was promoted to production. {why}")
         else:
-            self.found("8 · Gate", "nothing passed the gate, production keeps the baseline")
+            self.found("8 · Gate", "no model passed the gate; production keeps the baseline")
         self.show(runs, reports)
         return {
             "seed": self.seed,
@@ -394,7 +394,7 @@ class Demo:
     # 9
 
     def next_day(self, before: list[Trajectory]) -> dict:
-        """The agent asks the endpoint, where the promoted version answers; its users and the triage say how that goes."""
+        """The agent calls the endpoint, where the promoted version answers; users report outcomes and failures are classified."""
         with self.timed("9 · Next day"):
             requests = make_requests(self.seed + 1000, self.recipe.next_day)
             given = {"endpoint": self.endpoint, "model_name": self.channel.name}
@@ -410,7 +410,7 @@ class Demo:
         return {"requests": len(rows), "version": str(self.channel.current)} | shares
 
     def arrived(self, names: list[str]) -> list[Trajectory]:
-        """The endpoint's trajectories, once all are stored with what their users said. Raises DemoError."""
+        """The endpoint's trajectories, once all are stored with their users' feedback. Raises DemoError."""
         until = time.monotonic() + ARRIVE_S
         while True:
             rows = list(
@@ -422,7 +422,7 @@ class Demo:
                 return rows
             if time.monotonic() > until:
                 raise DemoError(
-                    f"{len(rows)} of {len(names)} trajectories of the endpoint arrived within {ARRIVE_S} s."
+                    f"Only {len(rows)} of the endpoint's {len(names)} trajectories arrived within {ARRIVE_S} s."
                 )
             time.sleep(0.5)
 
@@ -442,7 +442,7 @@ class Demo:
     def write(self, report: dict) -> dict:
         path = Path(settings.FLYWHEEL_DATA_DIR) / "demo" / "report.json"
         path.write_text(json.dumps(report, indent=1, default=str))
-        self.console.print(f"The report is in {path}; {report['seconds']['total']:.0f} s in all.")
+        self.console.print(f"Report: {path} ({report['seconds']['total']:.0f} s in total)")
         self.console.print("\n[bold]What to try next[/]")
         if self.endpoint:
             self.console.print(_curl(self.endpoint, self.write_key()), soft_wrap=True, highlight=False)
@@ -464,7 +464,7 @@ class Demo:
         self.seconds[name] = time.monotonic() - began
 
     def wait(self, job: Job, title: str) -> None:
-        """Shows a job's progress until it has ended. Raises DemoError where it did not succeed."""
+        """Shows a job's progress until it has ended. Raises DemoError if it failed."""
         with bar(self.console, title) as advance:
             while True:
                 try:
@@ -478,7 +478,7 @@ class Demo:
                     break
                 time.sleep(0.5)
         if job.state != JobState.SUCCEEDED:
-            raise DemoError(f"{title}: the job {job.state}. {job.error}")
+            raise DemoError(f"{title}: job {job.state}. {job.error}")
 
 
 def _failed(rows: list[Trajectory]) -> float:
@@ -502,7 +502,7 @@ def _quality(report: GateReport) -> tuple[float, float]:
 
 
 def _why(report: GateReport) -> str:
-    """What the gate found of success and latency, in its own sentences."""
+    """The gate's sentences on success and latency."""
     found = {check["name"]: check for check in report.report["checks"]}
     return f"{found['success']['sentence']} Latency: {found['latency']['sentence']}"
 

@@ -1,4 +1,4 @@
-"""`manage.py demo`: turns the wheel once with a real model, then serves the pages."""
+"""`manage.py demo`: runs the whole cycle once with a real model, then serves the pages."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Command(BaseCommand):
         try:
             stack.start()
             stack.wait_healthy()
-            self.stdout.write(f"Flywheel is up at {stack.url}; watch the demo there.")
+            self.stdout.write(f"Flywheel is running at {stack.url}; you can watch the demo there.")
             Demo(stack.url, FAST if fast else FULL, seed, endpoint=stack.endpoint_url).run()
             if not options["exit"]:
-                self.stdout.write(self.style.SUCCESS(f"Look around at {stack.url} (Ctrl-C stops it)"))
+                self.stdout.write(self.style.SUCCESS(f"Flywheel is running at {stack.url} (Ctrl-C to stop)"))
                 stack.serve_forever()
         except (StackError, DemoError) as error:
             raise CommandError(str(error)) from error
