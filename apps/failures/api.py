@@ -1,4 +1,4 @@
-"""Classifying over REST: what waits for it, how the newest job goes, and a start. The key decides the project."""
+"""Classification over REST: the number of waiting runs, the newest job, and starting one. The key determines the project."""
 
 from __future__ import annotations
 

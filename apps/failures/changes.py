@@ -1,7 +1,7 @@
-"""What changed in production and what the failure rate did: each new agent version or model against the one before it.
+"""Changes in production and their effect on the failure rate: each new agent version or model compared with the previous one.
 
-A change is seen in the runs themselves, by the first of them, so it needs nobody to announce a release. Runs before and
-after are not an experiment: traffic may have changed, too.
+A change is detected by its first run, so releases need not be announced. Before and after are not an experiment: traffic may have
+changed, too.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from apps.core.models import Project
 from apps.failures import rates
 from apps.failures.rates import Kind, Rate
 
-MOST = 8  # changes shown, the newest
-LABEL_WIDTH, TOP = 0.3, 44  # of the chart's width; pixels above the lines
+MOST = 8  # changes shown, newest first
+LABEL_WIDTH, TOP = 0.3, 44  # share of the chart's width; pixels above the lines
 
 
 @dataclass(frozen=True)
 class Change:
-    """A version or model that began at an hour, with the failure rates of the one before and of its own."""
+    """A version or model that started at some hour, with the failure rates of the previous one and of its own."""
 
     at: datetime
     kind: str
@@ -34,7 +34,7 @@ class Change:
 
     @property
     def difference(self) -> float | None:
-        """Rate after less rate before; None where one side has no runs."""
+        """Rate after minus rate before; None if one side has no runs."""
         return self.after.rate - self.before.rate if self.after.n and self.before.n else None
 
     @property
@@ -42,12 +42,12 @@ class Change:
         return self.interval_at(LEVEL)
 
     def interval_at(self, level: float) -> tuple[float, float]:
-        """Of the difference; both sides have runs."""
+        """Interval of the difference; both sides have runs."""
         return newcombe((self.before.failed, self.before.n), (self.after.failed, self.after.n), level)
 
     @property
     def verdict(self) -> str:
-        """“better” or “worse” where the interval leaves out 0, else “unclear”."""
+        """“better” or “worse” if the interval excludes 0, otherwise “unclear”."""
         if self.difference is None:
             return "unclear"
         low, high = self.interval
@@ -66,7 +66,7 @@ class Change:
 
 @dataclass
 class Seen:
-    """When something was first seen, its runs and its failures."""
+    """When something was first seen, with its runs and failures."""
 
     first: datetime | None = None
     runs: int = 0
@@ -86,9 +86,9 @@ class Agent:
 
 
 def changes(project: Project, since: datetime | None, known: Iterable[Kind] | None = None) -> list[Change]:
-    """The newest `MOST` changes since then, the newest first. Rates are of the runs since the day of then.
+    """The newest `MOST` changes since then, newest first. Rates cover the runs since that day.
 
-    `known` are `rates.kinds` of the same project and time, where they were read.
+    `known` are `rates.kinds` of the same project and time, if already read.
     """
     agents = _agents(rates.kinds(project, since) if known is None else known)
     found = [change for name, agent in agents.items() for change in _of(agent, name if len(agents) > 1 else "")]
@@ -106,7 +106,7 @@ def _agents(known: Iterable[Kind]) -> Mapping[str, Agent]:
 
 
 def _of(agent: Agent, name: str) -> Iterable[Change]:
-    """The changes of one agent. A model that came with a new version is that version's doing."""
+    """The changes of one agent. A model that came with a new version counts as part of that version."""
     versions = list(_pairs("version", agent.version, name))
     yield from versions
     released = {change.at for change in versions}
@@ -114,7 +114,7 @@ def _of(agent: Agent, name: str) -> Iterable[Change]:
 
 
 def _pairs(kind: str, seen: Mapping[str, Seen], agent: str) -> Iterable[Change]:
-    """Each that has a name against the one that began before it."""
+    """Each named one with the one that started before it."""
     known = sorted((item.first, name) for name, item in seen.items() if name and item.first)
     for (_, before), (at, after) in pairwise(known):
         title = " ".join(filter(None, (agent, after)))
@@ -126,7 +126,7 @@ def _rate(name: str, seen: Seen) -> Rate:
 
 
 def marked(figure: dict, shown: Iterable[Change]) -> dict:
-    """The chart over time with a line where each change began; those close together share a name."""
+    """The chart over time with a line where each change began; nearby changes share a label."""
     times = [datetime.fromisoformat(at) for at in figure["data"][-1]["x"]]
     close = (times[-1] - times[0]) * LABEL_WIDTH
     groups: list[list[Change]] = []
@@ -139,13 +139,13 @@ def marked(figure: dict, shown: Iterable[Change]) -> dict:
     starts = sorted({change.at.isoformat() for group in groups for change in group})
     figure["layout"]["shapes"] = [line | {"x0": at, "x1": at} for at in starts]
     figure["layout"]["annotations"] = [_label(group, times[0] + (times[-1] - times[0]) / 2) for group in groups]
-    if groups:  # room for the names, between the title and the lines
+    if groups:  # room for the labels, between the title and the lines
         figure["layout"]["margin"] = figure["layout"].get("margin", {}) | {"t": TOP}
     return figure
 
 
 def _label(group: list[Change], middle: datetime) -> dict:
-    """The names at the first line of a group, to that side of it where there is more room."""
+    """The label at the first line of a group, on the side with more room."""
     names = rates.short(", ".join(dict.fromkeys(change.name for change in group)))
     side = "left" if group[0].at < middle else "right"
     place = {"x": group[0].at.isoformat(), "y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": side}

@@ -1,9 +1,8 @@
 """From a trajectory to its failure mode, the blamed step and the evidence. Pure: no Django, no torch.
 
-PRECEDENCE is the whole of the policy: the first line that finds something names the mode and the blamed step; all lines
-that find something are evidence. Harm comes first, then broken contracts that were not made good, then what is known to
-have been right, then the causes that the run shows by itself (of these the earliest step decides), then its symptoms, and what
-only words suggest comes last.
+PRECEDENCE is the whole policy: the first line with a finding determines the mode and the blamed step; findings of all lines are
+evidence. Harm comes first, then broken contracts that were not recovered, then deviations from known correct calls, then causes visible
+in the run (of these the earliest step decides), then its symptoms, and what only words suggest comes last.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from apps.failures.rules.reading import Run, read
 
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
-RULES_VERSION = 5  # raise it when a rule says something else: what was classified before is classified again
-A_RULE = 3  # findings kept of one rule
-SCANNED = 200  # broken contracts looked at for one that was not made good
+RULES_VERSION = 5  # increment it when a rule's result changes: earlier runs are then classified again
+A_RULE = 3  # findings kept per rule
+SCANNED = 200  # broken contracts searched for one that was not recovered
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"
 ALL = frozenset(("success", "failure", "unknown"))
 NOT_SUCCESS = ALL - {"success"}
@@ -28,11 +27,10 @@ FAILURE = frozenset(("failure",))
 
 @dataclass(frozen=True)
 class Line:
-    """One rule in its place: how sure it is, and for which outcomes it speaks.
+    """One rule with its precedence: how certain it is, and for which outcomes it applies.
 
-    `standing`: only what was not made good later counts. `only` is a mode: the other findings of that rule have a line
-    of their own, further down. `deferred`: not looked for where a line that is not has
-    decided. `cause`: deferred, and the earliest step of all of these comes first.
+    `standing`: only what was not recovered later counts. `only` is a mode: the rule's other findings have a separate line further down.
+    `deferred`: skipped if a line that is not deferred has decided. `cause`: deferred, and the earliest step of all causes comes first.
     """
 
     rule: Callable[[Run], checks.Findings]
@@ -48,12 +46,12 @@ PRECEDENCE = (
     # Harm: also in a run that is marked as a success.
     Line(checks.dangerous_without_confirmation, CERTAIN, ALL),
     Line(checks.expected_calls, CERTAIN, NOT_SUCCESS, only="unsafe_action"),
-    # Broken contracts, never recovered: also in a success.
+    # Broken contracts that were never recovered: also in a success.
     Line(checks.arguments_do_not_parse, CERTAIN, ALL, standing=True),
     Line(checks.words_instead_of_a_call, LIKELY, FAILURE),
     Line(checks.tool_is_not_there, CERTAIN, ALL, standing=True),
-    # Against what would have been right: the first deviation. Before the schema, since a call of the wrong tool with
-    # that tool's arguments wrong is first of all the wrong tool.
+    # Against the expected calls: the first deviation. Before the schema, since a call of the wrong tool with wrong
+    # arguments is first of all the wrong tool.
     Line(checks.expected_calls, CERTAIN, NOT_SUCCESS),
     Line(checks.arguments_break_the_schema, CERTAIN, ALL, standing=True),
     # What people did about it.
@@ -80,7 +78,7 @@ PRECEDENCE = (
     Line(checks.ended_in_the_middle, LIKELY, FAILURE),
     Line(checks.expected_words, LIKELY, FAILURE),
     Line(causes.left_unanswered, HINT, FAILURE, deferred=True),
-    # What words suggest.
+    # What only words suggest.
     Line(checks.user_corrected, HINT),
     Line(checks.user_repeated, HINT, FAILURE),
     Line(causes.never_done, HINT, FAILURE, deferred=True),
@@ -93,7 +91,7 @@ PRECEDENCE = (
 def classify(trajectory: dict) -> Diagnosis | None:
     """The diagnosis of a run {messages, tools, outcome_status, outcome_reason, interventions, metadata}, or None.
 
-    A success is only blamed for harm, and for breaking a tool's contract where that was never made good.
+    A success is only blamed for harm, and for breaking a tool's contract without recovering.
     """
     run = read(trajectory)
     said: dict[Callable, list[Finding]] = {}
@@ -108,7 +106,7 @@ def classify(trajectory: dict) -> Diagnosis | None:
 
 
 def _of(line: Line, run: Run, said: dict[Callable, list[Finding]]) -> list[Finding]:
-    """What a line's rule found; `said` keeps it, for a rule that has two lines."""
+    """The findings of a line's rule; `said` caches them, for a rule with two lines."""
     if line.rule not in said:
         found = checks.first(line.rule(run), SCANNED if line.standing else A_RULE)
         said[line.rule] = checks.without_recovered(run, found)[:A_RULE] if line.standing else found
@@ -121,7 +119,7 @@ def _confidence(line: Line, finding: Finding) -> str:
 
 
 def _earliest_cause_first(found: list[tuple[Line, Finding]]) -> list[tuple[Line, Finding]]:
-    """The findings of the causes by their steps, where they stand among the others."""
+    """The findings of causes sorted by step, at their position among the others."""
     places = [place for place, (line, _) in enumerate(found) if line.cause]
     if len(places) < 2:
         return found
@@ -131,7 +129,7 @@ def _earliest_cause_first(found: list[tuple[Line, Finding]]) -> list[tuple[Line,
 
 
 def _evidence(found: list[tuple[Line, Finding]]) -> list[Evidence]:
-    """Each finding once; the fallback only where it is all there is."""
+    """Each finding once; the fallback only if there is nothing else."""
     evidence: dict[tuple, Evidence] = {}
     for line, finding in found:
         if line.rule is checks.failed_without_a_finish and evidence:

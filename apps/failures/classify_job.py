@@ -1,8 +1,8 @@
-"""Classifying what is new or has changed: by itself, seconds after it came (`classify_new`), or as a job that a person or a flow
-starts; the job goes through everything once where the rules, or people's decisions on policy rules, are newer than the last pass.
+"""Classifies new and changed runs: automatically, seconds after they arrive (`classify_new`), or as a job started by a person or a flow;
+the job goes through everything once if the rules, or decisions on policy rules, are newer than the last pass.
 
-The digest notes what is new (`note`). A note is removed in the transaction that stores the diagnosis, before the
-trajectory is read: a change that comes meanwhile leaves a new one.
+The digest notes what is new (`note`). A note is removed in the transaction that stores the diagnosis, before the trajectory is read, so
+a concurrent change leaves a new note.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CURRENT = Classifier.objects.filter(policy_done=F("policy"))
 
 
 def note(project: int, counts: Counts, trajectories: Sequence[UUID]) -> None:
-    """Called by the digest with what was stored, changed or removed, in its transaction."""
+    """Called by the digest, in its transaction, with what was stored, changed or removed."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO failures_unclassified (trajectory_id, project_id) "
@@ -47,7 +47,7 @@ def note(project: int, counts: Counts, trajectories: Sequence[UUID]) -> None:
 
 
 def start(*, project: Project, by: Any) -> Classification:
-    """Queues a classification; the one that is under way, if there is one."""
+    """Queues a classification, or returns the running one."""
     job = Classification(project=project, name="Classify trajectories", total=count(project))
     try:
         return jobs.submit(job, by=by)
@@ -57,15 +57,15 @@ def start(*, project: Project, by: Any) -> Classification:
 
 
 def count(project: Project) -> int:
-    """How many trajectories a classification would go through now."""
+    """The number of trajectories that a classification would process now."""
     if CURRENT.filter(project=project, rules=RULES_VERSION).exists():
         return project.unclassified.count()
     return project.trajectories.count()
 
 
 def due() -> list[Project]:
-    """Projects where something is noted, a policy rule was decided on, or runs have come and nothing was ever classified. One whose
-    classification goes on is left to it, and one whose last failed to people: the page shows the error."""
+    """Projects with notes, new decisions on policy rules, or runs that were never classified. Left out are projects with a running
+    classification, and those whose last one failed: people see the error on the page."""
     of_project = Classification.objects.filter(project=OuterRef("pk")).order_by("-created_at").values("state")[:1]
     rows = Project.objects.running().annotate(last=Coalesce(Subquery(of_project), Value("")))
     noted = Exists(Unclassified.objects.filter(project=OuterRef("pk")))
@@ -75,9 +75,8 @@ def due() -> list[Project]:
 
 
 def classify_new(project: Project, *, for_s: float) -> int:
-    """Goes through what is noted for at most so long; says how many it looked at. No job and no line in the audit log: this is
-    done every few seconds. Who else does it takes other rows. A pass through everything is a job; so is one after an error, which it
-    shows."""
+    """Processes notes for at most this long; returns how many. Without a job or an audit log entry, since it runs every few seconds.
+    Concurrent processes take other rows. A pass over everything is a job; so is one after an error, which the job shows."""
     if not CURRENT.filter(project=project).exists():
         start(project=project, by=None)
         return 0
@@ -112,7 +111,7 @@ def steps(job: Classification) -> Steps:
     project, cursor = job.project, {"looked": 0, "found": 0, "after": None} | job.cursor
     classifier, _ = Classifier.objects.get_or_create(project=project)
     cursor.setdefault("policy", classifier.policy)
-    yield _progress(cursor)  # committed before anything is read: what the digest meets from now on is noted
+    yield _progress(cursor)  # committed before anything is read: what the digest changes from now on is noted again
     if classifier.rules != RULES_VERSION or classifier.policy_done != classifier.policy:
         rows = Trajectory.objects.filter(project=project).order_by("pk")
         while ids := list(_after(rows, cursor["after"]).values_list("pk", flat=True)[:CHUNK]):

@@ -1,4 +1,4 @@
-"""The jobs of floor 4: classifying what is new, comparing the past with the rules of today, and learning from decisions."""
+"""The jobs of the failures layer: classification, comparing the past with the current rules, and training on decisions."""
 
 from __future__ import annotations
 

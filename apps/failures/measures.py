@@ -1,7 +1,7 @@
-"""How often the rules and the judge say what people say, and how often which agent version fails.
+"""How often the rules and the judge agree with people, and how often each agent version fails.
 
-What people say is a sample that the layers themselves drew: mostly what they flagged was looked at. So precision means
-what it says, and recall is at most what is shown: a failure that no layer flagged and nobody came across is in no count.
+People's decisions are a sample that the layers themselves selected: mostly what they flagged was looked at. So precision can be taken
+literally, while recall is an upper bound: a failure that no layer flagged and nobody noticed is not counted.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from apps.failures.clusters.store import LONGEST_VERSION
 from apps.failures.models import DailyRuns, Failure, FailureDecision, FailureState, JudgeVerdict, Source
 
 NONE = ""  # no failure
-DECIDING = ("decided", "marked")  # kinds of decisions that say which mode it is
+DECIDING = ("decided", "marked")  # kinds of decisions that determine the mode
 LAYERS = ("rules", "judge")
 MOST_VERSIONS = 40
 
-Pair = tuple[str, str, frozenset[str]]  # what the layer said, what people say first, and all that they say
+Pair = tuple[str, str, frozenset[str]]  # the layer's mode, people's main mode, and all their modes
 
 
 @dataclass(frozen=True)
 class Share:
-    """`hits` of `n` with the Wilson interval at 95%; no `rate` where n is 0."""
+    """`hits` of `n` with Wilson's 95% interval; no `rate` if n is 0."""
 
     hits: int
     n: int
@@ -45,7 +45,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Score:
-    """One mode of one layer. Of the failures it missed, people changed `changed` and marked `marked` by themselves."""
+    """One mode of one layer. Of the failures it missed, people changed `changed` and marked `marked` by hand."""
 
     mode: str
     precision: Share
@@ -55,9 +55,10 @@ class Score:
 
 
 def scores(pairs: Mapping[Pair, int]) -> list[Score]:
-    """A score for every mode that the layer or people named, by name.
+    """A score for every mode that the layer or people used, by name.
 
-    precision: of what the layer called so, what people call so, too. recall: of what people call so, what the layer did.
+    precision: the share of the layer's cases of this mode on which people agree. recall: the share of people's cases of this mode that
+    the layer found.
     """
     modes = {called for called, _, _ in pairs} | {mode for _, _, true in pairs for mode in true}
     return [_score(mode, pairs) for mode in sorted(modes - {NONE})]
@@ -72,13 +73,13 @@ def _score(mode: str, pairs: Mapping[Pair, int]) -> Score:
 
 
 def agreement(pairs: Mapping[Pair, int]) -> Share:
-    """Over all decided cases: the layer's word is among people's, or both say that it is none."""
+    """Over all decided cases: the layer's mode is among people's, or both say that there is no failure."""
     same = sum(n for (word, first, true), n in pairs.items() if word in true or word == first)
     return Share(same, sum(pairs.values()))
 
 
 def confusion(pairs: Mapping[Pair, int]) -> dict[str, dict[str, int]]:
-    """What the layer said → what people say first → cases; an empty mode means no failure."""
+    """The layer's mode → people's main mode → cases; an empty mode means no failure."""
     table: dict[str, dict[str, int]] = {}
     for (called, first, _), n in pairs.items():
         row = table.setdefault(called, {})
@@ -90,14 +91,14 @@ def confusion(pairs: Mapping[Pair, int]) -> dict[str, dict[str, int]]:
 
 
 def decided(project: Project) -> QuerySet[Failure]:
-    """What people have decided, or marked by themselves: a split or an assignment alone does not decide the mode."""
+    """The cases that people decided or marked by hand: a split or an assignment alone does not decide the mode."""
     rows = Failure.objects.filter(project=project, source=Source.PERSON).exclude(state=FailureState.OPEN)
     decision = FailureDecision.objects.filter(failure=OuterRef("pk"), after__kind__in=DECIDING)
     return rows.filter(Exists(decision)).order_by()
 
 
 def pairs_of(project: Project, layer: str) -> Counter[Pair]:
-    """The layer's word and people's, counted. Of the judge only those that it was asked about."""
+    """Counted pairs of the layer's and people's modes. For the judge, only the cases it was asked about."""
     rows, column = decided(project), "rule_mode" if layer == "rules" else "judge_mode"
     if layer == "judge":
         rows = rows.filter(asked() | ~Q(judge_mode=NONE))
@@ -112,7 +113,7 @@ def pairs_of(project: Project, layer: str) -> Counter[Pair]:
 
 
 def asked() -> Exists:
-    """Whether the judge has answered on a failure's run as it is now: an empty `judge_mode` is then its word."""
+    """Whether the judge has answered on the current version of a failure's run: then an empty `judge_mode` is its verdict."""
     same = {"rubric__project": OuterRef("project"), "content_digest": OuterRef("trajectory__content_digest")}
     return Exists(JudgeVerdict.objects.filter(error="", **same))
 
@@ -133,7 +134,7 @@ class Rate:
 def by_version(project: Project, mode: str = "") -> list[Rate]:
     """The share of runs with a standing failure (of one mode), by agent version; the newest `MOST_VERSIONS`, oldest first.
 
-    Runs are counted by the hour as they are digested, failures as they are found: within seconds of each other.
+    Runs are counted per hour as they are digested, failures as they are found: within seconds of each other.
     """
     failures = Failure.objects.filter(project=project).standing().order_by()
     failures = failures.filter(mode__slug=mode) if mode else failures

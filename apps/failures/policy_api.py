@@ -1,4 +1,4 @@
-"""Policy rules over REST: what the system prompts state, and people's decisions on it. The key decides the project."""
+"""Policy rules over REST: what the system prompts state, and people's decisions on it. The key determines the project."""
 
 from __future__ import annotations
 

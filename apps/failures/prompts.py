@@ -1,7 +1,7 @@
-"""The rules that the system prompts of a project state: read once, when a prompt is first seen, for a person to confirm or dismiss.
+"""The rules in a project's system prompts: read once, when a prompt is first seen, for a person to confirm or dismiss.
 
-System prompts are other people's text: what is kept of them is bounded in length and number. A prompt in which nobody has decided
-on a rule makes room for a newer one.
+System prompts are untrusted text: what is stored of them is bounded in length and number. A prompt without any decision makes room for a
+newer one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Rules = dict[tuple[str, str], int]  # id of a rule by its prompt's digest and it
 
 
 def rules_of(project: Project) -> QuerySet[PolicyRule]:
-    """With who decided and the runs that break each."""
+    """With who decided and the runs that break each rule."""
     examples = PolicyExample.objects.select_related("trajectory")
     rows = PolicyRule.objects.filter(prompt__project=project).select_related("decided_by", "prompt")
     return rows.prefetch_related(Prefetch("examples", examples))
 
 
 def states_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[str, str]]:
-    """What people decided on the rules of each run's prompt: {run: {rule's key: state}}."""
+    """People's decisions on the rules of each run's prompt: {run: {rule's key: state}}."""
     digests = {row.pk: policy.digest_of(system) for row in rows if policy.rules_of(system := system_of(row.messages))}
     if not digests:
         return {}
@@ -48,7 +48,7 @@ def states_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[s
 
 
 def record(project: Project, given: Mapping[UUID, dict]) -> None:
-    """Notes the rules of prompts that are new, and which runs break which rule. `given` is what the rules read of the runs.
+    """Stores the rules of new prompts, and which runs break which rule. `given` is the rules' input for the runs.
 
     Inside the transaction that classifies them.
     """
@@ -61,7 +61,7 @@ def record(project: Project, given: Mapping[UUID, dict]) -> None:
     is_new = any(
         (digest, policy.key_of(rule)) not in known for digest in prompts for rule in policy.rules_of(prompts[digest])
     )
-    # Shared by those who refer to rules, exclusive to who adds some and makes room for them.
+    # Shared by those who refer to rules, exclusive for those who add some and make room for them.
     acquire_in(project.pk, ProjectLock.POLICY, shared=not is_new)
     if is_new:
         _add(project, prompts)
@@ -88,7 +88,7 @@ def _known(project: Project, prompts: Mapping[str, str]) -> Rules:
 
 
 def _add(project: Project, prompts: Mapping[str, str]) -> None:
-    """Stores new prompts and their rules, as proposed; a prompt has at most `MOST_RULES`, whatever its texts say."""
+    """Stores new prompts and their rules, as proposed; at most `MOST_RULES` per prompt, whatever its text."""
     SystemPrompt.objects.bulk_create(
         [
             SystemPrompt(project=project, digest=digest, opening=storable(system, OPENING), length=len(system))
@@ -118,7 +118,7 @@ def _add(project: Project, prompts: Mapping[str, str]) -> None:
 
 
 def _make_room(project: Project) -> None:
-    """The oldest prompts without a decision go where there are too many."""
+    """Deletes the oldest prompts without a decision if there are too many."""
     rows = SystemPrompt.objects.filter(project=project)
     if (extra := rows.count() - MOST_PROMPTS) > 0:
         decided = PolicyRule.objects.filter(prompt=OuterRef("pk")).exclude(state=PolicyRule.State.PROPOSED)
@@ -127,7 +127,7 @@ def _make_room(project: Project) -> None:
 
 
 def _keep_newest(rules: list[int]) -> None:
-    """Rows that another worker is deleting just now are left to it."""
+    """Rows that another worker is deleting at this moment are left to it."""
     if not rules:
         return
     with connection.cursor() as cursor:
@@ -141,6 +141,6 @@ def _keep_newest(rules: list[int]) -> None:
 
 
 def storable(text: str, limit: int) -> str:
-    """The beginning of a text, without what PostgreSQL cannot store."""
+    """The beginning of a text, without characters that PostgreSQL cannot store."""
     clean = text[:limit].replace("\0", "").encode("utf-8", "replace").decode()
     return clean if len(text) <= limit else f"{clean[: limit - 1]}…"

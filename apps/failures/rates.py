@@ -1,6 +1,6 @@
-"""How often what fails: failures counted by indexes alone, runs from their daily roll-up. Intervals are Wilson's, 95%.
+"""Failure rates: failures counted by indexes alone, runs from their daily roll-up. Intervals are Wilson's, 95%.
 
-Days are UTC's, and whole: a span of seven days is today and the seven before.
+Days are whole UTC days: a span of seven days is today and the seven before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BAND = "rgba(198, 66, 58, 0.18)"
 
 @dataclass(frozen=True)
 class Rate:
-    """`failed` of `n` trajectories. Roll-ups are seconds behind: never more than all of them."""
+    """`failed` of `n` trajectories. Roll-ups lag by seconds: never more than all of them."""
 
     name: str
     failed: int
@@ -58,7 +58,7 @@ class Bucket:
 
 
 def since_of(given: str) -> datetime | None:
-    """The beginning of a span of SINCE; None for all time."""
+    """The start of a span of SINCE; None for all time."""
     days = SINCE.get(given, 30)
     return midnight(timezone.now() - timedelta(days=days)) if days else None
 
@@ -68,13 +68,13 @@ def midnight(at: datetime) -> datetime:
 
 
 def runs(project: Project, since: datetime | None) -> QuerySet[DailyRuns]:
-    """Those since the day of that time."""
+    """Runs since the day of that time."""
     rows = DailyRuns.objects.filter(project=project).order_by()
     return rows.filter(day__gte=midnight(since).date()) if since else rows
 
 
 def failures(project: Project, since: datetime | None) -> FailureQuerySet:
-    """Standing ones of runs since the day of that time: an id begins with the run's time, so no trajectory is read."""
+    """Standing failures of runs since the day of that time: an id begins with the run's time, so no trajectory is read."""
     rows = Failure.objects.filter(project=project).standing().order_by()
     return rows.filter(trajectory_id__gte=floor_of(midnight(since))) if since else rows
 
@@ -85,7 +85,7 @@ def total(project: Project, since: datetime | None = None) -> int:
 
 @dataclass(frozen=True)
 class Kind:
-    """The runs of one agent, version and model since some day, `failed` of them; `first` is the hour of the first ever."""
+    """The runs of one agent, version and model since some day, `failed` of them; `first` is the hour of the first one ever."""
 
     agent: str
     version: str
@@ -106,7 +106,7 @@ def kinds(project: Project, since: datetime | None) -> list[Kind]:
 
 
 def buckets(project: Project) -> list[Bucket]:
-    """Each mode of the project with its share of all trajectories: the most frequent first."""
+    """Each mode of the project with its share of all trajectories, most frequent first."""
     counted = Failure.objects.filter(project=project).order_by().values_list("mode_id", "state").annotate(n=Count("*"))
     counts = {(mode, state): n for mode, state, n in counted}
     everything = total(project)
@@ -127,7 +127,7 @@ def by_mode(project: Project, since: datetime | None) -> list[Rate]:
 
 
 def by_version(known: Iterable[Kind]) -> list[Rate]:
-    """The newest versions that ran, by when they were first seen."""
+    """The newest versions with runs, by when they were first seen."""
     versions: dict[tuple[str, str], list[Kind]] = {}
     for kind in known:
         if kind.runs:
@@ -173,7 +173,7 @@ def by_time(project: Project, since: datetime | None) -> tuple[str, list[tuple[d
 
 
 def over_time(project: Project, since: datetime | None, by: str) -> tuple[str, dict[str, dict[datetime, int]]]:
-    """(unit, {name: {when: failures}}) of the `SHOWN_OVER_TIME` modes, versions or clusters with most failures."""
+    """(unit, {name: {when: failures}}) of the `SHOWN_OVER_TIME` modes, versions or clusters with the most failures."""
     rows, names = failures(project, since), None
     if by == "cluster":  # by the index of clusters: only those that are shown
         largest = project.failure_clusters.filter(gone=False).order_by("-size")[:SHOWN_OVER_TIME]
@@ -192,7 +192,7 @@ def over_time(project: Project, since: datetime | None, by: str) -> tuple[str, d
 
 
 def figures_over_time(project: Project, since: datetime | None) -> Iterator[tuple[str, dict]]:
-    """Failures per day by mode, version and cluster: stacked, those with most failures. None where only one day has any."""
+    """Failures per day by mode, version and cluster: stacked, those with the most failures. None if only one day has any."""
     for by, title in (("mode", "mode"), ("version", "agent version"), ("cluster", "cluster")):
         unit, counts = over_time(project, since, by)
         days = sorted({when for series in counts.values() for when in series})
@@ -214,7 +214,7 @@ def span(project: Project, since: datetime | None) -> tuple[datetime | None, dat
 
 
 def tomorrow() -> datetime:
-    """Where charts end: a run whose clock went wrong would squeeze all others into one point."""
+    """Where charts end: a run with a wrong clock would squeeze all others into one point."""
     return timezone.now() + timedelta(days=1)
 
 
@@ -225,7 +225,7 @@ def _hourly(project: Project, since: datetime | None) -> Iterable[tuple[datetime
 
 
 def _by(unit: str, project: Project, since: datetime | None) -> Iterable[tuple[datetime, int]]:
-    """By the day or the week."""
+    """By day or week."""
     known = runs(project, since).filter(day__lte=tomorrow().date())
     found = known.annotate(at=Trunc("day", unit)).values_list("at").annotate(n=Sum("runs"))
     return [(datetime.combine(day, time(), UTC), n) for day, n in found.order_by("at")]
@@ -234,7 +234,7 @@ def _by(unit: str, project: Project, since: datetime | None) -> Iterable[tuple[d
 def figures(
     project: Project, since: datetime | None, known: Iterable[Kind] | None = None
 ) -> Iterator[tuple[str, dict]]:
-    """The charts by their id; none where nothing has failed. `known` are its `kinds`, where they were read."""
+    """The charts by id; none if nothing has failed. `known` are its `kinds`, if already read."""
     unit, over_time = by_time(project, since)
     if not any(rate.failed for _, rate in over_time):
         return
@@ -265,7 +265,7 @@ def _dots(rows: Iterable[Rate], title: str) -> dict:
 
 
 def short(name: str) -> str:
-    """Names come from agents: short, and without what plotly reads as markup."""
+    """Names come from agents: shortened, and without what Plotly reads as markup."""
     return name.replace("<", "‹").replace(">", "›")[:28]
 
 

@@ -1,8 +1,8 @@
-"""What the rules of today would change in the past: a job that writes a diff, looked at before it is applied.
+"""What the current rules would change in the past: a job that writes a diff, which is previewed before it is applied.
 
-Both halves go through trajectories in the order of their ids, a chunk in each step.
-People's decisions, and the judge's, are never changed: their rows only say what the rules would have said. What the judge said
-beside the rules' word stays beside their new one, and decides where that has become weak.
+Both halves process trajectories in the order of their ids, a chunk per step. People's and the judge's decisions never change: their rows
+only store what the rules would have said. The judge's verdict stays next to the rules' new diagnosis, and decides if that has become
+weak.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ReclassifyError(Exception):
 
 
 def start(*, project: Project, by: Any) -> Reclassification:
-    """Queues a look at all trajectories. Raises ReclassifyError where one waits to be applied or is under way."""
+    """Queues a preview over all trajectories. Raises ReclassifyError if one is running or waiting to be applied."""
     if project.reclassifications.active().exists():
         raise ReclassifyError("A preview is already running. Wait for it, or discard it.")
     job = Reclassification(project=project, name="Reclassify", total=project.trajectories.count())
@@ -70,7 +70,7 @@ def _compare(job: Reclassification) -> Steps:
 
 
 def _after(rows: models.QuerySet[Any], column: str, job: Reclassification) -> models.QuerySet[Any]:
-    """Those that no step has taken yet."""
+    """Those that no step has processed yet."""
     return rows.filter(**{f"{column}__gt": UUID(job.cursor["after"])}) if job.cursor else rows
 
 
@@ -106,7 +106,7 @@ def _is_open(failure: Failure | None) -> bool:
 
 
 def word_of(failure: Failure | None) -> str:
-    """What stands: a mode's slug, or nothing where there is no failure or it was dismissed."""
+    """The current result: a mode's slug, or empty if there is no failure or it was dismissed."""
     return "" if failure is None or failure.state == FailureState.DISMISSED else failure.mode.slug
 
 
@@ -121,7 +121,7 @@ def _differs(failure: Failure | None, word: Label) -> bool:
 
 
 def apply(*, job: Reclassification, by: Any) -> bool:
-    """False where it is not (or no longer) ready. The changes are made by a worker, a chunk at a time."""
+    """False if it is not (or no longer) ready. A worker makes the changes, a chunk at a time."""
     ready = Reclassification.objects.filter(state=JobState.SUCCEEDED, decision=Decision.PENDING)
     detail = {"changes": changing(job).count()}
     afresh = {"decision": Decision.APPLIED, "cursor": {}, "done": 0, "total": job.changes.count()}
@@ -130,7 +130,7 @@ def apply(*, job: Reclassification, by: Any) -> bool:
 
 @transaction.atomic
 def discard(*, job: Reclassification, by: Any) -> bool:
-    """Also one that still runs: its worker removes what it has found. False where it is past that."""
+    """Also one that is still running: its worker removes what it has found. False if it is too late."""
     pending = Reclassification.objects.filter(pk=job.pk, decision=Decision.PENDING)
     open_states = (JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED)
     if not pending.filter(state__in=open_states).update(decision=Decision.DISCARDED):
@@ -154,7 +154,7 @@ def _make_changes(job: Reclassification) -> Steps:
         done += len(chunk)
         progress = _progress(job, done, chunk[-1].trajectory_id)
         yield progress
-        # In a transaction of its own: grouping again takes the lock of the clusters first and the failures' then.
+        # In a separate transaction: clustering locks clusters first and then failures.
         ids = [change.trajectory_id for change in chunk]
         store.place(job.project, list(Failure.objects.filter(trajectory_id__in=ids, cluster=None)))
         yield progress
@@ -162,7 +162,7 @@ def _make_changes(job: Reclassification) -> Steps:
 
 
 def _make(project: Project, chunk: list[ReclassificationChange]) -> None:
-    """Makes the changes whose diagnosis still is what the diff says; of decided ones only the rules' word is noted."""
+    """Makes the changes whose diagnosis still matches the diff; for decided ones only the rules' mode is stored."""
     modes = ensure_modes(project)
     rows = Failure.objects.filter(trajectory_id__in=[change.trajectory_id for change in chunk])
     locked = rows.select_for_update(of=("self",)).select_related("mode").order_by("trajectory_id")
@@ -182,7 +182,7 @@ def _make(project: Project, chunk: list[ReclassificationChange]) -> None:
             row.source = source_of(change.evidence)
             row.blamed_message, row.evidence, row.cluster = change.blamed_message, change.evidence, None
             (changed if failure else made).append(row)
-    # A second mode, split off by a person, is a word of theirs that stays.
+    # A second mode, split off by a person, is their decision and stays.
     Failure.objects.filter(pk__in=[failure.pk for failure in gone if failure], also=None).delete()
     Failure.objects.bulk_update(changed, ["mode", "rule_mode", "source", "blamed_message", "evidence", "cluster"])
     Failure.objects.bulk_create(made, ignore_conflicts=True)
@@ -198,13 +198,13 @@ def changing(job: Reclassification) -> models.QuerySet[ReclassificationChange]:
 
 
 def matrix(job: Reclassification) -> list[dict[str, Any]]:
-    """[{before, after, n}], the most frequent first. The same mode twice: only the blamed step moved."""
+    """[{before, after, n}], most frequent first. If the mode is the same, only the blamed step moved."""
     rows = changing(job).order_by().values("before", "after").annotate(n=Count("pk"))
     return list(rows.order_by("-n", "before", "after"))
 
 
 def of_people(job: Reclassification) -> dict[str, int]:
-    """{decided: by people, among what was looked at, agree, disagree: with the rules of today}"""
+    """{decided: number decided by people among the processed ones, agree, disagree: with the current rules}"""
     decided = Failure.objects.filter(project=job.project, source=Source.PERSON).exclude(state=FailureState.OPEN)
     if job.is_active and not job.is_applying:
         decided = decided.filter(trajectory_id__lte=job.cursor["after"]) if job.cursor else decided.none()

@@ -1,7 +1,7 @@
-"""How often each confidence, and each rule, is right by people's decisions.
+"""How often each confidence, and each rule, is right according to people's decisions.
 
-Counted are the cases that people decided, by what the rules gave as their deciding reason: right is a confirmed case whose mode (or
-one split off) is that reason's. Cases that people marked by themselves have no reason and are not among them.
+It counts the cases that people decided, by the rules' deciding reason: a confirmed case is right if its mode (or one split off) is that
+reason's. Cases that people marked by hand have no reason and are not counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from apps.failures.measures import Share, decided
 from apps.failures.models import FailureState
 
 CONFIDENCES = (CERTAIN, LIKELY, HINT)
-GOAL = 0.97  # of “certain”: below it the page says so
+GOAL = 0.97  # goal for “certain”: below it the page says so
 MOST_RULES = 40
 
 Said = tuple[str, str]  # the rule and its confidence
@@ -28,7 +28,7 @@ Said = tuple[str, str]  # the rule and its confidence
 
 @dataclass(frozen=True)
 class Right:
-    """`share` of the cases that a rule, or a confidence, decided and people agreed with; `rule` is empty for a confidence."""
+    """The share of a rule's, or a confidence's, cases on which people agreed; `rule` is empty for a confidence."""
 
     rule: str
     confidence: str
@@ -36,12 +36,12 @@ class Right:
 
 
 def by_confidence(counts: Counter[tuple[Said, bool]]) -> list[Right]:
-    """The surest first, also those that decided nothing."""
+    """Most certain first, including those that decided nothing."""
     return [Right("", name, _share(counts, lambda said, name=name: said[1] == name)) for name in CONFIDENCES]
 
 
 def by_rule(counts: Counter[tuple[Said, bool]]) -> list[Right]:
-    """What decided most cases first."""
+    """Rules that decided most cases first."""
     said = {said for said, _ in counts}
     rows = [Right(*one, _share(counts, lambda other, one=one: other == one)) for one in said]
     return sorted(rows, key=lambda row: (-row.share.n, row.rule, row.confidence))[:MOST_RULES]
@@ -53,12 +53,12 @@ def _share(counts: Counter[tuple[Said, bool]], among: Any) -> Share:
 
 
 def is_overconfident(right: Right) -> bool:
-    """Whether “certain” is surely less often right than it should be: the interval lies below the goal."""
+    """Whether “certain” is significantly less often right than it should be: the interval lies below the goal."""
     return right.confidence == CERTAIN and right.share.n > 0 and right.share.interval[1] < GOAL
 
 
 def decisions(project: Project) -> Counter[tuple[Said, bool]]:
-    """{((rule, confidence), right): cases} over what people decided."""
+    """{((rule, confidence), right): cases} over people's decisions."""
     rows = decided(project)
     columns = ("evidence__0", "evidence__1", "mode__slug", "state")
     counts: Counter[tuple[Said, bool]] = Counter()
@@ -73,7 +73,7 @@ def decisions(project: Project) -> Counter[tuple[Said, bool]]:
 def _add(
     counts: Counter[tuple[Said, bool]], reasons: Iterable[Any], modes: tuple[str, ...], state: str, n: int
 ) -> None:
-    """The judge's reason stands before the rules' where it decided."""
+    """The judge's reason comes before the rules' if it decided."""
     known = (item for item in reasons if isinstance(item, dict) and item.get("rule") != RULE)
     reason = next((item for item in known if item.get("confidence") in CONFIDENCES), None)
     if reason is not None:

@@ -1,4 +1,4 @@
-"""What failures are counted against, kept by the digest of trajectories: runs by day, and the version of each failed run."""
+"""What failures are counted against, maintained by the trajectories' digest: runs by day, and the version of each failed run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def follow(project: int, counts: Counts, trajectories: Sequence[UUID]) -> None:
 
 
 def _count_day(project: int, day: date, kinds: set[Kind]) -> None:
-    """Sums the hours again instead of adding differences, so that a day cannot drift from its hours."""
+    """Sums the hours again instead of adding differences, so a day cannot drift from its hours."""
     start = datetime.combine(day, time.min, UTC)
     hours = HourlyCount.objects.filter(
         project=project, hour__gte=start, hour__lt=start + timedelta(days=1), trajectories__gt=0,

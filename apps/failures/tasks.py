@@ -22,7 +22,7 @@ def recluster_due() -> int:
 
 @shared_task(name="failures.classify_new", expires=10)
 def classify_new() -> int:
-    """What came in the last seconds: a task for each project that has news, done before the next tick asks again."""
+    """Classifies what arrived in the last seconds: a task per project with something new, finished before the next tick."""
     projects = classify_job.due()
     for project in projects:
         classify_new_of.apply_async(args=[project.pk], expires=10)
@@ -52,7 +52,7 @@ def judge_project(project_id: int) -> dict | None:
 
 @shared_task(name="failures.train_outcomes", expires=600)
 def train_outcomes() -> int:
-    """A model for each project where people have decided enough that is new."""
+    """Trains a model for each project with enough new decisions."""
     projects = train_job.due()
     for project in projects:
         train_job.start(project=project, by=None)

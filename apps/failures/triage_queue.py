@@ -1,5 +1,5 @@
-"""The order in which cases are looked at, and the filters that people narrow it by. Reads only: each by an index, or of the newest
-`SORTED` open cases where they are sorted by what a decision teaches."""
+"""The order of cases in triage, and the filters on it. Reads only: each query uses an index, or the newest `SORTED` open cases if they
+are sorted by how much a decision teaches."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Rank = tuple[bool, float]
 
 
 def rank_of(mode: FailureMode) -> Rank:
-    """Safety-relevant first, then the severe."""
+    """Safety-relevant first, then by severity."""
     return not mode.safety_relevant, SEVERE_FIRST.index(Severity(mode.severity))
 
 
 @dataclass(frozen=True)
 class QueuePosition:
-    """Where a case stands in the order: by a rank (that of its mode, if nothing else is asked for), then the newest first."""
+    """The position of a case in the order: by rank (its mode's by default), then newest first."""
 
     rank: Rank
     trajectory: UUID
@@ -49,7 +49,7 @@ class QueuePosition:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A case and where it stands."""
+    """A case and its position."""
 
     pk: int
     place: QueuePosition
@@ -60,12 +60,12 @@ class Ranked:
 
 
 def key_of(place: QueuePosition) -> tuple[Rank, int]:
-    """Sorts as the queue does; the ids of trajectories grow with time."""
+    """The queue's sort key; the ids of trajectories grow with time."""
     return place.rank, -place.trajectory.int
 
 
 def narrowed(rows: FailureQuerySet, given: Mapping[str, str], user: Any) -> FailureQuerySet:
-    """The rows that the URL's filters ask for; a filter that means nothing finds nothing."""
+    """The rows that match the URL's filters; an invalid filter matches nothing."""
     if mode := given.get("mode"):
         rows = rows.filter(mode__slug=mode)
     if given.get("safety"):
@@ -87,7 +87,7 @@ def _narrowed(rows: FailureQuerySet, given: Mapping[str, str], user: Any) -> Fai
 
 
 class TriageQueue:
-    """The open cases of a project that a person's filters leave."""
+    """The open cases of a project that match a person's filters."""
 
     def __init__(self, project: Project, user: Any, given: Mapping[str, str]) -> None:
         self.project, self.user = project, user
@@ -97,7 +97,7 @@ class TriageQueue:
 
     @property
     def query(self) -> str:
-        """The filters and the order as they stand in the URL."""
+        """The filters and the order, as in the URL."""
         return urlencode(self.given)
 
     @cached_property
@@ -118,12 +118,12 @@ class TriageQueue:
         return _narrowed(rows, self.given, self.user)
 
     def count(self) -> str:
-        """How many are open, whoever has them: exact up to COUNTED."""
+        """The number of open cases, assigned or not: exact up to COUNTED."""
         n = self.rows().filter(mode__in=self.modes).order_by()[: COUNTED + 1].count()
         return f"{min(n, COUNTED):,}{'+' * (n > COUNTED)}"
 
     def next(self, after: QueuePosition | None = None, skip: int | None = None) -> int | None:
-        """The first free case after a place, round to the top; None where none is free."""
+        """The first free case after a position, wrapping around; None if none is free."""
         if self.is_informative:
             return self._next_informative(after, skip)
         for rank, modes in self._ranks():
@@ -134,7 +134,7 @@ class TriageQueue:
         return self.next(None, skip) if after else None
 
     def previous(self, before: QueuePosition, skip: int | None = None) -> int | None:
-        """The last free case before a place; None where there is none."""
+        """The last free case before a position; None if there is none."""
         if self.is_informative:
             earlier = [item for item in self._by_information() if item.pk != skip and item.key < key_of(before)]
             return earlier[-1].pk if earlier else None
@@ -157,7 +157,7 @@ class TriageQueue:
         return next((item.pk for item in [*later, *items]), None)
 
     def _by_information(self) -> list[Ranked]:
-        """The newest free cases, those first of which a decision teaches most."""
+        """The newest free cases, those first from whose decision the model learns most."""
         chance = OutcomeEstimate.objects.filter(pk=OuterRef("trajectory_id")).values("probability")
         rows = self.rows().free_for(self.user).filter(mode__in=self.modes).annotate(chance=Subquery(chance))
         newest = rows.order_by("-trajectory_id").values_list("pk", "trajectory_id", "cluster_id", "chance")[:SORTED]
@@ -165,7 +165,7 @@ class TriageQueue:
         return sorted(found, key=lambda item: item.key)
 
     def _information(self, chance: float | None, cluster: UUID | None) -> Rank:
-        """Low for a case that teaches much: an estimate near its threshold; then a cluster in which little is decided."""
+        """Low for an informative case: an estimate near the threshold; then a cluster with few decisions."""
         if chance is not None:
             return False, abs(chance - self._threshold)
         return True, self._decisions.get(cluster, 0) if cluster else inf
@@ -176,7 +176,7 @@ class TriageQueue:
 
     @cached_property
     def _decisions(self) -> dict[UUID, int]:
-        """How many cases of each cluster people have decided on."""
+        """The number of decided cases per cluster."""
         rows = Failure.objects.filter(project=self.project, cluster__isnull=False).exclude(state=FailureState.OPEN)
         return dict(rows.order_by().values_list("cluster").annotate(n=Count("pk")))
 
@@ -186,7 +186,7 @@ class TriageQueue:
     def _nearest(
         self, modes: list[FailureMode], skip: int | None, *, below: UUID | None = None, above: UUID | None = None
     ) -> int | None:
-        """The newest of these modes (`below` a trajectory), or the oldest `above` one: one index probe a mode."""
+        """The newest of these modes (`below` a trajectory), or the oldest `above` one: one index probe per mode."""
         rows = self.rows().free_for(self.user)
         if skip is not None:
             rows = rows.exclude(pk=skip)

@@ -1,4 +1,4 @@
-"""What a person changes in many failures at once. It is one step of undo."""
+"""Actions on many failures at once. Each is one undo step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from apps.core.models import Project
 from apps.failures.actions.decisions import Refused, holder_of, locked, require_triager, snapshots, tell_of_assignment
 from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Source
 
-LIMIT = 5_000  # failures of one change
+LIMIT = 5_000  # failures per bulk change
 
 
 @dataclass(frozen=True)
 class Change:
-    """`n` were changed; `same` were so before, `locked` are open on someone else's screen: both were left."""
+    """`n` were changed; `same` already were so, `locked` are open on someone else's screen: both were left alone."""
 
     did: str
     n: int
@@ -43,7 +43,7 @@ class Change:
 def decide_many(
     *, project: Project, ids: Iterable[int], by: Any, state: FailureState, mode: FailureMode | None = None
 ) -> Change:
-    """Confirms or dismisses, or confirms as another mode. Raises Refused."""
+    """Confirms, dismisses, or confirms as another mode. Raises Refused."""
     if mode is not None and mode.project_id != project.pk:
         raise Refused("This failure mode belongs to another project.")
 
@@ -74,7 +74,7 @@ def decide_alike(
     mode: FailureMode | None = None,
     seen: str | None = None,
 ) -> Change:
-    """One word on a case, `seen` as in `decide`, and on others that nobody has decided on. Confirmed, they get its mode.
+    """The same decision for a case (`seen` as in `decide`) and for other undecided ones. If confirmed, they get its mode.
 
     Raises Refused.
     """
@@ -96,7 +96,7 @@ def decide_alike(
 
 @transaction.atomic
 def assign_many(*, project: Project, ids: Iterable[int], by: Any, to: Any) -> Change:
-    """Gives them to a reviewer, or to nobody. Raises Refused."""
+    """Assigns them to a reviewer, or to nobody. Raises Refused."""
     require_triager(project, to)
 
     def edit(failure: Failure) -> bool:
@@ -125,7 +125,7 @@ def _change(
     edit: Callable[[Failure], bool],
     before: str = "unchanged",
 ) -> Change:
-    """Undo goes back to the first of `ids`."""
+    """Undo returns to the first of `ids`."""
     wanted = _bounded(ids)
     rows = Failure.objects.select_for_update(of=("self",)).select_related("mode", "reserved_by").order_by("pk")
     found = list(rows.filter(project=project, pk__in=wanted))
@@ -147,7 +147,7 @@ def _change(
 
 
 def _drop_second(changed: list[Failure]) -> None:
-    """A mode that a failure now has first is no longer its second."""
+    """A mode that is now a failure's main mode is removed as its second mode."""
     links = Failure.also.through.objects.filter(failure_id__in=[row.pk for row in changed])
     mode_of = {row.pk: row.mode_id for row in changed}
     double = [

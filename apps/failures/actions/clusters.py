@@ -1,4 +1,4 @@
-"""What people do with a cluster: name it, move it through its life, decide on all its open failures at once."""
+"""Actions on a cluster: rename it, change its state, decide on all its open failures at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = FailureCluster.State
 
 @transaction.atomic
 def rename(*, cluster: FailureCluster, name: str, by: Any) -> FailureCluster:
-    """A person's name stays through later runs; an empty one gives it back to the words. Raises Refused."""
+    """A person's name survives later clusterings; an empty one restores the generated name. Raises Refused."""
     cluster = FailureCluster.objects.select_for_update().get(pk=cluster.pk)
     before, name = cluster.name, " ".join(name.replace("\0", "").split())
     if len(name) > 200:
@@ -34,7 +34,7 @@ def rename(*, cluster: FailureCluster, name: str, by: Any) -> FailureCluster:
 
 @transaction.atomic
 def move(*, cluster: FailureCluster, to: str, by: Any, version: str = "") -> FailureCluster:
-    """Raises Refused for a state that is not reached from here, and for a fix without its version."""
+    """Raises Refused for a state that cannot be reached from the current one, and for a fix without a version."""
     cluster = FailureCluster.objects.select_for_update().get(pk=cluster.pk)
     before, version = cluster.state, version.replace("\0", "").strip()
     try:
@@ -53,7 +53,7 @@ def move(*, cluster: FailureCluster, to: str, by: Any, version: str = "") -> Fai
 
 @transaction.atomic
 def in_evals(*, trajectories: Iterable[Any], by: Any) -> int:
-    """The clusters of these runs' standing failures are in evals, where their life allows it. Returns how many moved."""
+    """Sets the clusters of these runs' standing failures to “in evals”, if their life cycle allows it. Returns how many changed."""
     found = Failure.objects.filter(trajectory__in=list(trajectories), cluster__isnull=False).standing()
     before = [state for state in State.values if State.IN_EVALS in LEGAL[state]]  # type: ignore[index]
     rows = FailureCluster.objects.filter(pk__in=found.values("cluster"), state__in=before).order_by("pk")
@@ -66,14 +66,14 @@ def in_evals(*, trajectories: Iterable[Any], by: Any) -> int:
 
 
 def decide_all(*, cluster: FailureCluster, by: Any, state: FailureState, mode: FailureMode | None = None) -> Change:
-    """The same decision for the cluster's open failures that are nobody else's, the newest `LIMIT`. Raises Refused."""
+    """The same decision for the cluster's newest `LIMIT` open failures that nobody else has. Raises Refused."""
     change = decide_many(project=cluster.project, ids=_waiting(cluster, by), by=by, state=state, mode=mode)
     refresh(cluster.project, [cluster.pk])
     return change
 
 
 def assign_all(*, cluster: FailureCluster, to: Any, by: Any) -> Change:
-    """Gives the cluster's open failures to a person; None takes them back. Raises Refused."""
+    """Assigns the cluster's open failures to a person, or to nobody (None). Raises Refused."""
     waiting = Failure.objects.filter(cluster=cluster).waiting().values_list("pk", flat=True)
     return assign_many(project=cluster.project, ids=list(waiting[:LIMIT]), by=by, to=to)
 

@@ -1,4 +1,4 @@
-"""What people decide on failures. Each decision is on a stack of its own person, and is taken back from there."""
+"""People's decisions on failures. Each decision is on its author's undo stack."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ GONE = "This case no longer exists: the run is no longer classified as a failure
 
 
 class Refused(Rejected):
-    """A change that cannot be made, or not now. The message is for the person; nothing was changed."""
+    """A change that cannot be made, at least not now. The message is for the person; nothing was changed."""
 
 
 def version_of(failure: Failure) -> str:
-    """What a page showed of a case: a decision made on it is refused when the case is another by then."""
+    """Identifies what a page showed of a case: a decision is refused if the case has changed since."""
     decided = f"{failure.decided_at.timestamp():.6f}" if failure.decided_at else "never"
     return f"{failure.mode_id}.{failure.state}.{decided}"
 
 
 def reserve(*, failure: Failure, by: Any) -> bool:
-    """Puts a case on the person's screen for RESERVED_FOR. False where it is on somebody else's."""
+    """Reserves a case for the person for RESERVED_FOR. False if somebody else has reserved it."""
     now = timezone.now()
     free = Q(reserved_until=None) | Q(reserved_until__lt=now) | Q(reserved_by=by) | Q(reserved_by=None)
     rows = Failure.objects.filter(free, pk=failure.pk)
@@ -40,13 +40,13 @@ def reserve(*, failure: Failure, by: Any) -> bool:
 
 
 def release(*, project: Project, by: Any, keep: tuple[int, ...] = ()) -> int:
-    """Takes all cases but `keep` off the person's screen."""
+    """Releases all cases reserved by the person except `keep`."""
     rows = Failure.objects.filter(project=project, reserved_by=by).exclude(pk__in=keep)
     return rows.update(reserved_by=None, reserved_until=None)
 
 
 def holder_of(failure: Failure, user: Any) -> Any:
-    """Who else has the case on the screen now; None where nobody has."""
+    """The other person who has the case open now; None if nobody has."""
     locked = failure.reserved_by_id and failure.reserved_until and failure.reserved_until > timezone.now()
     return failure.reserved_by if locked and failure.reserved_by_id != getattr(user, "pk", None) else None
 
@@ -60,9 +60,9 @@ def decide(
     state: FailureState = FailureState.CONFIRMED,
     seen: str | None = None,
 ) -> Failure:
-    """A person's word: confirm (as it is, or as another mode) or dismiss. `seen` is `version_of` the page.
+    """A person's decision: confirm (as is, or as another mode) or dismiss. `seen` is the page's `version_of`.
 
-    Raises Refused: somebody else has it on the screen, it is another by now, or the mode is of another project.
+    Raises Refused: somebody else has it open, it has changed, or the mode belongs to another project.
     """
     failure = locked(failure, by, seen)
     before = snapshot(failure)
@@ -77,7 +77,7 @@ def decide(
 
 @transaction.atomic
 def split(*, failure: Failure, by: Any, mode: FailureMode) -> Failure:
-    """Gives the failure a second mode, or takes that away again. Raises Refused."""
+    """Gives the failure a second mode, or removes it again. Raises Refused."""
     failure = locked(failure, by)
     before = snapshot(failure)
     if _own(failure, mode).pk == failure.mode_id:
@@ -89,7 +89,7 @@ def split(*, failure: Failure, by: Any, mode: FailureMode) -> Failure:
 
 @transaction.atomic
 def assign(*, failure: Failure, by: Any, to: Any) -> Failure:
-    """Gives the case to a reviewer, or to nobody (`to` is None). Raises Refused."""
+    """Assigns the case to a reviewer, or to nobody (`to` is None). Raises Refused."""
     failure = locked(failure, by)
     before = snapshot(failure)
     require_triager(failure.project, to)
@@ -110,7 +110,7 @@ def tell_of_assignment(project: Project, to: Any, by: Any, what: str, page: str)
 
 @transaction.atomic
 def unassign_all(sender: Any, project: Project, user: Any, role: str | None, by: Any, **_: Any) -> None:
-    """The open cases of somebody who was removed, or may triage no longer, are free again (`signals.member_changed`)."""
+    """Unassigns the open cases of a person who was removed or may no longer triage (`signals.member_changed`)."""
     if role is not None and Role(role) in Role.REVIEWER.upward:
         return
     release(project=project, by=user)
@@ -121,7 +121,7 @@ def unassign_all(sender: Any, project: Project, user: Any, role: str | None, by:
 
 @transaction.atomic
 def mark_failure(*, trajectory: Trajectory, mode: FailureMode, blamed_message: int | None, by: Any) -> Failure:
-    """A failure that no rule found, or found otherwise: this person says which mode and which step. Raises Refused."""
+    """Marks a failure that no rule found, or found differently: the person gives mode and step. Raises Refused."""
     if mode.project_id != trajectory.project_id:
         raise Refused("This failure mode belongs to another project.")
     if blamed_message is not None and not 0 <= blamed_message < trajectory.message_count:
@@ -145,7 +145,7 @@ def mark_failure(*, trajectory: Trajectory, mode: FailureMode, blamed_message: i
 
 @dataclass(frozen=True)
 class Undone:
-    """`failure` is the case to show (None where it was only made by the decision); `kept` were changed since."""
+    """`failure` is the case to show (None if the decision had created it); `kept` changed since and were left alone."""
 
     failure: Failure | None
     n: int
@@ -154,9 +154,9 @@ class Undone:
 
 @transaction.atomic
 def undo(*, project: Project, by: Any) -> Undone | None:
-    """Takes back the person's last change in the project, a bulk change as a whole; None where there is none.
+    """Takes back the person's last change in the project, a bulk change as a whole; None if there is none.
 
-    What somebody has changed since stays as it is, and is passed over by the next undo.
+    What somebody has changed since stays unchanged, and the next undo skips it.
     """
     rows = FailureDecision.objects.filter(failure__project=project, by=by).exclude(after__has_key="kept")
     last = rows.order_by("-id").first()
@@ -185,7 +185,7 @@ RESTORED = ["mode", "state", "source", "blamed_message", "assigned_to", "decided
 
 
 def _restored(failure: Failure, row: FailureDecision, now: dict, modes: dict[str, FailureMode]) -> bool:
-    """Sets back on `failure` what the decision changed. False where one of that is another by now."""
+    """Restores on `failure` what the decision changed. False if any of it has changed since."""
     if "created" in row.before:
         return all(row.after[key] == now[key] for key in ("mode", "state", "decided_at", "also"))
     changed = [key for key, value in row.before.items() if value != row.after.get(key)]
@@ -210,7 +210,7 @@ def _restored(failure: Failure, row: FailureDecision, now: dict, modes: dict[str
 
 
 def locked(failure: Failure, by: Any, seen: str | None = None) -> Failure:
-    """The row, locked, where this person may decide on it. Raises Refused."""
+    """The locked row, if this person may decide on it. Raises Refused."""
     rows = Failure.objects.select_for_update(of=("self",))
     found = rows.select_related("mode", "project", "reserved_by", "decided_by").filter(pk=failure.pk).first()
     if found is None:
@@ -241,7 +241,7 @@ def _own(failure: Failure, mode: FailureMode) -> FailureMode:
 
 
 def require_triager(project: Project, to: Any) -> None:
-    """Raises Refused for somebody who cannot decide on failures here."""
+    """Raises Refused if the person may not triage here."""
     if to is not None and not is_triager(project, to.pk):
         raise Refused(f"{to} cannot review failures in {project}: that requires the reviewer role.")
 
@@ -255,7 +255,7 @@ def snapshot(failure: Failure) -> dict[str, Any]:
 
 
 def snapshots(failures: list[Failure]) -> dict[int, dict[str, Any]]:
-    """What decisions change, of each failure, as JSON."""
+    """The fields that decisions change, of each failure, as JSON."""
     also: dict[int, list[str]] = {failure.pk: [] for failure in failures}
     links = Failure.also.through.objects.filter(failure_id__in=also).order_by("failuremode__slug")
     for pk, slug in links.values_list("failure_id", "failuremode__slug"):

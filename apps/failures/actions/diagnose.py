@@ -1,4 +1,4 @@
-"""Writes of floor 4: the diagnoses of the rules. What people decide is in `decisions`."""
+"""Stores the rules' diagnoses. People's decisions are in `decisions`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from apps.trajectories.models import Trajectory, in_chunks
 
 
 def classify_project(*, project: Project, by: Any = None) -> dict[str, int]:
-    """Diagnoses all trajectories; those that a person has decided on keep their word. Says how many were looked at,
-    and in how many a failure was found or stays found by the rules."""
+    """Diagnoses all trajectories; those that a person has decided on keep the decision. Returns how many were read, and in how many the
+    rules find a failure."""
     rows = Trajectory.objects.filter(project=project).order_by("pk")
     looked = found = 0
     for chunk in in_chunks(rows):
@@ -33,9 +33,9 @@ def classify_project(*, project: Project, by: Any = None) -> dict[str, int]:
 
 @transaction.atomic
 def diagnose(project: Project, chunk: list[Trajectory]) -> int:
-    """Stores what the rules say of a chunk, beside what the judge said; returns in how many they find a failure.
+    """Stores the rules' diagnoses of a chunk together with the judge's verdicts; returns in how many they find a failure.
 
-    What a person, or the judge alone, decided keeps its mode; `rule_mode` is kept of all.
+    What a person, or the judge alone, decided keeps its mode; `rule_mode` is stored for all.
     """
     modes = ensure_modes(project)
     inputs = inputs_of(project, chunk)
@@ -51,7 +51,7 @@ def diagnose(project: Project, chunk: list[Trajectory]) -> int:
     words = {pk: label_with(diagnosis, said.get(pk, ())) for pk, diagnosis in diagnoses.items()}
     found = {pk: word for pk, word in words.items() if word.mode in modes}
     rows = {pk: _failure(project, modes[word.mode], pk, word) for pk, word in found.items()}
-    # What is new: a person who marks the same run just now comes first. What is open: its row is locked above.
+    # New failures: a person marking the same run at this moment comes first. Open failures: their row is locked above.
     Failure.objects.bulk_create([row for pk, row in rows.items() if pk not in is_open], ignore_conflicts=True)
     Failure.objects.bulk_create(
         [row for pk, row in rows.items() if is_open.get(pk)],
@@ -67,13 +67,13 @@ def diagnose(project: Project, chunk: list[Trajectory]) -> int:
 
 
 def _split_off(trajectories: list[Any]) -> list[int]:
-    """Failures to which a person has given a second mode: their word too."""
+    """Failures to which a person has given a second mode, which is a decision too."""
     links = Failure.also.through.objects.filter(failure__trajectory_id__in=trajectories)
     return list(links.values_list("failure_id", flat=True))
 
 
 def _note_rules(said: dict[Any, str]) -> None:
-    """`said` is {trajectory: mode or ""}, of failures that are locked."""
+    """`said` is {trajectory: mode or ""}, for locked failures."""
     for mode in set(said.values()):
         pks = [pk for pk, other in said.items() if other == mode]
         Failure.objects.filter(trajectory_id__in=pks).exclude(rule_mode=mode).update(rule_mode=mode)
@@ -92,18 +92,18 @@ def _failure(project: Project, mode: FailureMode, trajectory: Any, word: Label) 
 
 
 def label_with(diagnosis: Diagnosis | None, evidence: Iterable[dict]) -> Label:
-    """What the rules say now, together with what the judge said before, which a failure's `evidence` keeps."""
+    """Combines the rules' current diagnosis with the judge's earlier verdict, which a failure's `evidence` contains."""
     items = [item.as_dict() for item in diagnosis.evidence] if diagnosis else []
     return joined(Label(diagnosis.mode, diagnosis.blamed_message, items) if diagnosis else Label(), evidence)
 
 
 def source_of(evidence: list[dict]) -> Source:
-    """Who decided: the first of the evidence says it."""
+    """Who decided, according to the first item of the evidence."""
     return Source.JUDGE if evidence and evidence[0].get("rule") == RULE else Source.RULE
 
 
 def inputs_of(project: Project, rows: Collection[Trajectory]) -> dict[UUID, dict]:
-    """What the rules read of runs, with what people decided on the rules of their prompts."""
+    """The rules' input for runs, with people's decisions on the rules of their prompts."""
     states = prompts.states_of(project, rows)
     return {row.pk: as_input(row) | {"rule_states": states.get(row.pk, {})} for row in rows}
 

@@ -60,7 +60,7 @@ DEFAULT_MODES = (
         "A rule in the system prompt was broken.",
     ),
 )
-# Modes beyond the seven of the guide (wrong arguments are its “wrong tool choice”), and which of the seven each is.
+# Modes beyond the guide's seven (wrong arguments are its “wrong tool choice”), and the one of the seven that each belongs to.
 GUIDE_MODES = {
     "wrong_arguments": "wrong_tool_choice",
     "misread_tool_result": "retrieval_failure",
@@ -71,7 +71,7 @@ BUILT_IN = frozenset(slug for slug, *_ in DEFAULT_MODES)
 
 
 def ensure_modes(project: Project) -> dict[str, FailureMode]:
-    """The project's failure modes by slug; the usual ones are made where they are missing."""
+    """The project's failure modes by slug; missing built-in ones are created."""
     FailureMode.objects.bulk_create(
         [
             FailureMode(
@@ -92,7 +92,7 @@ def ensure_modes(project: Project) -> dict[str, FailureMode]:
 
 @transaction.atomic
 def save_mode(*, mode: FailureMode, by: Any) -> FailureMode:
-    """Adds or changes a mode that is valid."""
+    """Adds or changes a valid mode."""
     is_new = mode.pk is None
     mode.save()
     audit("failure_mode.added" if is_new else "failure_mode.changed", project=mode.project, by=by, target=mode,
@@ -102,7 +102,7 @@ def save_mode(*, mode: FailureMode, by: Any) -> FailureMode:
 
 @transaction.atomic
 def delete_mode(*, mode: FailureMode, by: Any) -> None:
-    """Raises Refused where the rules name it or a failure has it."""
+    """Raises Refused if the rules refer to it or a failure has it."""
     mode = FailureMode.objects.select_for_update().get(pk=mode.pk)
     if mode.slug in BUILT_IN:
         raise Refused(f"“{mode}” is used by the rules and cannot be deleted. You can rename it or move it to the end.")

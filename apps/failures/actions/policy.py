@@ -21,7 +21,7 @@ State = PolicyRule.State
 
 @transaction.atomic
 def decide(*, project: Project, rule: PolicyRule, state: str, by: Any) -> bool:
-    """Confirms or dismisses a rule, or takes that back. False where nothing changes. Raises Refused."""
+    """Confirms or dismisses a rule, or takes that back. False if nothing changes. Raises Refused."""
     if state not in State.values:
         raise Refused("The state must be confirmed, dismissed or proposed.")
     is_open = state == State.PROPOSED
@@ -36,7 +36,7 @@ def decide(*, project: Project, rule: PolicyRule, state: str, by: Any) -> bool:
 
 @transaction.atomic
 def undo(*, project: Project, by: Any) -> PolicyRule | None:
-    """Makes the rule that the person decided on last a proposal again; None where there is none."""
+    """Makes the rule that the person decided on last a proposal again; None if there is none."""
     rows = PolicyRule.objects.select_for_update(of=("self",)).filter(prompt__project=project, decided_by=by)
     rule = rows.order_by("-decided_at", "-pk").first()
     if rule is not None:

@@ -1,4 +1,4 @@
-"""A failure as clustering sees it, and its text freed of what differs by chance."""
+"""A failure as clustering sees it, and its text without what differs by chance."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CHANCE = (
     (re.compile(r"#?\b(?=[a-z-]*\d)(?=\d*-?[a-z])[a-z0-9]+(?:-[a-z0-9]+)*\b"), " <id> "),
     (re.compile(r"\b\d+(?:[.,:]\d+)*\b"), " <n> "),
 )
-# Values inside JSON differ by chance; what an error says of itself does not.
+# Values inside JSON differ by chance; an error's own text does not.
 JSON_PAIR = re.compile(
     r'"(?!err|mess|detail|reason|status|code|type)[\w ]{1,60}"\s*:\s*(?:"[^"]{0,200}"?|[\w.+-]{1,30})?'
     r'|(?<=[,{])"\w{1,60}"?',
@@ -69,7 +69,7 @@ def request_of(case: Case) -> str:
 
 
 def trouble_of(case: Case) -> str:
-    """Rule, evidence and the tool's error, a line each: what went wrong, in words."""
+    """Rule, evidence and the tool's error, one per line: what went wrong, as text."""
     return "\n".join(map(normalised, (case.rule, *_trouble(case))))
 
 
@@ -90,7 +90,7 @@ def trouble_sentences(case: Case) -> Iterator[str]:
 
 
 def arguments_of(case: Case) -> str:
-    """Argument names, and short values that are words, one a line, sorted: `cabin`, `cabin=basic economy`."""
+    """Argument names, and short values that are words, one per line, sorted: `cabin`, `cabin=basic economy`."""
     lines = {line for line, _ in zip(_arguments(case.arguments, ""), range(MAX_ARGUMENTS), strict=False)}
     return "\n".join(sorted(lines))
 

@@ -1,7 +1,7 @@
-"""Hashed TF-IDF vectors of failures. The cosine of two is the weighted agreement of their fields.
+"""Hashed TF-IDF vectors of failures. The cosine of two vectors is the weighted agreement of their fields.
 
-Terms are hashed to columns (no vocabulary), so a vector means the same in every run; only the weights of the terms
-(IDF) are learned, and they fit in a few kilobytes of JSON.
+Terms are hashed to columns (no vocabulary), so a vector means the same in every run; only the weights of the terms (IDF) are learned,
+and they fit in a few kilobytes of JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from apps.failures.rules.words import word_set
 
 COLUMNS_PER_FIELD = 1 << 15
 GRAM = 4  # characters; inflections and compounds of a word share most of them
-IDF_STEP = 1 / 16  # IDFs are kept as one byte: 0 … 15.9
+IDF_STEP = 1 / 16  # IDFs are stored as one byte: 0 … 15.9
 TELLING_IDF = 0.7  # ln 2
 LEAST_TELLING = 0.4
 FIELDS: tuple[tuple[str, float, Callable[[Case], str]], ...] = (
@@ -47,7 +47,7 @@ def _column(term: str) -> int:
 
 @lru_cache(maxsize=200_000)
 def _word_columns(word: str) -> tuple[int, ...]:
-    """A word, its parts where it is a compound (`gift_card`), and its character n-grams."""
+    """A word, its parts if it is a compound (`gift_card`), and its character n-grams."""
     padded = f" {word} "
     grams = [padded[start : start + GRAM] for start in range(len(padded) - GRAM + 1)] if word[0] != "<" else []
     parts = [part for part in word.replace(".", "_").split("_") if part]
@@ -55,7 +55,7 @@ def _word_columns(word: str) -> tuple[int, ...]:
 
 
 def _columns(text: str) -> list[int]:
-    """Words, pairs of neighbours and character n-grams; each counts once, however often it is said."""
+    """Words, pairs of neighbours and character n-grams; each counts once, however often it occurs."""
     found: set[int] = set()
     for line in text.splitlines():
         words = [word for word in line.split() if word not in STOP_WORDS]
@@ -66,7 +66,7 @@ def _columns(text: str) -> list[int]:
 
 
 def _presence(texts: Sequence[str]) -> sparse.csr_array:
-    """(texts, COLUMNS_PER_FIELD), 1 where a text has a term."""
+    """(texts, COLUMNS_PER_FIELD), 1 if a text contains a term."""
     rows = [np.array(_columns(text), dtype=np.int32) for text in texts]
     starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32)
     columns = np.concatenate([*rows, np.empty(0, np.int32)])
@@ -75,7 +75,7 @@ def _presence(texts: Sequence[str]) -> sparse.csr_array:
 
 
 def _distinct(texts: Iterable[str]) -> tuple[list[str], np.ndarray]:
-    """The distinct texts in order of appearance, and for every text its place among them."""
+    """The distinct texts in order of appearance, and the index of every text among them."""
     places: dict[str, int] = {}
     inverse = [places.setdefault(text, len(places)) for text in texts]
     return list(places), np.array(inverse, dtype=np.int64)
@@ -114,9 +114,9 @@ class Space:
         return unit_rows(sparse.csr_array(sparse.hstack(blocks, format="csr", dtype=np.float32)))
 
     def _weighted(self, presence: sparse.csr_array, number: int) -> sparse.csr_array:
-        """Rows whose length is how much they tell: 1 where the mean term is in half of the failures or fewer.
+        """Rows whose length is their informativeness: 1 if the mean term is in half of the failures or fewer.
 
-        What all failures say (“the run is marked as failed”) would else outweigh what tells them apart.
+        Otherwise what all failures say (“the run is marked as failed”) would outweigh what distinguishes them.
         """
         idf = self.idf[number * COLUMNS_PER_FIELD : (number + 1) * COLUMNS_PER_FIELD].astype(np.float32) * IDF_STEP
         rows = sparse.csr_array(presence @ sparse.diags_array(idf))
@@ -129,7 +129,7 @@ class Space:
 
     @classmethod
     def from_json(cls, text: str) -> Space:
-        """Raises ValueError for what `as_json` did not write."""
+        """Raises ValueError for data that `as_json` did not write."""
         try:
             idf = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), np.uint8)
         except (ValueError, zlib.error) as error:

@@ -1,9 +1,8 @@
-"""The groups: average linkage over representatives, then every failure to the nearest centre.
+"""Finds the groups: average linkage over representatives, then every failure goes to the nearest centre.
 
-Linkage is quadratic, so it sees at most `Options.representatives` failures at a time: copies count as one, frequent
-ones come first, and the rest are drawn by a hash of what they say, so that another day draws the same. What finds no
-group is given another round, until a round finds nothing more. Nothing here is random; the order of the failures does
-not matter.
+Linkage is quadratic, so it gets at most `Options.representatives` failures at a time: copies count as one, frequent ones come first, and
+the rest are drawn by a hash of their content, so that another day draws the same. Failures without a group get another round, until a
+round finds nothing more. Nothing here is random; the order of the failures does not matter.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ EXAMPLES = 5
 
 @dataclass(frozen=True)
 class Options:
-    """How alike the members of a group are. The defaults were tuned by bench/clusters.py.
+    """How similar the members of a group are. The defaults were tuned by bench/clusters.py.
 
     similarity: mean cosine of two members at which groups stop growing
-    reach: how near the centre a failure must lie, as a share of the members' mean cosine with it
+    reach: how near the centre a failure must be, as a share of the members' mean cosine with it
     min_size: None is 3 for hundreds of failures, up to 20 for tens of thousands
     by_mode: no group spans two modes
     """
@@ -48,7 +47,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Cluster:
-    """`members` are ids, the most typical first; `cohesion` is their mean cosine with the centre."""
+    """`members` are ids, most typical first; `cohesion` is their mean cosine with the centre."""
 
     name: str
     members: tuple[str, ...]
@@ -62,7 +61,7 @@ class Cluster:
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """The groups, the largest first, what belongs to none, and the weights of the terms that `assign` needs."""
+    """The groups, largest first, the failures without a group, and the term weights that `assign` needs."""
 
     clusters: tuple[Cluster, ...]
     rest: tuple[str, ...]
@@ -70,7 +69,7 @@ class Clustering:
 
 
 def cluster(cases: Sequence[Case], options: Options = Options()) -> Clustering:
-    """Groups of similar failures. Raises ValueError where two failures have one id."""
+    """Groups of similar failures. Raises ValueError if two failures have the same id."""
     cases = sorted(cases, key=lambda case: case.id)
     if len({case.id for case in cases}) < len(cases):
         raise ValueError("Two failures have the same id.")
@@ -112,7 +111,7 @@ def _labels(cases: Sequence[Case], vectors: sparse.csr_array, rows: np.ndarray, 
 
 
 def _key(case: Case) -> bytes:
-    """What a failure says, hashed: the same for copies, and an order that no run changes."""
+    """A hash of a failure's content: equal for copies, and an order that is the same in every run."""
     texts = "\0".join(text_of(case) for _, _, text_of in FIELDS)
     return hashlib.blake2b(texts.encode(), digest_size=8).digest()
 
@@ -130,7 +129,7 @@ def _representatives(keys: Sequence[bytes], limit: int) -> tuple[np.ndarray, np.
 
 
 def _linked(points: sparse.csr_array, counts: np.ndarray, options: Options) -> sparse.csr_array:
-    """The means (not of length 1) of the groups of two failures or more, copies included."""
+    """The means (not normalised) of the groups of two failures or more, copies included."""
     labels = np.zeros(points.shape[0], np.int64)
     if len(labels) > 1:
         tree = hierarchy.linkage(_distances(points), "average")
@@ -140,7 +139,7 @@ def _linked(points: sparse.csr_array, counts: np.ndarray, options: Options) -> s
 
 
 def _distances(points: sparse.csr_array) -> np.ndarray:
-    """Condensed cosine distances, as scipy's linkage wants them."""
+    """Condensed cosine distances, in the format of scipy's linkage."""
     size, done = points.shape[0], 0
     condensed, transposed = np.empty(size * (size - 1) // 2), points.T.tocsr()
     for start in range(0, size, 1000):
@@ -155,8 +154,8 @@ def _distances(points: sparse.csr_array) -> np.ndarray:
 def means_of(
     points: sparse.csr_array, labels: np.ndarray, wanted: np.ndarray, counts: np.ndarray | None = None
 ) -> sparse.csr_array:
-    """(wanted, COLUMNS): the mean vector of each label in `wanted`; a mean's length measures how alike its members are."""
-    place_of = np.full(max(labels.max(initial=0), wanted.max(initial=0)) + 2, -1)  # the last is where -1 looks
+    """(wanted, COLUMNS): the mean vector of each label in `wanted`; a mean's length measures the similarity of its members."""
+    place_of = np.full(max(labels.max(initial=0), wanted.max(initial=0)) + 2, -1)  # the last is where index -1 points
     place_of[wanted] = np.arange(len(wanted))
     places = place_of[labels]
     inside = np.flatnonzero(places >= 0)
@@ -172,7 +171,7 @@ def _lengths(means: sparse.csr_array) -> np.ndarray:
 
 
 def nearest(points: sparse.csr_array, means: sparse.csr_array, reach: float) -> np.ndarray:
-    """The place of the nearest mean for every point, -1 where none is within reach."""
+    """The index of the nearest mean for every point, -1 if none is within reach."""
     return nearest_centre(points, unit_rows(means), reach * _lengths(means))
 
 
@@ -185,7 +184,7 @@ def _large_enough(
 
 
 def _settled(points: sparse.csr_array, means: sparse.csr_array, smallest: int, options: Options) -> np.ndarray:
-    """Labels after joining groups that several rounds found in part, one more assignment, and dropping the small."""
+    """Labels after joining groups found in parts by several rounds, one more assignment, and dropping small groups."""
     if not means.shape[0]:
         return np.full(points.shape[0], -1)
     places = nearest(points, means, options.reach)
@@ -197,7 +196,7 @@ def _settled(points: sparse.csr_array, means: sparse.csr_array, smallest: int, o
 
 
 def _joined(means: sparse.csr_array, sizes: np.ndarray, similarity: float) -> np.ndarray:
-    """A label for each mean: average linkage carried on from the groups (the mean cosine of two is their dot product)."""
+    """A label for each mean: average linkage continued from the groups (the mean cosine of two is their dot product)."""
     dots, sizes = (means @ means.T).toarray(), np.maximum(sizes, 1).astype(np.float64)
     labels = np.arange(len(sizes))
     np.fill_diagonal(dots, -1)

@@ -1,4 +1,4 @@
-"""Which group of today is which group of yesterday: by shared members, or by what they say where none are shared."""
+"""Matches today's groups with yesterday's: by shared members, or by content if they share none."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from apps.failures.clusters.signatures import Signature, centres_of
 
 LEAST_OVERLAP = 0.5  # of the smaller group, counted over the failures that both runs saw
 LEAST_JACCARD = 0.1
-LEAST_PART = 0.1  # of a group's failures, to be reported as part of a split or a merge
+LEAST_PART = 0.1  # minimum share of a group's failures to be reported as part of a split or a merge
 LEAST_COSINE = 0.8
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is kept of a group to know it again."""
+    """What is stored of a group to recognise it."""
 
     members: Set[str]
     signature: Signature
@@ -31,11 +31,11 @@ class Known:
 
 @dataclass(frozen=True)
 class Matching:
-    """Which id each group of now has, and what became of the known ones.
+    """Which id each current group has, and what happened to the known ones.
 
-    ids: one for each group of now, in their order; kept, born and gone are ids, too
-    splits: a known id → the ids of its parts, the one that kept the id first
-    merges: an id of now → the known ids that went into it
+    ids: one for each current group, in their order; kept, born and gone are ids, too
+    splits: a known id → the ids of its parts, first the one that kept the id
+    merges: a current id → the known ids that were merged into it
     """
 
     ids: tuple[str, ...]
@@ -47,14 +47,14 @@ class Matching:
 
 
 def id_of(group: Cluster) -> str:
-    """An id for a new group, by its members: 12 hexadecimal digits."""
+    """An id for a new group, from its members: 12 hexadecimal digits."""
     return hashlib.blake2b("\0".join(sorted(group.members)).encode(), digest_size=6).hexdigest()
 
 
 def match(previous: Mapping[str, Known], now: Sequence[Cluster], new_id: Callable[[Cluster], str] = id_of) -> Matching:
-    """Each known id goes to one group at most, so that as many failures as possible keep the id of their group.
+    """Each known id goes to at most one group, so that as many failures as possible keep the id of their group.
 
-    `new_id` must not give an id of `previous`, nor one twice: ValueError.
+    `new_id` must return neither an id of `previous` nor the same id twice: ValueError.
     """
     keys = sorted(previous)
     known = [previous[key] for key in keys]
@@ -75,7 +75,7 @@ def match(previous: Mapping[str, Known], now: Sequence[Cluster], new_id: Callabl
 
 
 def _shared(known: Sequence[Known], now: Sequence[Cluster]) -> np.ndarray:
-    """(known, now): how many failures are in both."""
+    """(known, current): how many failures are in both."""
     places = {id: place for place, group in enumerate(now) for id in group.members}
     shared = np.zeros((len(known), len(now)), np.int64)
     for row, group in enumerate(known):
@@ -85,7 +85,7 @@ def _shared(known: Sequence[Known], now: Sequence[Cluster]) -> np.ndarray:
 
 
 def _by_members(shared: np.ndarray) -> dict[int, int]:
-    """Place now → place known, by Hungarian assignment. Failures that only one of the runs grouped do not count."""
+    """Current index → known index, by Hungarian assignment. Failures that only one of the runs grouped do not count."""
     before, after = shared.sum(axis=1, keepdims=True), shared.sum(axis=0, keepdims=True)
     overlap = shared / np.maximum(np.minimum(before, after), 1)
     jaccard = shared / np.maximum(before + after - shared, 1)
@@ -94,7 +94,7 @@ def _by_members(shared: np.ndarray) -> dict[int, int]:
 
 
 def _by_words(known: Sequence[Known], now: Sequence[Cluster], shared: np.ndarray) -> dict[int, int]:
-    """The same for groups that share no failure with any other, as when the old ones are no longer kept: by centre."""
+    """The same by centre, for groups that share no failure with any other, for example if the old ones are no longer stored."""
     rows, columns = np.flatnonzero(shared.sum(axis=1) == 0), np.flatnonzero(shared.sum(axis=0) == 0)
     if not len(rows) or not len(columns):
         return {}
@@ -106,7 +106,7 @@ def _by_words(known: Sequence[Known], now: Sequence[Cluster], shared: np.ndarray
 
 
 def _assigned(gains: np.ndarray) -> dict[int, int]:
-    """Column → row of the assignment with the greatest sum, where there is any gain."""
+    """Column → row of the assignment with the greatest sum, if there is any gain."""
     from scipy.optimize import linear_sum_assignment  # a seventh of what every process imports; pages do not need it
 
     rows, columns = linear_sum_assignment(gains, maximize=True)
@@ -114,7 +114,7 @@ def _assigned(gains: np.ndarray) -> dict[int, int]:
 
 
 def _splits(shared: np.ndarray, keys: Sequence[str], ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Known groups of which two groups or more were made."""
+    """Known groups that became two or more groups."""
     before, after = shared.sum(axis=1, keepdims=True), shared.sum(axis=0, keepdims=True)
     made_of = (shared > LEAST_OVERLAP * after) & (shared >= LEAST_PART * before)
     parts = {key: [ids[place] for place in np.flatnonzero(row)] for key, row in zip(keys, made_of, strict=True)}
@@ -122,7 +122,7 @@ def _splits(shared: np.ndarray, keys: Sequence[str], ids: Sequence[str]) -> dict
 
 
 def _merges(shared: np.ndarray, keys: Sequence[str], ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Groups that two known ones or more went into."""
+    """Groups into which two or more known ones were merged."""
     before, after = shared.sum(axis=1, keepdims=True), shared.sum(axis=0, keepdims=True)
     went_into = (shared > LEAST_OVERLAP * before) & (shared >= LEAST_PART * after)
     sources = {

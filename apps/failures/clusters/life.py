@@ -1,4 +1,4 @@
-"""A group's life: new, triaged, in evals, fixed, and reopened when it comes back. Pure."""
+"""The life cycle of a group: new, triaged, in evals, fixed, and reopened when it comes back. Pure."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ LEGAL: Mapping[State, frozenset[State]] = {
 
 
 class IllegalMove(ValueError):
-    """A change of state that a group's life does not have."""
+    """A transition that a group's life cycle does not have."""
 
 
 @dataclass(frozen=True)
 class Fix:
-    """The agent version that fixed a group, and when that was said."""
+    """The agent version that fixed a group, and when it was marked as fixed."""
 
     version: str
     at: datetime
 
 
 def moved(state: State, to: State) -> State:
-    """`to`, where a person or an action may go there from `state`; staying is not a move. Raises IllegalMove."""
+    """`to`, if a person or an action may go there from `state`; staying is not a transition. Raises IllegalMove."""
     if to not in LEGAL[state]:
         raise IllegalMove(
             f"A group that is {state} cannot become {to}; it can become {', '.join(sorted(LEGAL[state]))}."
@@ -42,7 +42,7 @@ def moved(state: State, to: State) -> State:
 
 
 def after_news(state: State, fixed_at: datetime | None, newest_member_at: datetime | None) -> State:
-    """A fixed group is reopened by a failure that began after the fix; everything else stays as it is.
+    """A fixed group is reopened by a failure that began after the fix; other states stay unchanged.
 
     `newest_member_at` should come from `newest_against`, which leaves out versions from before the fix.
     """
@@ -52,10 +52,10 @@ def after_news(state: State, fixed_at: datetime | None, newest_member_at: dateti
 
 
 def newest_against(fix: Fix, members: Iterable[Case], first_seen: Mapping[str, datetime]) -> datetime | None:
-    """When the newest failure began that speaks against a fix: of its version or a later one, and after it.
+    """When the newest failure began that contradicts a fix: in its version or a later one, and after it.
 
-    Versions are names without an order, so the order is that of their first trajectories (`first_seen`). One that is
-    not known there, or empty, counts as later: better reopened once too often. Old versions still in service do not count.
+    Versions are names without an order, so the order is that of their first trajectories (`first_seen`). An unknown or empty version
+    counts as later: better to reopen once too often. Old versions still in service do not count.
     """
     began = first_seen.get(fix.version)
 

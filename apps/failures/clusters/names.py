@@ -1,5 +1,5 @@
-"""What to call a group: its tool, and its cause in the words a person would use; where rules do not name one, the words that its
-members share and other groups do not (class-based TF-IDF)."""
+"""Names for groups: the tool, and the cause as a person would put it; if no rule names a cause, the words that its members share and
+other groups do not (class-based TF-IDF)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from apps.failures.clusters.cases import Case, sentences_of, trouble_sentences
 from apps.failures.clusters.features import STOP_WORDS
 from apps.failures.rules.words import word_set
 
-SEEN = 300  # members read for a name, the most typical first
-SHARE = 0.6  # of the members that must say a phrase
+SEEN = 300  # members read for a name, most typical first
+SHARE = 0.6  # share of the members that must contain a phrase
 TOOL_SHARE = 0.6
-LONGEST = 5  # words in a phrase of what went wrong
-LONGEST_WISH = 3  # words in a phrase of what was asked for
+LONGEST = 5  # words in a phrase about what went wrong
+LONGEST_WISH = 3  # words in a phrase about the request
 REQUEST_READ = 400  # characters
-LENGTH_BONUS = 0.25  # a longer phrase says more where both are as frequent
-REQUEST_WEIGHT = 0.5  # what was wanted says less than what went wrong
-MODE_SCORE = 0.35  # the failure mode is used where no phrase is more informative
-TOO_COMMON = 0.1  # added to a phrase's rarity, so that what all groups say is a last resort and not nothing
+LENGTH_BONUS = 0.25  # a longer phrase says more if both are equally frequent
+REQUEST_WEIGHT = 0.5  # the request says less than what went wrong
+MODE_SCORE = 0.35  # the failure mode is used if no phrase is more informative
+# added to a phrase's rarity, so that phrases common to all groups are a last resort instead of impossible
+TOO_COMMON = 0.1
 SMALL_TALK = word_set(
     "ahead again also able actually could currently get give go going great here know looking make now okay one proceed"
     " provide really see still sure take tell today try trying understand unfortunately use user way"
@@ -73,7 +74,7 @@ def names(groups: Sequence[Sequence[Case]]) -> list[str]:
 
 
 def tool_of(group: Sequence[Case]) -> str:
-    """The tool, or the two tools, that most of the members blame; empty where there is none."""
+    """The tool, or the two tools, that most of the members blame; empty if there is none."""
     counts = Counter(case.tool for case in group if case.tool)
     common = [tool for tool, count in counts.most_common(2) if count >= TOOL_SHARE / 2 * len(group)]
     if common and counts[common[0]] >= TOOL_SHARE * len(group):
@@ -82,13 +83,13 @@ def tool_of(group: Sequence[Case]) -> str:
 
 
 def _cause(group: Sequence[Case]) -> list[str]:
-    """The cause that the rule of most members stands for, if it stands for one."""
+    """The cause named by the rule of most members, if it names one."""
     rule, count = Counter(case.rule for case in group).most_common(1)[0]
     return [CAUSES[rule]] if rule in CAUSES and count >= SHARE * len(group) else []
 
 
 def _shares(group: Sequence[Case]) -> Phrases:
-    """Phrase → share of the members that say it; what only the request says counts for REQUEST_WEIGHT."""
+    """Phrase → share of the members that contain it; phrases that occur only in the request count REQUEST_WEIGHT."""
     said: Counter[tuple[str, ...]] = Counter()
     wanted: Counter[tuple[str, ...]] = Counter()
     for case in group:
@@ -100,7 +101,7 @@ def _shares(group: Sequence[Case]) -> Phrases:
 
 
 def _phrases(lines: Iterable[str], longest: int) -> set[tuple[str, ...]]:
-    """Runs of up to `longest` words that start and end with a word that says something."""
+    """Sequences of up to `longest` words that start and end with a meaningful word."""
     found = set()
     for line in lines:
         words = line.split()
@@ -114,18 +115,18 @@ def _phrases(lines: Iterable[str], longest: int) -> set[tuple[str, ...]]:
 
 
 def _wishes(case: Case) -> set[tuple[str, ...]]:
-    """Phrases of the request; one word of it alone says too little."""
+    """Phrases of the request; a single word of it says too little."""
     found = _phrases(sentences_of([case.request[:REQUEST_READ]]), LONGEST_WISH)
     return {phrase for phrase in found if len(phrase) > 1 and not any(map(_says_nothing, phrase))}
 
 
 def _says_nothing(word: str) -> bool:
-    """A placeholder, or what is left of an id beside one."""
+    """A placeholder, or what remains of an id next to one."""
     return word[0] == "<" or word[-1] == "_"
 
 
 def _ranked(shares: Phrases, spread: Counter[tuple[str, ...]], groups: int, mode: str) -> list[str]:
-    """Phrases and the mode's name, the best first, none of which repeats a word of a better one."""
+    """Phrases and the mode's name, best first, none repeating a word of a better one."""
 
     def score(phrase: tuple[str, ...]) -> float:
         rarity = log(max(1, groups / spread[phrase])) + TOO_COMMON
@@ -146,7 +147,7 @@ def _parts(tool: str, phrases: list[str]) -> list[str]:
 
 
 def _made_different(parts: list[list[str]]) -> list[str]:
-    """Two parts each; more where two groups would be called the same, and a number where words run out."""
+    """Two parts each; more if two groups would have the same name, and a number if words run out."""
     lengths = [2] * len(parts)
     while True:
         called = [" · ".join(words[:length]) for words, length in zip(parts, lengths, strict=True)]

@@ -1,4 +1,4 @@
-"""How pure clusters are by what people confirmed: the share of a cluster's confirmed failures that have the most common of their modes."""
+"""Purity of clusters: the share of a cluster's confirmed failures that have its most common mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from apps.core.models import Project
 from apps.failures.measures import Share
 from apps.failures.models import Failure, FailureState, Source
 
-FEWEST = 2  # confirmed failures: a cluster with one is pure by itself
+FEWEST = 2  # confirmed failures: a cluster with only one is always pure
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Purity:
 
 
 def of_clusters(project: Project, clusters: Collection[UUID] | None = None) -> dict[UUID, Purity]:
-    """Of each cluster with at least FEWEST failures that people confirmed; of all that are still found without `clusters`."""
+    """For each cluster with at least FEWEST failures that people confirmed; without `clusters`, for all that still exist."""
     rows = Failure.objects.filter(project=project, source=Source.PERSON, state=FailureState.CONFIRMED)
     rows = rows.filter(cluster__gone=False) if clusters is None else rows.filter(cluster__in=list(clusters))
     counts: dict[UUID, dict[str, int]] = {}
@@ -34,7 +34,7 @@ def of_clusters(project: Project, clusters: Collection[UUID] | None = None) -> d
 
 
 def of_all(project: Project) -> Share:
-    """Over all clusters with at least FEWEST confirmed failures, each weighted by these."""
+    """Over all clusters with at least FEWEST confirmed failures, weighted by their number."""
     found = [item.share for item in of_clusters(project).values()]
     return Share(sum(share.hits for share in found), sum(share.n for share in found))
 

@@ -1,4 +1,4 @@
-"""From a trajectory and its diagnosis to the light record that clustering reads."""
+"""Creates the light record that clustering reads from a trajectory and its diagnosis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def case_of(
     version: str = "",
     started_at: datetime | None = None,
 ) -> Case:
-    """`trajectory` as `classify` takes it; of `evidence`, [{rule, text, …}], the first entry counts: it decided."""
+    """`trajectory` as `classify` takes it; of `evidence`, [{rule, text, …}], the first item counts, because it decided."""
     run = read(trajectory)
     call = _blamed(run, blamed_message)
     deciding = evidence[0] if evidence else {}
@@ -39,7 +39,7 @@ def case_of(
 
 
 def _blamed(run: Run, blamed_message: int | None) -> Call | None:
-    """The last call up to the blamed step that is at fault: one in the step itself, else one that failed, else any."""
+    """The last call up to the blamed step that is at fault: one in the step itself, or else one that failed, or else any."""
     before = [call for call in run.calls if blamed_message is None or call.index <= blamed_message]
     inside = [call for call in before if call.index == blamed_message]
     failed = [call for call in before if call.error]
@@ -47,6 +47,6 @@ def _blamed(run: Run, blamed_message: int | None) -> Call | None:
 
 
 def _request(run: Run, blamed_message: int | None) -> str:
-    """What the user said up to the blamed step, short answers such as \u201cYes\u201d left out."""
+    """What the user said up to the blamed step, without short answers such as “Yes”."""
     said = [text for index, text in run.users if blamed_message is None or index <= blamed_message]
     return "\n".join(text for text in said if len(text.split()) > 3)[:REQUEST_CHARS]

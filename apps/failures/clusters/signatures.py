@@ -1,4 +1,4 @@
-"""What is kept of a group, and where a failure belongs by it."""
+"""What is stored of a group, and to which group a failure belongs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Signature:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """Raises KeyError, TypeError or ValueError for what `as_dict` did not write."""
+        """Raises KeyError, TypeError or ValueError for data that `as_dict` did not write."""
         columns = tuple(int(column) for column in value["columns"])
         if len(columns) != len(value["weights"]) or not all(0 <= column < COLUMNS for column in columns):
             raise ValueError("A signature's columns and weights do not fit.")
@@ -55,7 +55,7 @@ class Signature:
 
 
 def nearest_centre(points: sparse.csr_array, centres: sparse.csr_array, radii: np.ndarray) -> np.ndarray:
-    """The place of the centre with the greatest cosine for every point, -1 where no cosine reaches that centre's radius.
+    """The index of the centre with the greatest cosine for every point, -1 if no cosine reaches that centre's radius.
 
     Points and centres have rows of length 1.
     """
@@ -80,7 +80,7 @@ def centres_of(signatures: Sequence[Signature]) -> sparse.csr_array:
 
 
 def assign(space: Space, signatures: Mapping[str, Signature], cases: Sequence[Case]) -> dict[str, str]:
-    """Case id → the key of the group it belongs to; a failure that is like none of them is left out."""
+    """Case id → the key of the group it belongs to; a failure that resembles none of them is left out."""
     keys = sorted(signatures)
     chosen = [signatures[key] for key in keys]
     cosines = (space.vectors(cases) @ centres_of(chosen).T).toarray() if keys and cases else np.zeros((len(cases), 0))

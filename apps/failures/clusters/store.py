@@ -1,7 +1,7 @@
-"""A project's stored clusters: its standing failures are grouped again, and new ones placed in between.
+"""A project's stored clusters: standing failures are grouped regularly, and new ones are placed in between.
 
-Reading and grouping (minutes for tens of thousands) happen outside of any transaction; matching with the groups that are
-stored, and storing, in one, under the project's advisory lock.
+Reading and grouping (minutes for tens of thousands) happen outside any transaction; matching with the stored groups and storing happen
+in one, under the project's advisory lock.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from apps.trajectories.models import Arrival, Trajectory, with_content
 log = logging.getLogger(__name__)
 TASK = "failures.recluster"
 CHUNK = 500
-FEWEST = 3  # standing failures, below which there is nothing to group
+FEWEST = 3  # standing failures below which nothing is grouped
 PLACED_AT_ONCE = 2_000
 READ_FOR_WORDS = 200  # members
 WORDS = 12
-LEAST_SHARE = 0.3  # of a group's members that say a distinguishing word
+LEAST_SHARE = 0.3  # share of a group's members that contain a distinguishing word
 FORGOTTEN_AFTER = timedelta(days=30)
 LONGEST_VERSION = 120
 HOUR = timedelta(hours=1)
@@ -54,7 +54,7 @@ State = FailureCluster.State
 
 
 def version_of(row: Trajectory | Mapping[str, Any]) -> str:
-    """“assistant 1.4”, as clusters name versions; empty where the run has no version."""
+    """“assistant 1.4”, as clusters name versions; empty if the run has no version."""
     name, version = (
         (row.agent_name, row.agent_version)
         if isinstance(row, Trajectory)
@@ -63,11 +63,11 @@ def version_of(row: Trajectory | Mapping[str, Any]) -> str:
     return f"{name} {version}".strip()[:LONGEST_VERSION] if version else ""
 
 
-# Which projects
+# Which projects are due
 
 
 def due() -> list[int]:
-    """Projects whose standing failures are others than those of their last clustering."""
+    """Projects whose standing failures changed since their last clustering."""
     counts = Failure.objects.standing().order_by().values("project").annotate(n=Count("pk"), newest=Max("created_at"))
     counts = counts.filter(project__stage=Stage.ACTIVE)
     by_project = {row["project"]: row for row in counts}
@@ -85,7 +85,7 @@ def _has_news(space: ClusterSpace | None, counts: Mapping[str, Any]) -> bool:
 
 
 def request(project: int) -> bool:
-    """Queues a clustering. False where the broker is away; the schedule asks again."""
+    """Queues a clustering. False if the broker is unreachable; the schedule tries again."""
     try:
         current_app.send_task(TASK, args=[project], queue="default", retry=False)
     except (BrokerError, OSError) as error:
@@ -98,7 +98,7 @@ def request(project: int) -> bool:
 
 
 def cases(failures: Iterable[Failure]) -> Iterator[Case]:
-    """The light records of failures (with their mode and trajectory selected), content read for `CHUNK` at a time."""
+    """The light records of failures (with their mode and trajectory selected); content is read `CHUNK` at a time."""
     chunk: list[Failure] = []
     for failure in failures:
         chunk.append(failure)
@@ -121,7 +121,7 @@ def _cases(chunk: list[Failure]) -> Iterator[Case]:
             version=version_of(row),
             started_at=row.started_at,
         )
-        del row.content  # tens of thousands of conversations would not fit
+        del row.content  # tens of thousands of conversations would not fit in memory
 
 
 def _standing(project: Project) -> Iterator[Failure]:
@@ -133,7 +133,7 @@ def _standing(project: Project) -> Iterator[Failure]:
 
 
 def recluster(project: Project) -> dict[str, int] | None:
-    """Groups all standing failures of a project. None where a later run was there first.
+    """Groups all standing failures of a project. None if a later run finished first.
 
     {failures, clusters, born, gone, reopened}
     """
@@ -177,7 +177,7 @@ def _store(
 
 
 def _known(project: Project, previous: Mapping[str, FailureCluster]) -> dict[str, identity.Known]:
-    """Gone groups too: a failure that comes back after months is the old one, with its name and its fix."""
+    """Includes gone groups: a failure that comes back after months is the old group, with its name and its fix."""
     members: dict[str, set[str]] = {id: set() for id in previous}
     placed = Failure.objects.filter(project=project, cluster__isnull=False).standing().order_by()
     for failure, group in placed.values_list("pk", "cluster"):
@@ -188,7 +188,7 @@ def _known(project: Project, previous: Mapping[str, FailureCluster]) -> dict[str
 
 
 def _born(project: Project, id: str, parent: FailureCluster | None) -> FailureCluster:
-    """A new group; what is split off an old one goes on with that one's life."""
+    """A new group; a part split off an old one continues with its state."""
     row = FailureCluster(pk=uuid.UUID(id), project=project)
     if parent is not None:
         row.state, row.fixed_version, row.fixed_at = parent.state, parent.fixed_version, parent.fixed_at
@@ -198,7 +198,7 @@ def _born(project: Project, id: str, parent: FailureCluster | None) -> FailureCl
 def _describe(
     row: FailureCluster, group: Any, words: list[str], members: Sequence[Case], modes: Mapping[str, FailureMode]
 ) -> None:
-    """Sets what the run says of a group; a person's name and the state stay."""
+    """Sets what the run computed for a group; a person's name and the state stay."""
     times = [case.started_at for case in members if case.started_at]
     slug, n = Counter(case.mode for case in members).most_common(1)[0]
     row.mode = modes.get(slug) if 2 * n > len(members) else None
@@ -227,7 +227,7 @@ def _move_members(project: Project, members: Mapping[str, Sequence[Case]]) -> No
 
 
 def _leave(project: Project, gone: Iterable[str]) -> None:
-    """Groups that were not found again stay to be known; those that nobody touched are forgotten after a month."""
+    """Groups that were not found again are kept to be recognised; those that nobody touched are deleted after a month."""
     FailureCluster.objects.filter(pk__in=gone).update(gone=True, size=0)
     untouched = FailureCluster.objects.filter(project=project, gone=True, state=State.NEW, named_by_person=False)
     untouched.filter(last_seen__lt=timezone.now() - FORGOTTEN_AFTER).delete()
@@ -252,7 +252,7 @@ def refresh(project: Project, ids: Iterable[Any]) -> None:
 
 
 def place(project: Project, failures: Sequence[Failure]) -> int:
-    """Puts failures that have no group yet into the stored groups they are like; says how many found one.
+    """Puts failures without a group into the stored groups they resemble; returns how many found one.
 
     Call it after the transaction that stored them: storing groups waits for rows in the opposite order.
     """
@@ -269,7 +269,7 @@ def place(project: Project, failures: Sequence[Failure]) -> int:
 
 
 def place_new(project: Project) -> int:
-    """`place` of the newest failures without a group."""
+    """`place` for the newest failures without a group."""
     new = Failure.objects.filter(project=project, cluster=None).standing().order_by("-pk")[:PLACED_AT_ONCE]
     return place(project, list(new))
 
@@ -294,12 +294,12 @@ def _place(project: Project, found: Mapping[str, str], records: Mapping[str, Cas
 
 
 def _reopen(project: Project, groups: Mapping[str, FailureCluster], members: Mapping[str, Sequence[Case]]) -> int:
-    """Fixed groups with failures that speak against their fix are open again, by themselves."""
+    """Automatically reopens fixed groups with failures that contradict their fix."""
     fixed = [row for row in groups.values() if row.state == State.FIXED]
     began = first_seen(project) if fixed else {}
     done = 0
     for row in fixed:
-        # A version of which no run has come yet begins at the earliest now: what still fails are its predecessors.
+        # A version without any run yet starts now at the earliest: failures so far are its predecessors'.
         known = {row.fixed_version: timezone.now(), **began}
         newest = newest_against(Fix(row.fixed_version, row.fixed_at), members.get(str(row.pk), ()), known)
         if after_news(row.state, row.fixed_at, newest) != State.REOPENED:
@@ -312,10 +312,10 @@ def _reopen(project: Project, groups: Mapping[str, FailureCluster], members: Map
 
 
 def first_seen(project: Project) -> dict[str, datetime]:
-    """Version → when its first run began, the oldest first.
+    """Version → when its first run began, oldest first.
 
-    From the roll-ups, which know the hour; runs are only read of hours in which several versions began, and of what is not
-    counted yet.
+    From the roll-ups, which know the hour; runs are only read for hours in which several versions began, and for what is not counted
+    yet.
     """
     keys = ("agent_name", "agent_version")
     counts = DailyRuns.objects.filter(project=project).exclude(agent_version="").order_by()

@@ -1,4 +1,4 @@
-"""From what the judge wrote to a verdict, or a sentence that says what is wrong with it. Pure."""
+"""Parses the judge's output into a verdict, or a sentence that says what is wrong with it. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AnswerError(ValueError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge says; an empty mode means no failure."""
+    """The judge's verdict; an empty mode means no failure."""
 
     mode: str = ""
     message_index: int | None = None
@@ -36,8 +36,8 @@ class Verdict:
 
 
 def read(text: str, slugs: Collection[str], bodies: Sequence[str], agents: Collection[int] | None = None) -> Verdict:
-    """The verdict in an answer. `slugs` are the modes there are, `bodies` the run's messages, `agents` the numbers of the agent's own,
-    which alone may be blamed (None: any). Raises AnswerError."""
+    """The verdict in an answer. `slugs` are the available modes, `bodies` the run's messages, `agents` the numbers of the agent's own,
+    the only ones that may be blamed (None: any). Raises AnswerError."""
     given = extract(text)
     failed = given.get("failed")
     if not isinstance(failed, bool):
@@ -57,7 +57,7 @@ def read(text: str, slugs: Collection[str], bodies: Sequence[str], agents: Colle
 
 
 def extract(text: str, name: str = "failed") -> dict[str, Any]:
-    """The last object with that field in an answer that may have prose and fences around it. Raises AnswerError."""
+    """The last object with that field in an answer that may be surrounded by prose and fences. Raises AnswerError."""
     found = list(_objects(text[-MAX_SCANNED:]))
     if not found:
         raise AnswerError("There is no JSON object in it.")
@@ -68,12 +68,12 @@ def extract(text: str, name: str = "failed") -> dict[str, Any]:
 
 
 def quote_from(given: dict[str, Any], index: int, bodies: Sequence[str]) -> str:
-    """The “quote” of an answer, if it stands in that message. Raises AnswerError."""
+    """The “quote” of an answer, if that message contains it. Raises AnswerError."""
     return _quote(_text(given, "quote"), index, bodies)
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """All JSON objects of a text, not those inside another."""
+    """All JSON objects in a text, except nested ones."""
     decoder, at = json.JSONDecoder(), text.find("{")
     for _ in range(MAX_STARTS):
         if at < 0:
@@ -108,7 +108,7 @@ def _mode(value: Any, slugs: Collection[str]) -> str:
 
 
 def _index(value: Any, count: int) -> int | None:
-    """The number of a message; null where the judge blames none. “#3” is 3."""
+    """The number of a message; null if the judge blames none. “#3” is 3."""
     if value is None:
         return None
     number = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -124,7 +124,7 @@ def _index(value: Any, count: int) -> int | None:
 
 
 def _quote(quote: str, index: int | None, bodies: Sequence[str]) -> str:
-    """The quote, if it stands in that message (in any, where none is blamed); white space does not count."""
+    """The quote, if that message contains it (any message, if none is blamed); white space is ignored."""
     wanted = _plain(quote)
     if not wanted:
         if index is not None and _plain(bodies[index]):

@@ -1,4 +1,4 @@
-"""One run before the judge: the question, one more try where its answer cannot be used, and what that cost. Pure."""
+"""Judging one run: the question, one retry if its answer is unusable, and the cost. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from workers.lib.spending import Usage
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict, or the sentence why there is none; `raw` is what the judge wrote, each try of it.
+    """A verdict, or the sentence why there is none; `raw` is what the judge wrote in each try.
 
-    `final`: the next run would fare no better, so it is of no use to go on.
+    `final`: the next run would fail in the same way, so continuing is pointless.
     """
 
     verdict: Verdict | None
@@ -29,7 +29,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer as it was read, None where there is none; the rest is as in `Judged`."""
+    """A parsed answer, None if there is none; the rest is as in `Judged`."""
 
     answer: Any
     error: str
@@ -39,7 +39,7 @@ class Answered:
 
 
 def ask(server: Server, prompt: Prompt, sleep: Callable[[float], None] = time.sleep) -> Judged:
-    """Raises nothing that a server can cause: errors are part of the result, with what they cost."""
+    """Raises nothing that a server can cause: errors are part of the result, with their cost."""
     found = answer_to(server, prompt.chat, lambda text: read(text, prompt.slugs, prompt.bodies, prompt.agents), sleep)
     return Judged(found.answer, found.error, found.raw, found.usage, found.final)
 
@@ -47,7 +47,7 @@ def ask(server: Server, prompt: Prompt, sleep: Callable[[float], None] = time.sl
 def answer_to(
     server: Server, chat: list[dict[str, str]], read_answer: Callable[[str], Any], sleep: Callable[[float], None] = time.sleep
 ) -> Answered:  # fmt: skip
-    """What `read_answer` makes of the answer to a chat; where it raises AnswerError the judge is asked once more, with the error."""
+    """The result of `read_answer` for the answer to a chat; if it raises AnswerError, the judge is asked once more, with the error."""
     usage, raw, error, asked = Usage(), [], "", chat
     for _ in range(2):
         try:

@@ -1,4 +1,4 @@
-"""One question to a judge on an OpenAI-compatible server, and what it costs. Reads no setting and no database."""
+"""One question to a judge on an OpenAI-compatible server, and its cost. Reads no settings and no database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Server(ChatServer):
 
     usd_per_million_input: float = 0.0
     usd_per_million_output: float = 0.0
-    key_hosts: dict[str, str] = field(default_factory=dict)  # never None: this process has variables of its own
+    key_hosts: dict[str, str] = field(default_factory=dict)  # never None: this process has its own variables
     name: str = "judge's server"
     droppable: tuple[str, ...] = DROPPABLE
 
@@ -32,7 +32,7 @@ class Server(ChatServer):
         return Price(self.usd_per_million_input, self.usd_per_million_output).of(usage)
 
     def dearest(self, chat: list[dict[str, str]]) -> float:
-        """More than an answer to this, and a second one after a mistake, is likely to cost, in USD."""
+        """An upper estimate of the cost of an answer to this, and a second one after an error, in USD."""
         first = estimate(chat)
         again = first + 2 * MAX_OUTPUT
         return self.cost(Usage(first + again, 2 * MAX_OUTPUT))
@@ -46,9 +46,9 @@ class Completion:
 
 
 class ServerError(Exception):
-    """No answer; the sentence says why. `usage` is what may have to be paid all the same.
+    """No answer; the sentence says why. `usage` may have to be paid all the same.
 
-    `final`: asking about another run would end the same (a wrong address, a refused key).
+    `final`: asking about another run would fail in the same way (a wrong address, a refused key).
     """
 
     def __init__(self, sentence: str, usage: Usage | None = None, final: bool = False) -> None:
@@ -57,7 +57,7 @@ class ServerError(Exception):
 
 
 def estimate(chat: list[dict]) -> int:
-    """Tokens of a chat, rather too many."""
+    """An upper estimate of a chat's tokens."""
     return spending.estimate(*(message["content"] for message in chat))
 
 
@@ -65,7 +65,7 @@ def complete(
     server: Server, chat: list[dict[str, str]], sleep: Callable[[float], None] = time.sleep, *, temperature: float = 0,
     seed: int | None = None,
 ) -> Completion:  # fmt: skip
-    """The answer to a chat. Raises ServerError. A busy or broken server is asked again, with growing waits."""
+    """The answer to a chat. Raises ServerError. A busy or broken server is retried, with growing waits."""
     body: dict[str, Any] = {
         "messages": chat,
         "temperature": temperature,
@@ -85,7 +85,7 @@ def complete(
 
 
 def ask(server: Server, body: dict[str, Any], sleep: Callable[[float], None] = time.sleep) -> dict:
-    """The whole answer to a request. Raises ServerError."""
+    """The complete answer to a request. Raises ServerError."""
     try:
         with ChatClient(server, sleep=sleep) as client:
             return client.ask(body)
@@ -95,12 +95,12 @@ def ask(server: Server, body: dict[str, Any], sleep: Callable[[float], None] = t
 
 
 def _paid(chat: list[dict]) -> Usage:
-    """What a question without an answer may cost."""
+    """The possible cost of a question without an answer."""
     return Usage(estimate(chat), 0)
 
 
 def key_of(server: Server, host: str) -> str:
-    """The API key, from the environment; "" where none is named. Raises ServerError, never with the key in it."""
+    """The API key, from the environment; "" if none is named. Raises ServerError, never with the key in it."""
     try:
         return checked_key(server.key_variable, host, server.key_hosts)
     except RefusedKey as error:

@@ -1,4 +1,4 @@
-"""Strategies for the blamed step, compared on cases that people confirmed with a step: how often right, and what they cost."""
+"""Compares strategies for the blamed step on cases that people confirmed with a step: accuracy and cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workers.lib.spending import Usage
 
 @dataclass
 class Score:
-    """What a strategy said of `n` labelled runs. `exact` and `within_one` count steps of the agent."""
+    """A strategy's results on `n` labelled runs. `exact` and `within_one` count steps of the agent."""
 
     strategy: str
     n: int = 0
@@ -56,7 +56,7 @@ class Label:
 
 
 def distance(steps: Sequence[int], true: int, said: int | None) -> float:
-    """Between two messages of the agent, in its steps."""
+    """Between two messages of the agent, in agent steps."""
     if said not in steps or true not in steps:
         return float("inf")
     return abs(steps.index(true) - steps.index(said))
@@ -75,9 +75,9 @@ def compare(
     project: Project, rubric: Rubric, strategies: Sequence[str], labels: Sequence[Label], *, max_usd: float, by: Any = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Score]:  # fmt: skip
-    """A score for each strategy, each as soon as it is complete. All are asked about the same runs, without what people said of them.
+    """A score for each strategy, as soon as it is complete. All are asked about the same runs, without people's decisions on them.
 
-    Every question is booked before it is asked, against `max_usd` of this comparison and the rubric's budget of the day. Raises
+    Every question is reserved before it is asked, against `max_usd` of this comparison and the rubric's daily budget. Raises
     rubrics.NoMoney; what was asked until then is paid and lost.
     """
     ensure_modes(project)
@@ -105,7 +105,7 @@ def _ask_all(
     project: Project, rubric: Rubric, part: Sequence[tuple[Label, Question]], score: Score, threads: ThreadPoolExecutor,
     left: float, by: Any, sleep: Callable[[float], None],
 ) -> float:  # fmt: skip
-    """Asks some questions side by side; what they cost, in USD."""
+    """Asks questions in parallel; returns their cost in USD."""
     server, booked = rubrics.server_of(rubric), []
     try:
         for label, question in part:

@@ -1,4 +1,4 @@
-"""Whose word counts, the rules' or the judge's. Pure. A person's word is above both and never comes here."""
+"""Whose diagnosis counts, the rules' or the judge's. Pure. People's decisions outrank both and are handled elsewhere."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from apps.failures.judge.answer import Verdict
 
 RULE = "judge"
-ESTIMATE, CHECK = "estimate", "check"  # rules of evidence that stand for the outcome, not for a fault that was seen
-WEAK_MODE = "incomplete_execution"  # what the rules say of a run that failed they do not know how
+ESTIMATE, CHECK = "estimate", "check"  # rules whose evidence is about the outcome, not about an observed fault
+WEAK_MODE = "incomplete_execution"  # what the rules say of a failed run if they do not know the cause
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,9 @@ class Label:
 
 
 def choose(rules: Label, verdict: Verdict) -> Label:
-    """The judge wins over no finding, hints and “incomplete execution”; what rules are surer of stands.
+    """The judge wins over no finding, hints and “incomplete execution”; findings that rules are surer of stay.
 
-    Its evidence is kept either way, at the end where it does not decide. That it sees no failure removes nothing that
-    rules found.
+    Its evidence is kept either way, at the end if it does not decide. If it sees no failure, that removes nothing that rules found.
     """
     if not verdict.failed:
         return rules
@@ -38,7 +37,7 @@ def choose(rules: Label, verdict: Verdict) -> Label:
 
 
 def joined(rules: Label, evidence: Iterable[dict[str, Any]]) -> Label:
-    """A new word of the rules with what the judge said before, as `evidence` of the failure keeps it."""
+    """A new diagnosis of the rules combined with the judge's earlier verdict, as stored in the failure's `evidence`."""
     said = next((item for item in evidence if item.get("rule") == RULE and item.get("mode")), None)
     if said is None:
         return rules
@@ -47,7 +46,7 @@ def joined(rules: Label, evidence: Iterable[dict[str, Any]]) -> Label:
 
 
 def rules_mode(evidence: Iterable[dict[str, Any]]) -> str:
-    """The mode that the rules gave, by the evidence of a word; empty where they found nothing."""
+    """The rules' mode, from the evidence of a diagnosis; empty if they found nothing."""
     others = (RULE, ESTIMATE, CHECK)
     return next((str(item.get("mode") or "") for item in evidence if item.get("rule") not in others), "")
 
@@ -57,7 +56,7 @@ def is_weak(rules: Label) -> bool:
     sure = [item.get("confidence") for item in rules.evidence]
     checked = any(
         item.get("rule") == "expected_calls" for item in rules.evidence
-    )  # the judge does not see the right calls
+    )  # the judge does not see the correct calls
     if not rules.mode or "certain" in sure or checked:
         return not rules.mode
     return rules.mode == WEAK_MODE or not sure or sure[0] == "hint"

@@ -1,8 +1,8 @@
 """The judge's prompt: the rubric, the failure modes, and the run as quoted text. Pure.
 
-The run is hostile text: whoever talked to the agent may have written to the judge. It stands between two lines, and each
-of its messages under a headline, that carry a random word the run does not contain. So no text in it can end the
-quotation or pass for another message.
+The run is untrusted text: whoever talked to the agent may have addressed the judge. It is enclosed in two lines, and each of its
+messages has a header, with a random word that the run does not contain. So no text in it can end the quotation or pass for another
+message.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from workers.lib.messages import as_json, functions_of, native_calls
 
-MAX_MESSAGE = 6_000  # characters of one message that are shown
-MAX_RUN = 60_000  # of all messages together
+MAX_MESSAGE = 6_000  # characters shown per message
+MAX_RUN = 60_000  # characters of all messages together
 MAX_TOOLS, MAX_TOOL, MAX_TOOL_TEXT = 60, 200, 6_000
-MAX_SHORT = 600  # of an outcome's reason, or a person's note
+MAX_SHORT = 600  # characters of an outcome's reason, or a person's note
 MAX_ANSWER_AGAIN = 4_000
 
 FRAME = """\
@@ -49,7 +49,7 @@ HIDDEN = {
     "interventions": [],
     "outcome_reason": "",
     "outcome_label": "",
-}  # of a run that is shown in part: they speak of the rest
+}  # excluded from a run that is shown in part: they refer to the rest
 QUOTATION = """\
 The run stands between the two lines with the word {nonce}; each message begins with a line [{nonce} #number role].
 
@@ -73,8 +73,8 @@ class Mode:
 
 @dataclass(frozen=True)
 class Prompt:
-    """`chat` is what is sent; `bodies` are the run's messages, uncut, for checking quotes; `slugs` may be answered; `agents` are the
-    numbers of the agent's own messages, which alone may be blamed."""
+    """`chat` is what is sent; `bodies` are the run's messages, uncut, for checking quotes; `slugs` are the allowed answers; `agents` are
+    the numbers of the agent's own messages, the only ones that may be blamed."""
 
     chat: list[dict[str, str]]
     bodies: list[str]
@@ -95,7 +95,7 @@ def make(rubric: str, modes: Sequence[Mode], run: dict[str, Any]) -> Prompt:
 
 
 def chat_about(question: str, run: dict[str, Any], upto: int | None = None) -> list[dict[str, str]]:
-    """The chat that asks one more question about a run that failed; `upto`: the number of the last message that is shown."""
+    """The chat that asks another question about a failed run; `upto`: the number of the last message shown."""
     messages = run["messages"] if upto is None else run["messages"][: upto + 1]
     roles, bodies, about = _parts(run | {"messages": messages} | (HIDDEN if upto is not None else {}))
     nonce = _unused_word([*bodies, *roles, *about, question])
@@ -106,7 +106,7 @@ def chat_about(question: str, run: dict[str, Any], upto: int | None = None) -> l
 
 
 def _parts(run: dict[str, Any]) -> tuple[list[str], list[str], list[str]]:
-    """(roles, bodies, what is said about it) of a run."""
+    """(roles, bodies, notes) of a run."""
     bodies = [body_of(message) for message in run["messages"]]
     roles = [one_line(message.get("role") or "unknown", 30) for message in run["messages"]]
     return roles, bodies, [*_outcome(run), *_tools(run.get("tools")), *_interventions(run.get("interventions"))]
@@ -124,7 +124,7 @@ def repair(chat: list[dict[str, str]], answer: str, error: str) -> list[dict[str
 
 
 def body_of(message: dict[str, Any]) -> str:
-    """All that a message says: its text, and its calls with their arguments as they came."""
+    """The full text of a message: its text, and its calls with their arguments as received."""
     calls = [f"calls {one_line(call.tool, 200)}({call.arguments})" for call in native_calls(message)]
     return clean("\n".join(part for part in [_words(message.get("content")), *calls] if part))
 
@@ -144,7 +144,7 @@ def _part(part: Any) -> str:
 
 
 def clean(text: str) -> str:
-    """Without what neither JSON in UTF-8 nor the database can hold: NUL, half surrogate pairs."""
+    """Without what JSON in UTF-8 or the database cannot store: NUL, lone surrogates."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
@@ -196,7 +196,7 @@ def _interventions(interventions: Any) -> list[str]:
 
 
 def _unused_word(texts: Iterable[str]) -> str:
-    """Random, and not in the run: what is between our lines cannot hold one of them."""
+    """A random word that does not occur in the run, so the run cannot contain our delimiter lines."""
     everything = "\n".join(texts).lower()
     while (word := secrets.token_hex(8)) in everything:
         pass
@@ -211,7 +211,7 @@ def _blocks(nonce: str, roles: list[str], bodies: list[str]) -> list[str]:
 
 
 def _within(limit: int, blocks: list[str]) -> list[str]:
-    """The first and the last blocks that fit, half of the room each, and a note where some are left out."""
+    """The first and the last blocks that fit, half of the room each, and a note if some are left out."""
     if sum(map(len, blocks)) <= limit:
         return blocks
     head = _fitting(limit // 2, blocks)

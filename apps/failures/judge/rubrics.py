@@ -1,4 +1,4 @@
-"""Versions of a project's rubric, what the judge has cost, and how often people agree with it."""
+"""Versions of a project's rubric, the judge's cost, and how often people agree with it."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ names the cause, not the effect."""
 
 
 def current(project: Project) -> Rubric | None:
-    """The rubric that judges; None where the judge is off."""
+    """The active rubric; None if the judge is off."""
     return project.rubrics.filter(is_on=True).first()
 
 
 def locked(project: Project) -> Project:
-    """Inside a transaction: one at a time decides about a project's rubrics and its money."""
+    """Inside a transaction: serialises decisions about a project's rubrics and budget."""
     return Project.objects.select_for_update(no_key=True).get(pk=project.pk)
 
 
 @transaction.atomic
 def save_version(*, project: Project, fields: dict[str, Any], by: Any) -> Rubric | None:
-    """A new version of `FIELDS`, on if the judge was on; None where nothing differs from the newest."""
+    """A new version of `FIELDS`, active if the judge was on; None if nothing differs from the newest."""
     fields = ASKING | fields
     locked(project)
     last = project.rubrics.first()
@@ -65,7 +65,7 @@ def save_version(*, project: Project, fields: dict[str, Any], by: Any) -> Rubric
 
 @transaction.atomic
 def switch(*, project: Project, version: int | None, by: Any) -> Rubric | None:
-    """Lets that version judge, or none. Raises Rubric.DoesNotExist."""
+    """Activates that version, or none. Raises Rubric.DoesNotExist."""
     locked(project)
     chosen = project.rubrics.get(version=version) if version is not None else None
     project.rubrics.filter(is_on=True).update(is_on=False)
@@ -76,7 +76,7 @@ def switch(*, project: Project, version: int | None, by: Any) -> Rubric | None:
 
 
 def server_of(rubric: Rubric, **changes: Any) -> Server:
-    """Whom a rubric asks, by the rules of this installation."""
+    """The server of a rubric, by the rules of this installation."""
     return Server(
         base_url=rubric.base_url,
         model=rubric.model,
@@ -98,7 +98,7 @@ def midnight() -> datetime:
 
 
 def spent_since(project: Project, since: datetime) -> float:
-    """USD for verdicts and tries, those that are under way at their dearest."""
+    """USD for verdicts and tries; running ones count with their maximum."""
     verdicts = JudgeVerdict.objects.filter(rubric__project=project, at__gte=since).aggregate(usd=Sum("cost_usd"))
     return (verdicts["usd"] or 0.0) + sum(usd for _, usd in _tries(project, since))
 
@@ -110,7 +110,7 @@ def _tries(project: Project, since: datetime) -> Iterator[tuple[date, float]]:
 
 
 def spent_by_day(project: Project, days: int = 30) -> list[tuple[date, float, int]]:
-    """(day, USD, answers) of the last days, those without any too."""
+    """(day, USD, answers) of the last days, including days without any."""
     today = timezone.now().astimezone(UTC).date()
     since = midnight() - timedelta(days=days - 1)
     usd = {today - timedelta(days=back): 0.0 for back in range(days - 1, -1, -1)}
@@ -125,7 +125,7 @@ def spent_by_day(project: Project, days: int = 30) -> list[tuple[date, float, in
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a version said and cost, and how many of people's decisions on the same runs say the same."""
+    """A version's verdicts and cost, and how many of people's decisions on the same runs agree."""
 
     verdicts: int
     errors: int
@@ -144,7 +144,7 @@ class Agreement:
 
 
 def agreements(project: Project) -> dict[int, Agreement]:
-    """By rubric. A person agrees by confirming the mode that was said, or by dismissing where no failure was seen."""
+    """By rubric. A person agrees by confirming the judge's mode, or by dismissing if it saw no failure."""
     ours, whole = "trajectory__failure__", Q(error="")
     decided = whole & Q(**{f"{ours}project": project, f"{ours}source": Source.PERSON}) & ~Q(
         **{f"{ours}state": FailureState.OPEN}
@@ -164,7 +164,7 @@ def agreements(project: Project) -> dict[int, Agreement]:
 
 
 def difference(before: Rubric, after: Rubric) -> list[tuple[str, str]]:
-    """(kind, line) as `changed_lines` has them, the settings first."""
+    """(kind, line) as in `changed_lines`, the settings first."""
     return list(changed_lines(_lines(before), _lines(after)))
 
 
@@ -174,12 +174,12 @@ def _lines(rubric: Rubric) -> list[str]:
 
 
 class NoMoney(Exception):
-    """A try that the day's budget does not allow."""
+    """A try that the daily budget does not allow."""
 
 
 @transaction.atomic
 def book_try(*, project: Project, by: Any, trajectory: Any, dearest: float, budget: float) -> None:
-    """Books the dearest that a try can cost, before it is made. Raises NoMoney."""
+    """Reserves the maximum cost of a try before it is made. Raises NoMoney."""
     locked(project)
     if dearest > 0 and spent_since(project, midnight()) + dearest > budget:
         raise NoMoney(f"Today's budget of ${budget:g} does not allow another try (up to ${dearest:.4f}).")
@@ -187,5 +187,5 @@ def book_try(*, project: Project, by: Any, trajectory: Any, dearest: float, budg
 
 
 def settle_try(*, project: Project, by: Any, trajectory: Any, dearest: float, cost: float) -> None:
-    """Corrects what was booked; `cost` in USD."""
+    """Corrects the reservation; `cost` in USD."""
     audit(TRY_ENDED, project=project, by=by, trajectory=str(trajectory), cost_usd=cost - dearest, paid_usd=cost)

@@ -22,7 +22,7 @@ from apps.failures.judge.prompt import Mode, Prompt, chat_about, make
 
 WHOLE, STEPS, HALVING = "whole", "steps", "halving"
 STRATEGIES = (WHOLE, STEPS, HALVING)
-MAX_STEPS = 40  # of the agent; in a longer run the first answer's step stands
+MAX_STEPS = 40  # agent steps; in a longer run the first answer's step is used
 STEP = """\
 The run failed: {reason} The quotation ends with message #{index}. Is that message the mistake: the earliest step of the agent without \
 which the run would have gone well? Earlier steps were looked at and are not. Answer with one JSON object and nothing else:
@@ -38,7 +38,7 @@ Sleep = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Question:
-    """One run before the judge. `prompt` is its first question."""
+    """Judging one run. `prompt` is its first question."""
 
     strategy: str
     rubric: str
@@ -56,7 +56,7 @@ class Question:
         return sorted(self.prompt.agents)
 
     def dearest(self, server: Server) -> float:
-        """More than all of its questions, and a second try of each, are likely to cost, in USD."""
+        """An upper estimate of the cost of all its questions, and a second try of each, in USD."""
         count = len(self.steps)
         whole = server.dearest(self.prompt.chat)
         if self.strategy == WHOLE or not 1 < count <= MAX_STEPS:
@@ -65,7 +65,7 @@ class Question:
         return whole + asked * server.dearest([*self.prompt.chat, {"role": "user", "content": "x" * 2000}])
 
     def ask(self, server: Server, sleep: Sleep = time.sleep) -> Judged:
-        """Raises nothing that a server can cause. Where a later question gets no usable answer, the first answer's step stands."""
+        """Raises nothing that a server can cause. If a later question gets no usable answer, the first answer's step is used."""
         first = asking.ask(server, self.prompt, sleep)
         steps = self.steps
         if (
@@ -108,7 +108,7 @@ def _by_halving(question: Question, server: Server, judged: Judged, verdict: Ver
 def _asked(
     server: Server, judged: Judged, chat: list[dict[str, str]], read: Callable[[str], Any], sleep: Sleep
 ) -> tuple[Judged, Any]:
-    """What was paid and written so far with this answer, and the answer; None where there is no usable one."""
+    """What was paid and written so far including this answer, and the answer; None if it is not usable."""
     found = asking.answer_to(server, chat, read, sleep)
     judged = replace(judged, raw=[*judged.raw, *found.raw], usage=judged.usage + found.usage, final=found.final)
     return judged, found.answer
@@ -133,6 +133,6 @@ def _range(steps: Sequence[int]) -> str:
 
 
 def _sentence(verdict: Verdict) -> str:
-    """The first answer's reason, which a judge wrote that has read the run: short, in quotation marks."""
+    """The reason in the first answer, which the judge wrote after reading the run: short, in quotation marks."""
     words = " ".join(verdict.reason.split()).replace('"', "'")[:300]
     return f'"{words}"' if words else "the reason is not known."

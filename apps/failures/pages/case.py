@@ -1,4 +1,4 @@
-"""The triage screen: one case after the other, by the keyboard. Each answer has the next case and the counts in it."""
+"""The triage screen: one case after another, driven by the keyboard. Each response contains the next case and the counts."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ def queue_of(request: HttpRequest, project: Project) -> TriageQueue:
 
 
 def find(project: Project, pk: int) -> Failure:
-    """With all that its page shows."""
+    """With everything that its page shows."""
     rows = Failure.objects.select_related("mode", "trajectory", "decided_by", "assigned_to", "reserved_by", "cluster")
     return _of(project, rows, pk)
 
 
 def find_row(project: Project, pk: int) -> Failure:
-    """With its mode only: to act on it, or to go on from it."""
+    """With its mode only: to act on it, or to continue from it."""
     return _of(project, Failure.objects.select_related("mode"), pk)
 
 
 def _of(project: Project, rows: FailureQuerySet, pk: int) -> Failure:
     found = get_object_or_404(rows, project=project, pk=pk)
-    found.project = project  # not read once more
+    found.project = project  # not read again
     return found
 
 
 @project_view()
 def triage(request: HttpRequest, project: Project) -> HttpResponse:
-    """The first case of the filters: the safety-relevant and severe first, then the newest; or with `?sort=informative` the case
-    of which a decision teaches most."""
+    """The first case that matches the filters: safety-relevant and severe modes first, then the newest; or with `?sort=informative` the
+    case from whose decision the model learns most."""
     queue = queue_of(request, project)
     if pk := queue.next():
         return redirect(address(queue, pk))
@@ -69,8 +69,7 @@ def case(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 @project_view()
 def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The case after this one; `?back=1` the one before. With `?ahead=1` it is only held ready: this one stays on
-    the screen."""
+    """The next case, or with `?back=1` the previous one. With `?ahead=1` it is only prefetched: the current case stays on the screen."""
     queue, here = queue_of(request, project), find_row(project, pk)
     place = queue.position_of(here)
     if request.GET.get("back"):
@@ -86,7 +85,7 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 @project_view()
 def similar(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The failures most like a case. The browser asks for them when the case is on the screen, so it never waits for them."""
+    """The failures most similar to a case. The browser loads them after the case is shown, so the case never waits for them."""
     failure = _of(project, Failure.objects.select_related("mode", "trajectory"), pk)
     may = request.membership.may(Role.REVIEWER)
     found = [(other, alike, may and is_free(other, request.user)) for other, alike in similar_to(failure)]
@@ -97,7 +96,7 @@ def similar(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 def is_free(failure: Failure, user: Any) -> bool:
-    """Whether this person may decide on it now, beside another: nobody has decided, has it, or was given it."""
+    """Whether this person may decide on it together with another case: it is undecided, and nobody else has it open or assigned."""
     is_mine = failure.assigned_to_id in (None, user.pk) and decisions.holder_of(failure, user) is None
     return is_mine and failure.state == FailureState.OPEN
 
@@ -115,7 +114,7 @@ def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 def also(given: QueryDict) -> list[int]:
-    """The similar failures that the same decision is for."""
+    """The similar failures to which the same decision applies."""
     return [pk for text in given.getlist("also")[:SHOWN] if (pk := whole(text)) is not None]
 
 
@@ -131,7 +130,7 @@ def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_view(Role.REVIEWER)
 def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """To a reviewer, or to nobody. A case given to somebody else leaves the screen."""
+    """Assigns the case to a reviewer, or to nobody. A case assigned to somebody else leaves the screen."""
     failure, given = find_row(project, pk), request.POST.get("to", "")
     to = get_object_or_404(get_user_model(), username=given, memberships__project=project) if given else None
     act = lambda: decisions.assign(failure=failure, by=request.user, to=to)  # noqa: E731
@@ -141,7 +140,7 @@ def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_view(Role.REVIEWER)
 def undo(request: HttpRequest, project: Project) -> HttpResponse:
-    """Takes back the person's last change. From the list (`back`) one stays there."""
+    """Takes back the person's last change. Called from the list (`back`), it returns there."""
     queue = queue_of(request, project)
     done = decisions.undo(project=project, by=request.user)
     said = undone(done)
@@ -167,7 +166,7 @@ def undone(done: decisions.Undone | None) -> str:
     return f"Your last change to {done.n:,} failures was undone.{kept}"
 
 
-# What the answers are made of
+# Building the responses
 
 
 def address(queue: TriageQueue, pk: int) -> str:
@@ -176,7 +175,7 @@ def address(queue: TriageQueue, pk: int) -> str:
 
 
 def after(request: HttpRequest, failure: Failure, act: Callable[[], Any], stay: bool = False) -> HttpResponse:
-    """Does it, and answers with the case to look at now; where it is refused, with the same case and why."""
+    """Runs the action, and responds with the next case; if it is refused, with the same case and the reason."""
     queue = queue_of(request, failure.project)
     place = queue.position_of(failure)
     try:
@@ -221,8 +220,8 @@ def show(
     request: HttpRequest, queue: TriageQueue, failure: Failure, *, note: str = "", error: str = "", beside: int | None = None,
     is_there: bool = False,
 ) -> HttpResponse:  # fmt: skip
-    """A case, put on this reviewer's screen: the page, its fragment for htmx, or (`is_there`: the browser shows it
-    already) the counts alone. `beside` is a case that stays on the screen too."""
+    """A case, reserved for this reviewer: the page, its fragment for htmx, or (`is_there`: the browser already shows it) only the
+    counts. `beside` is a case that stays on the screen too."""
     holder = _take(request, failure, beside)
     is_there = is_there and holder is None
     context = {
@@ -251,7 +250,7 @@ def show(
 
 
 def _take(request: HttpRequest, failure: Failure, beside: int | None) -> Any:
-    """Who else has it; nobody where this person has it now."""
+    """Who else has it; None if this person has it now."""
     if not request.membership.may(Role.REVIEWER):
         return None
     decisions.release(project=failure.project, by=request.user, keep=(failure.pk, *([beside] if beside else ())))
@@ -291,7 +290,7 @@ def _case(request: HttpRequest, queue: TriageQueue, failure: Failure) -> dict[st
 
 
 def _judge(failure: Failure) -> str:
-    """What the judge says of a case; empty where it was not asked."""
+    """The judge's verdict on a case; empty if it was not asked."""
     if failure.judge_mode:
         mode = failure.project.failure_modes.filter(slug=failure.judge_mode).first()
         return f"“{mode or failure.judge_mode}”"
@@ -301,14 +300,14 @@ def _judge(failure: Failure) -> str:
 
 
 def triagers(request: HttpRequest, project: Project) -> list[tuple[int | str, Any]]:
-    """Who a case can be given to, oneself first, with a digit each."""
+    """The people a case can be assigned to, oneself first, with a digit each."""
     rows = project.memberships.filter(role__in=Role.REVIEWER.upward).select_related("user").order_by("pk")
     users = sorted((row.user for row in rows), key=lambda user: user != request.user)
     return [(number if number < 10 else "", user) for number, user in enumerate(users, 1)]
 
 
 def task_address(failure: Failure) -> str:
-    """The form of the eval sets, a floor above; empty where there is none."""
+    """The URL of the eval sets' form, in a higher layer; empty if there is none."""
     try:
         return reverse("evals:task_from_failure", args=[failure.project.slug, failure.pk])
     except NoReverseMatch:

@@ -1,4 +1,4 @@
-"""Checks: people are asked about runs that nobody flagged, one after the other. Each answer leads to the next run."""
+"""Checks: people are asked about runs that nobody flagged, one after another. Each answer leads to the next run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
 def _show(
     request: HttpRequest, project: Project, row: Trajectory | None, *, note: str = "", error: str = ""
 ) -> HttpResponse:
-    """A run, as a page or as its fragment for htmx; the address is that of the page which shows it again."""
+    """A run, as a page or as its htmx fragment; the URL is that of the page which shows it again."""
     context = _context(request, project, row) | {"note": note, "error": error}
     response = render(request, f"failures/{'_check' if request.htmx else 'checks'}.html", context)
     if request.htmx:

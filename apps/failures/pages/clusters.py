@@ -1,4 +1,4 @@
-"""Clusters: the list, one of them, and what people do with it."""
+"""Clusters: the list, a single one, and the actions on it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ WEEK = timedelta(days=7)
 BINS = 24
 BAR_HEIGHT = 20
 MOST_SERIES = 8
-WHOLE = 6  # failures in a bar, up to which each has its line
-ASKED_FOR = 600  # seconds that a page waits for the clustering it asked for
+WHOLE = 6  # failures in a bar, up to which each has its own line
+ASKED_FOR = 600  # seconds that a page waits for the clustering it requested
 SORTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "size": ("Size", attrgetter("n")),
     "recent": ("Last seen", attrgetter("last_seen")),
@@ -84,14 +84,14 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def _is_shown(row: FailureCluster, state: str, mode: str) -> bool:
-    """A state or mode that is not known filters nothing, and everything."""
+    """Whether it matches the filters. An unknown state or mode filters nothing."""
     right_state = state not in State.values or row.state == state
     right_mode = not mode or (row.mode is not None and row.mode.slug == mode)
     return row.gone == (state == "gone") and right_state and right_mode
 
 
 def sorted_by(sort: str, rows: Iterable[FailureCluster]) -> list[FailureCluster]:
-    """What came back is first."""
+    """Reopened clusters come first."""
     key = SORTS[sort][1]
     found = sorted(rows, key=lambda row: (row.name, row.pk))
     found.sort(key=key, reverse=True)
@@ -99,7 +99,7 @@ def sorted_by(sort: str, rows: Iterable[FailureCluster]) -> list[FailureCluster]
 
 
 def counted(rows: Sequence[FailureCluster]) -> Sequence[FailureCluster]:
-    """Sets `n` standing and `open` failures, those of the last `week` and how many more than in the week before, `growth`.
+    """Sets `n` standing and `open` failures, those of the last `week` and `growth`, how many more than in the week before.
 
     Read from the index by cluster alone, and without the clusters' own columns.
     """
@@ -120,14 +120,14 @@ def counted(rows: Sequence[FailureCluster]) -> Sequence[FailureCluster]:
 
 
 def totals(project: Project, rows: Iterable[FailureCluster]) -> dict[str, int]:
-    """{standing: failures, grouped: those of them in a cluster, clusters: all but the gone}"""
+    """{standing: failures, grouped: those of them in a cluster, clusters: all except gone ones}"""
     here = [row.n for row in rows if not row.gone]
     standing = Failure.objects.filter(project=project).standing().count()
     return {"standing": standing, "grouped": sum(here), "clusters": len(here)}
 
 
 def is_waiting(request: HttpRequest, space: ClusterSpace | None) -> bool:
-    """Whether the clustering that this page asked for (`asked`, seconds since 1970) is still to come."""
+    """Whether the clustering that this page requested (`asked`, seconds since 1970) is not done yet."""
     try:
         asked = float(request.GET.get("asked", ""))
     except ValueError:
@@ -137,7 +137,7 @@ def is_waiting(request: HttpRequest, space: ClusterSpace | None) -> bool:
 
 
 def trends(clusters: Any) -> dict[uuid.UUID, list[dict[str, float]]]:
-    """For each cluster its failures over time as bars {x, y, height}; the time is the same for all."""
+    """For each cluster its failures over time as bars {x, y, height}; all have the same time axis."""
     rows = list(clusters)
     if not rows:
         return {}
@@ -215,7 +215,7 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
 
 
 def figure(cluster: FailureCluster) -> dict | None:
-    """Standing failures by time and agent version, with a line where the cluster was said to be fixed."""
+    """Standing failures by time and agent version, with a line where the cluster was marked as fixed."""
     standing = Failure.objects.filter(cluster=cluster).standing().order_by()
     began = StartOfRun(F("trajectory_id"))
     unit = time_unit(**standing.aggregate(first=Min(began), last=Max(began)))
@@ -233,12 +233,12 @@ def figure(cluster: FailureCluster) -> dict | None:
         return None
     chart = bars(_series(counts), f"Failures per {unit} and agent version", stacked=True, height=250, unit=unit)
     if sum(map(max, map(dict.values, counts.values()))) <= WHOLE:
-        chart["layout"]["yaxis"]["dtick"] = 1  # there is no half of a failure
+        chart["layout"]["yaxis"]["dtick"] = 1  # there is no half failure
     return _marked(chart, cluster)
 
 
 def _series(counts: dict[str, dict[datetime, int]]) -> dict[str, tuple[list[str], list[int]]]:
-    """The largest versions, the rest as one."""
+    """The largest versions, the rest combined."""
     largest = sorted(counts, key=lambda name: -sum(counts[name].values()))
     if len(largest) > MOST_SERIES:
         rest: dict[datetime, int] = {}
@@ -272,12 +272,12 @@ def _marked(chart: dict, cluster: FailureCluster) -> dict:
 
 
 def _plain(text: str) -> str:
-    """Plotly reads some HTML in its texts."""
+    """Plotly interprets some HTML in its texts."""
     return text.replace("&", "&amp;").replace("<", "&lt;")[:40]
 
 
 def _write(action: Callable[[HttpRequest, Project, FailureCluster], str]) -> Callable[..., HttpResponse]:
-    """A POST of a reviewer on a cluster; its answer, or why it was refused, is said on the cluster's page."""
+    """A reviewer's POST on a cluster; the result, or the reason for refusing it, is shown on the cluster's page."""
 
     @require_POST
     @project_view(Role.REVIEWER)

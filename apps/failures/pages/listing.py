@@ -1,4 +1,4 @@
-"""The buckets, their rates, and the failures in them with what can be done to many at once."""
+"""The modes, their rates, and their failures with bulk actions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DID = {"decided": "decided on", "split": "split", "assigned": "assigned", "marke
 
 
 def shown(request_user: object, project: Project, given: QueryDict) -> FailureQuerySet:
-    """The failures that the URL's filters ask for: without a state those that are not dismissed."""
+    """The failures that match the URL's filters: without a state, those that are not dismissed."""
     rows = narrowed(Failure.objects.filter(project=project), given, request_user)
     state = given.get("state")
     return rows.filter(state=state) if state in FailureState.values else rows.standing()
@@ -97,7 +97,7 @@ def charts(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def _charts(project: Project, since: datetime | None) -> dict[str, Any]:
-    """The charts, the one over time with marks where a version or a model began, and what each of these did."""
+    """The charts, the one over time with marks where a version or a model began, and the effect of each of these."""
     known = rates.kinds(project, since)
     shown = changes(project, since, known)
     figures = [
@@ -117,7 +117,7 @@ def classify(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view()
 def classification_status(request: HttpRequest, project: Project) -> HttpResponse:
-    """The progress alone; once the job has finished, the page is asked to load itself again."""
+    """Only the progress; once the job has finished, the page is told to reload itself."""
     job = project.classifications.first()
     response = render(request, "failures/_classification.html", {"job": job})
     if request.headers.get("HX-Request") and not (job and job.is_active):
@@ -128,7 +128,7 @@ def classification_status(request: HttpRequest, project: Project) -> HttpRespons
 @require_POST
 @project_view(Role.REVIEWER)
 def bulk(request: HttpRequest, project: Project) -> HttpResponse:
-    """Confirm, dismiss, change the mode or assign: of the rows chosen, or of all that match, which the server finds."""
+    """Confirms, dismisses, reclassifies or assigns the selected rows, or all that match, which the server finds."""
     given = request.POST
     try:
         messages.success(request, str(_do(request, project, selection(request, project, given))))
@@ -154,7 +154,7 @@ def _do(request: HttpRequest, project: Project, ids: list[int]) -> Change:
 
 
 def selection(request: HttpRequest, project: Project, given: QueryDict) -> list[int]:
-    """The ids of “ids=…,…”, or with `all` the newest of those that `query` finds, at most LIMIT."""
+    """The ids of “ids=…,…”, or with `all` the newest that match `query`, at most LIMIT."""
     if given.get("all"):
         rows = shown(request.user, project, QueryDict(given.get("query", "")))
         return list(rows.order_by("-trajectory_id").values_list("pk", flat=True)[:LIMIT])

@@ -1,4 +1,4 @@
-"""A failure that no rule found: a person says which mode, and which step is to blame."""
+"""A failure that no rule found: a person gives the mode and the blamed step."""
 
 from __future__ import annotations
 

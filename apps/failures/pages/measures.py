@@ -1,4 +1,4 @@
-"""How good the layers are by what people say, and how often which agent version fails."""
+"""How well the layers agree with people, and how often each agent version fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from apps.failures.outcomes import checks
 from apps.failures.rates import short
 
 TITLES = {"rules": "Rules", "judge": "Judge"}
-ROW_HEIGHT = 26  # pixels a version in the chart
+ROW_HEIGHT = 26  # pixels per version in the chart
 
 
 @project_view()
@@ -75,7 +75,7 @@ def _row(said: str, row: dict[str, int], columns: list[str], names: dict[str, st
 
 
 def diagram(sure: list[reliability.Right]) -> dict | None:
-    """How often each confidence is right, with its interval; the surest on top. None where nothing was decided."""
+    """How often each confidence is right, with its interval; the most certain on top. None if nothing was decided."""
     known = [right for right in sure if right.share.n]
     if not known:
         return None
@@ -94,7 +94,7 @@ def diagram(sure: list[reliability.Right]) -> dict | None:
 
 
 def chart(rates: list[measures.Rate], mode: str) -> dict | None:
-    """The share of failed runs of each version with its interval, the newest version on top."""
+    """The share of failed runs of each version with its interval, newest version on top."""
     if not rates:
         return None
     lows, highs = zip(*(rate.failed.interval for rate in rates), strict=True)

@@ -1,4 +1,4 @@
-"""The failure modes of a project: its own beside the usual ones."""
+"""The failure modes of a project: its own and the built-in ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from apps.failures.models import FailureMode, FailureState
 
 
 class ModeForm(PlainLabels, forms.ModelForm):
-    """The slug is chosen once: rules, judges and decisions refer to a mode by it."""
+    """The slug cannot be changed later: rules, judges and decisions refer to a mode by it."""
 
     slug = forms.SlugField(
         max_length=60, required=False, help_text="Letters, digits, - and _. Generated from the name if empty."

@@ -1,4 +1,4 @@
-"""What the rules of today would change: started, watched, looked at, applied or discarded."""
+"""What the current rules would change: start, follow, preview, apply or discard."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _diff(request: HttpRequest, project: Project, job: Reclassification) -> dict
 
 
 def _chosen(request: HttpRequest, job: Reclassification) -> Any:
-    """The changes of a cell of the table, or those that people see otherwise than the rules."""
+    """The changes in a cell of the table, or those where people disagree with the rules."""
     if request.GET.get("show") == "people":
         rows = ReclassificationChange.objects.filter(reclassify.OF_PEOPLE, reclassification=job)
         return rows.exclude(before=F("after")).select_related("trajectory")
@@ -112,7 +112,7 @@ def _table(cells: list[dict[str, Any]], names: dict[str, str]) -> dict[str, Any]
 
 @project_view()
 def status(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
-    """The progress alone; when the work is done, the page is asked to load itself with the diff."""
+    """Only the progress; when the work is done, the page is told to reload itself with the diff."""
     job = _get(project, pk)
     context = _status(job)
     response = render(request, "failures/_reclassify_status.html", context)

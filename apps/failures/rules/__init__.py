@@ -1,8 +1,8 @@
 """The rules that `classify` runs. Pure: no Django, no torch.
 
 reading   a trajectory as the rules see it
-expected  what would have been right, where it is known, and where the run left it
+expected  the correct calls, if known, and where the run deviated from them
 words     what is said, in words: claims, corrections, refusals
 checks    the rules, each with its evidence
-findings  what they give
+findings  the results
 """

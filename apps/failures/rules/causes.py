@@ -1,8 +1,8 @@
-"""Where a run that failed went wrong, when nobody says what would have been right. Pure, and linear in the length of the run.
+"""Where a failed run went wrong if the correct calls are unknown. Pure, and linear in the length of the run.
 
-The rules look at what the agent knew at each step: what the user asked for, what tools had answered, what the system prompt
-says. They know no tool by name; what changes something is recognised by the verbs of its name. An error that was recovered
-by another way is no cause.
+The rules look at what the agent knew at each step: what the user asked for, what tools had returned, what the system prompt says. They
+know no tool by name; a tool that changes something is recognised by the verbs in its name. An error that was recovered in another way is
+not a cause.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from apps.failures.rules.reading import Call, Run, asked_in_words, is_identifier
 
 Findings = Iterator[Finding]
 MAX_SIBLINGS = 50
-STATUSES = 5  # different ones of a run
+STATUSES = 5  # different ones per run
 NEVER = float("inf")
-ANSWERS = 200  # of one run, that a value is looked for in
+ANSWERS = 200  # per run, in which a value is searched
 TIMES = frozenset(range(1, 13))  # passengers, months
-SEARCHED = 20  # values that are looked for in all replies
+SEARCHED = 20  # values that are searched in all replies
 NOT_OF_THE_EVENT = words.word_set(
     "created updated modified birth dob booked ordered purchased paid sent issued registered joined since"
 )
 DAYS_OF_EVENTS = words.word_set("date start begin departure checkin appointment event due scheduled day")
 
 
-# A change that the tool refused, and what was done instead
+# A refused change, and what was done instead
 
 
 def refused_change(run: Run) -> Findings:
-    """A change that its tool refused, that was tried in another way, and that never worked so nor with one value mended."""
+    """A change that its tool refused, that was retried with other arguments, and never succeeded, not even with one value corrected."""
     changes = run.changes
     for at, call in enumerate(changes):
         again = [other for other in changes[at + 1 :] if other.tool == call.tool and other.raw != call.raw]
@@ -44,7 +44,7 @@ def refused_change(run: Run) -> Findings:
 
 
 def _mends(other: Call, call: Call) -> bool:
-    """Whether a later call did what the refused one should have done: the same but for one value."""
+    """Whether a later call did what the refused one should have done: the same except for one value."""
     if not other.worked:
         return False
     before, after = (Counter((name, str(value)) for name, value in scalars(one.args)) for one in (call, other))
@@ -55,7 +55,7 @@ def _mends(other: Call, call: Call) -> bool:
 
 
 def choice_not_asked(run: Run) -> Findings:
-    """A change that names one of several things a tool had listed, which neither the user nor the agent ever mentioned."""
+    """A change that uses one of several things a tool had listed, which neither the user nor the agent ever mentioned."""
     known: set[str] = set()
     searched = 0
     for call, named in run.named_changes:
@@ -75,7 +75,7 @@ def choice_not_asked(run: Run) -> Findings:
 
 
 def _listing(run: Run, index: int, value: str) -> tuple[int, Any, str] | None:
-    """(how many there were, what is said of this one, the tool) of the first reply that lists a value among others."""
+    """(how many there were, the description of this one, the tool) of the first reply that lists a value among others."""
     for call in run.calls:
         if call.index >= index:
             return None
@@ -85,7 +85,7 @@ def _listing(run: Run, index: int, value: str) -> tuple[int, Any, str] | None:
 
 
 def _among(value: Any, wanted: str) -> tuple[int, Any] | None:
-    """(how many, what is said of it) where a value is the key or an item of a collection of like things."""
+    """(how many, the description) if a value is the key or an item of a collection of similar things."""
     left, seen = [value], 0
     while left and seen < 200:
         item, seen = left.pop(), seen + 1
@@ -101,21 +101,21 @@ def _among(value: Any, wanted: str) -> tuple[int, Any] | None:
 
 
 def _was_named(run: Run, call: Call, value: str) -> bool:
-    """By anybody's words, or by having been looked up for itself."""
+    """Mentioned by anybody, or looked up individually."""
     if words.mentions(run.said_before(call.index), value):
         return True
     return any(other.index < call.index for other in run.looked_up.get(value, ()))
 
 
 def _was_described(run: Run, call: Call, about: Any) -> bool:
-    """By anything that the tool said of it: “the Visa card ending in 6437”."""
+    """By anything in the tool's description of it: “the Visa card ending in 6437”."""
     said = run.said_before(call.index)
     names = (str(item) for _, item in scalars(about) if isinstance(item, str | int | float))
     return any(len(name) > 1 and words.mentions(said, name) for name in names)
 
 
 def value_from_nowhere(run: Run) -> Findings:
-    """A change with a value that nobody said, no tool answered, and that is no simple sum of what they did."""
+    """A change with a value that nobody mentioned, no tool returned, and that is not a simple calculation from such values."""
     for call in run.changes:
         named = [(name, value) for name, value in scalars(call.args) if _needs_a_source(value)]
         said = run.said_before(call.index) if named else ""
@@ -142,7 +142,7 @@ def _stands_in(text: str, value: Any) -> bool:
 
 
 def _needs_a_source(value: Any) -> bool:
-    """Numbers beyond small counts, and what names one thing among others; not what the agent words itself."""
+    """Numbers beyond small counts, and identifiers; not text that the agent writes itself."""
     return is_identifier(value) if type(value) is str else type(value) in (int, float) and abs(value) >= 10
 
 
@@ -153,11 +153,11 @@ def _is_computed(value: Any, known: str) -> bool:
     return any(value - one in numbers or one - value in numbers or value / one in TIMES for one in numbers if one)
 
 
-# What a tool had answered, and the agent did not heed
+# What a tool had returned, and the agent ignored
 
 
 def acted_on_the_past(run: Run) -> Findings:
-    """A change to something whose own dates had passed, by the record that was looked up and the day in the system prompt."""
+    """A change to something whose dates had passed, according to the record that was looked up and the date in the system prompt."""
     if run.today is None:
         return
     for call, named in run.named_changes:
@@ -172,7 +172,7 @@ def acted_on_the_past(run: Run) -> Findings:
 
 
 def _last_day(run: Run, index: int, value: str) -> date | None:
-    """The last day on which what was looked up by a value takes place, by the last look-up before a step."""
+    """The last day of what a value identifies, from the last look-up before a step."""
     before = [call for call in run.looked_up.get(value, ()) if call.index < index]
     if not before:
         return None
@@ -181,7 +181,7 @@ def _last_day(run: Run, index: int, value: str) -> date | None:
 
 
 def _event_day(name: str, value: str) -> date | None:
-    """The day on which something takes place, not the one on which it was made."""
+    """The day of the event, not the day on which it was created."""
     if (day := words.day_of(value)) is None:
         return None
     parts = name_parts(name)
@@ -189,7 +189,7 @@ def _event_day(name: str, value: str) -> date | None:
 
 
 def miscounted_time(run: Run) -> Findings:
-    """“Within 24 hours” said of a day that lies further back, by the day in the system prompt."""
+    """“Within 24 hours” said about an earlier day, by the date in the system prompt."""
     today = run.today
     if today is None:
         return
@@ -201,7 +201,7 @@ def miscounted_time(run: Run) -> Findings:
 
 
 def contradicts_a_tool(run: Run) -> Findings:
-    """“Field: value” in an answer, while the record that it speaks of has another value in that field."""
+    """“Field: value” in an answer whose record has another value in that field."""
     last = None
     calls = iter(run.calls)
     ahead = next(calls, None)
@@ -230,7 +230,8 @@ def _contradictions(run: Run, call: Call, index: int, text: str) -> Findings:
 
 
 def taken_on_trust(run: Run) -> Findings:
-    """What the agent holds the user to be (“as a gold member”) where only the user said so and tools could have told."""
+    """A status that the agent attributes to the user (“as a gold member”) although only the user claimed it and tools could have
+    checked."""
     if not run.calls:
         return
     first_reply = min((call.reply_index for call in run.calls if call.worked), default=len(run.messages))
@@ -246,21 +247,21 @@ def taken_on_trust(run: Run) -> Findings:
         if by_user < index < by_tool:
             held.append((index, status, text))
     if held:
-        # the step where a tool could have been asked, if there was one
+        # the step at which a tool could have been called, if there was one
         index, status, text = next((item for item in held if item[0] > first_reply), held[0])
         said = f"The agent takes the user's word for “{status}” without checking it with a tool."
         yield Finding("retrieval_failure", index, index, said, cut(text))
 
 
 def _first_told(run: Run, status: str) -> tuple[float, float]:
-    """The messages in which the user, and a tool, first spoke of something."""
+    """The messages in which the user, and a tool, first mentioned something."""
     by_user = (at for at, text in run.users if words.mentions(text.casefold(), status))
     by_tool = (call.reply_index for call in run.calls if status in (call.reply or "").casefold())
     return next(by_user, NEVER), next(by_tool, NEVER)
 
 
 def changed_unseen(run: Run) -> Findings:
-    """A change to something that was never looked up, although a tool of this run looks such things up."""
+    """A change to something that was never looked up, although a tool of this run looks up such things."""
     looked_up = {name for call in run.calls if call.args and kind_of(call.tool) == "read" for name in call.args}
     if not looked_up:
         return
@@ -278,11 +279,11 @@ def _seen_before(run: Run, index: int, value: str) -> bool:
     return any(value in call.raw or value in (call.reply or "") for call in earlier)
 
 
-# What was said and not done
+# What was said but not done
 
 
 def claimed_without_a_call(run: Run) -> Findings:
-    """An answer that says something was changed, before anything had been called that could have changed it."""
+    """An answer that says something was changed, before any call that could have changed it."""
     if not run.offer.names and not run.calls:
         return
     tried = next((call.index for call in run.calls if kind_of(call.tool) != "read"), len(run.messages))
@@ -296,7 +297,7 @@ def claimed_without_a_call(run: Run) -> Findings:
 
 
 def turned_away(run: Run) -> Findings:
-    """A refusal, or asking again for what the user does not have, after which nothing was changed any more."""
+    """A refusal, or asking again for something the user does not have, after which nothing was changed."""
     since = max((call.index for call in run.changes_made), default=-1)
     for index, text in run.answers:
         if index > since and (did := _turns_away(run, index, text)):
@@ -343,7 +344,7 @@ def offer_dropped(run: Run) -> Findings:
 
 
 def left_unanswered(run: Run) -> Findings:
-    """The run ends with a request or a question of the user."""
+    """The run ends with a user's request or question."""
     if not run.users or run.last_assistant is None or run.users[-1][0] < run.last_assistant:
         return
     index, text = run.users[-1]
@@ -353,6 +354,6 @@ def left_unanswered(run: Run) -> Findings:
 
 
 def where_it_turned(run: Run) -> int | None:
-    """Where nothing else is known: the first change that was tried; the last step where there was none."""
+    """If nothing else is known: the first attempted change, or the last step if there was none."""
     changes = run.changes
     return changes[0].index if changes else run.last_assistant

@@ -1,7 +1,7 @@
-"""The rules: each looks at a run for one kind of fault. Pure, and linear in the length of the run.
+"""The rules: each checks a run for one kind of fault. Pure, and linear in the length of the run.
 
-A rule yields what it found, the earliest first. `blamed` is always a step of the agent; `shown` is the message with the
-proof, which may be a tool's or the user's.
+A rule yields its findings, earliest first. `blamed` is always a step of the agent; `shown` is the message with the proof, which may be a
+tool's or the user's.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ Findings = Iterator[Finding]
 
 
 def dangerous_without_confirmation(run: Run) -> Findings:
-    """A tool declared `x-dangerous` that nobody asked for: no approval, no yes to the agent's question, not expected, and no
-    words of the user for this action. Certain only where the user's answer to the agent's question was a no; else it may
-    have been asked for in words that are not understood, and the sentence says what is known."""
+    """A tool declared `x-dangerous` that nobody asked for: no approval, no yes to the agent's question, not expected, and no user
+    message that requests this action. Certain only if the user answered the agent's question with no; otherwise it may have been
+    requested in words that are not understood, and the sentence says only what is known."""
     if not run.offer.dangerous:
         return
     truth = ground_truth_of(run)
@@ -73,7 +73,7 @@ def dangerous_without_confirmation(run: Run) -> Findings:
 
 
 def _answer_to_the_agent(run: Run, index: int) -> str:
-    """The user's last words before that message, where the agent had said something just before them."""
+    """The user's last message before that one, if the agent had said something just before it."""
     at = run.user_before(index)
     if at is None or not any(run.answer_texts.get(before) for before in range(max(0, at - 2), at)):
         return ""
@@ -81,21 +81,21 @@ def _answer_to_the_agent(run: Run, index: int) -> str:
 
 
 def _said_yes(run: Run, index: int) -> bool:
-    """Whether the user's last words before that message are a yes to something that the agent said just before."""
+    """Whether the user's last message before that one is a yes to something that the agent said just before."""
     words = _answer_to_the_agent(run, index)
     yes, no = search(YES, words), search(NO, words)
     return yes is not None and (no is None or yes.start() < no.start())
 
 
 def _said_no(run: Run, index: int) -> bool:
-    """Whether they begin with a no to what the agent asked."""
+    """Whether it begins with a no to the agent's question."""
     at = run.user_before(index)
     asked = at is not None and any("?" in run.answer_texts.get(before, "") for before in range(max(0, at - 2), at))
     return asked and search(PLAIN_NO, run.words(at)) is not None
 
 
 def _asked_for(run: Run, call: Call) -> bool:
-    """Whether the user's words ask for this action: a word for it, in a message that forbids nothing."""
+    """Whether a user message asks for this action: it has a word for it and forbids nothing."""
     before = (said for index, said in run.users if index < call.index)
     return any(asks_for(said, call.tool) and not search(FORBIDS, said) for said in before)
 
@@ -111,7 +111,7 @@ def arguments_do_not_parse(run: Run) -> Findings:
 
 
 def words_instead_of_a_call(run: Run) -> Findings:
-    """A failed run in which tools were there and none was called: a single answer, or text that looks like a call."""
+    """A failed run in which tools were available and none was called: a single answer, or text that looks like a call."""
     if run.calls or not run.failed or not run.offer.names:
         return
     for index, words in run.answers:
@@ -121,7 +121,7 @@ def words_instead_of_a_call(run: Run) -> Findings:
 
 
 def tool_is_not_there(run: Run) -> Findings:
-    """Not among the tools that were offered; where none are on record, the reply says so."""
+    """A tool that was not offered; if no tools are recorded, the reply says that it does not exist."""
     for call in run.calls:
         if run.offer.names and call.tool not in run.offer.names:
             text = f"There is no tool called {call.tool}." if call.tool else "The call does not name a tool."
@@ -140,9 +140,9 @@ def arguments_break_the_schema(run: Run) -> Findings:
 
 
 def without_recovered(run: Run, found: list[Finding]) -> list[Finding]:
-    """Broken contracts that still stand: no later good call of that tool (of any, for one that is not there) worked.
+    """Broken contracts that were not recovered: no later valid call of that tool (of any tool, for a non-existent one) worked.
 
-    A tool that answered without an error has taken the arguments as they are.
+    A tool that answered without an error has accepted the arguments as they are.
     """
     if not found:
         return found
@@ -168,16 +168,16 @@ def _recovered(finding: Finding, call: Call | None, last_good: dict[str, int]) -
 
 
 def expected_calls(run: Run) -> Findings:
-    """Differences from the calls that would have been right, the first one first; harm before all others.
+    """Deviations from the expected calls, earliest first; harm before all others.
 
-    Where the outcome is unknown, a call that was merely not needed is none.
+    If the outcome is unknown, a merely unnecessary call does not count.
     """
     if (truth := ground_truth_of(run)) is None:
         return
     found = [_explained(run, item) for item in deviations(truth)]
     found = [finding for finding in found if run.failed or finding.mode != "bad_planning"]
     if truth.whole and any(call.reply is not None for call in run.calls):
-        # That it differs is certain. Which mode people call it is not, in a run of several steps (bench.failures).
+        # That it differs is certain. Which mode people give it is not, in a run of several steps (bench.failures).
         found = [replace(finding, confidence="likely") for finding in found]
     yield from sorted(found, key=lambda finding: (finding.mode != "unsafe_action", _place(finding)))
 
@@ -207,14 +207,14 @@ def _missing(run: Run, wanted: ExpectedCall) -> Finding:
 
 
 def _gave_up(run: Run) -> int | None:
-    """The agent's first refusal after its last call that changed something; else its last step."""
+    """The agent's first refusal after its last call that changed something; otherwise its last step."""
     since = max((call.index for call in run.calls if call.worked and kind_of(call.tool) == "write"), default=-1)
     refusals = (index for index, words in run.answers if index > since and search(REFUSAL, words))
     return next(refusals, run.last_assistant)
 
 
 def _extra(call: Call, repeated: bool) -> Finding:
-    """What changed the world and should not have is harm; what had no effect, or only repeats, is a detour."""
+    """A change that should not have been made is harm; a call without effect, or a repeated one, is a detour."""
     harm = call.worked and not repeated and kind_of(call.tool) == "write"
     text = f"{call.tool} should not have been called." if harm else f"The call of {call.tool} was not needed."
     mode = "unsafe_action" if harm else "incomplete_execution" if kind_of(call.tool) == "handover" else "bad_planning"
@@ -238,13 +238,13 @@ def expected_words(run: Run) -> Findings:
 
 
 def looped(run: Run) -> Findings:
-    """The same call with the same reply in three steps, or cycles of calls (A-B-A-B) that bring nothing new.
+    """The same call with the same reply in three steps, or cycles of calls (A-B-A-B) that produce nothing new.
 
-    Like calls of one step count once: they were made together, before any reply, and may differ in what we do not compare
-    (genotypes AA, Aa and aa).
+    Equal calls of one step count once: they were made together, before any reply, and may differ in what is not compared (genotypes AA,
+    Aa and aa).
     """
     if len({(call.tool, call.reply) for call in run.calls}) == len(run.calls):
-        return  # as in most runs: each call brought something new
+        return  # as in most runs: each call produced something new
     made: dict[tuple[int, tuple], Call] = {}
     for call, key in zip(run.calls, _sameness(run.calls), strict=True):
         made.setdefault((call.index, key), call)
@@ -264,7 +264,7 @@ def looped(run: Run) -> Findings:
 
 
 def _sameness(calls: list[Call]) -> Iterator[tuple]:
-    """Equal for the same calls with the same reply; arguments are normalised only where they were written differently."""
+    """Equal for the same calls with the same reply; arguments are normalised only if they were written differently."""
     written: defaultdict[tuple, set[str]] = defaultdict(set)
     for call in calls:
         written[call.tool, call.reply].add(call.raw)
@@ -274,7 +274,7 @@ def _sameness(calls: list[Call]) -> Iterator[tuple]:
 
 
 def claimed_success(run: Run) -> Findings:
-    """An answer that says it is done, although a call that changes something failed and was never made good."""
+    """An answer that claims success although a call that changes something failed and never succeeded later."""
     standing = {call.tool: call for call in _standing_errors(run) if kind_of(call.tool) != "read"}
     if not standing:
         return
@@ -299,7 +299,7 @@ def _standing_errors(run: Run) -> list[Call]:
 
 
 def error_never_recovered(run: Run) -> Findings:
-    """A tool's error after which that tool never worked; where the outcome is unknown, nothing else may have either."""
+    """A tool's error after which that tool never worked; if the outcome is unknown, nothing else may have worked either."""
     last_good = max((call.index for call in run.calls if call.worked), default=-1)
     for call in _standing_errors(run):
         if run.failed or call.index > last_good:
@@ -308,7 +308,7 @@ def error_never_recovered(run: Run) -> Findings:
 
 
 def empty_retrieval_used(run: Run) -> Findings:
-    """An answer right after a retrieval that found nothing, without a word of that."""
+    """An answer right after a retrieval that found nothing, without mentioning it."""
     for call in run.calls:
         if call.reply is None or not is_empty(call.reply) or not retrieves(call.tool):
             continue
@@ -319,7 +319,7 @@ def empty_retrieval_used(run: Run) -> Findings:
 
 
 def _next_words(run: Run, index: int) -> tuple[int | None, str]:
-    """The agent's next step, where it is an answer in words without further calls."""
+    """The agent's next step, if it is an answer in words without further calls."""
     at = run.assistant_after(index)
     return at, "" if at is None or run.messages[at].get("tool_calls") else run.answer_texts.get(at, "")
 
@@ -344,7 +344,7 @@ def _endings(run: Run) -> Iterator[str]:
 
 
 def ended_in_the_middle(run: Run) -> Findings:
-    """Tools answered, and then nothing: no words to the user after the last call."""
+    """Tools answered, and the run stopped: no message to the user after the last call."""
     last = run.calls[-1] if run.calls else None
     if last is None or last.index != run.last_assistant or kind_of(last.tool) == "handover":
         return
@@ -354,7 +354,7 @@ def ended_in_the_middle(run: Run) -> Findings:
 
 
 def rejected_by_a_person(run: Run) -> Findings:
-    """A person did not let the agent do it: unsafe where it would have changed something."""
+    """A person stopped the agent: unsafe if the step would have changed something."""
     for item in run.interventions:
         if item.get("kind") == "reject":
             blamed = run.assistant_at_or_before(_index_of(run, item))
@@ -369,7 +369,7 @@ def _index_of(run: Run, intervention: dict) -> int | None:
 
 
 def handed_over(run: Run) -> Findings:
-    """A person took over, or the agent passed the task to one."""
+    """A person took over, or the agent handed the task to one."""
     for item in run.interventions:
         if item.get("kind") == "takeover":
             blamed = run.assistant_at_or_before(_index_of(run, item))
@@ -409,7 +409,7 @@ def user_repeated(run: Run) -> Findings:
 
 
 def failed_without_a_finish(run: Run) -> Findings:
-    """The outcome is a failure and nothing above explains it: the first change that was tried, or else the last step."""
+    """The outcome is a failure and nothing above explains it: blames the first attempted change, or else the last step."""
     if run.failed:
         text = run.reason[:300] or "The run is marked as failed."
         blamed = where_it_turned(run)

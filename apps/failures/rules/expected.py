@@ -1,7 +1,7 @@
-"""What the calls should have been, where that is known, and where the agent left that way. Pure.
+"""The correct calls, if known, and where the agent deviated from them. Pure.
 
-The order of calls does not matter where each is as it should be: first, equal calls are taken out on both sides, then
-what is left over is aligned in order (Needleman and Wunsch 1970), which pairs a call with the one it should have been.
+The order of calls does not matter if each is correct: first, equal calls are removed on both sides, then the rest is aligned in order
+(Needleman and Wunsch 1970), which pairs a call with the one it should have been.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from apps.failures.rules.reading import Call, Run, kind_of, retrieves
 from workers.lib.messages import as_json, call_key, known_call, same_value, unpacked
 
 MAX_EXPECTED = 500
-ALIGNED = (200, 100)  # left-over calls made and expected that are aligned; the first deviation is among them
+ALIGNED = (200, 100)  # remaining calls, made and expected, that are aligned; the first deviation is among them
 MISSING, EXTRA, OTHER_TOOL, UNRELATED, WITHOUT_EFFECT = 1.0, 1.0, 1.5, 2.5, 0.05
 HELPERS = frozenset(("think", "reason", "reflect", "plan", "scratchpad", "note", "calculate", "calculator"))
 SOURCES = ("expected", "expected_calls", "expected_tool_calls", "ground_truth")
@@ -23,7 +23,7 @@ SOURCES = ("expected", "expected_calls", "expected_tool_calls", "ground_truth")
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCall:
-    """A call that would have been right; `args` is None where any arguments are."""
+    """A correct call; `args` is None if any arguments are."""
 
     tool: str
     args: dict | None
@@ -31,7 +31,7 @@ class ExpectedCall:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """One difference: kind "wrong_tool", "wrong_argument", "missing" or "extra"; the call made and the call wanted."""
+    """One difference: kind "wrong_tool", "wrong_argument", "missing" or "extra"; the call made and the call expected."""
 
     kind: str
     made: Call | None
@@ -41,7 +41,7 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class GroundTruth:
-    """The right calls, and the calls to hold against them; `whole` is False where a person spoke of one step only."""
+    """The correct calls, and the calls to compare them with; `whole` is False if a person corrected only one step."""
 
     wanted: list[ExpectedCall]
     made: list[Call]
@@ -49,7 +49,7 @@ class GroundTruth:
 
 
 def ground_truth_of(run: Run) -> GroundTruth | None:
-    """By a person's last edit, or by the log's metadata; None where nobody said what would have been right."""
+    """From a person's last edit, or from the log's metadata; None if the correct calls are unknown."""
     for item in reversed(run.interventions):
         if item.get("kind") == "edit" and (found := _calls(item.get("after"))):
             return GroundTruth(found, _edited(run, item, found), whole=False)
@@ -62,7 +62,7 @@ def ground_truth_of(run: Run) -> GroundTruth | None:
 
 
 def _edited(run: Run, item: dict, wanted: list[ExpectedCall]) -> list[Call]:
-    """The calls that an edit is about: of its message, or what the person found there if that is what the log has now."""
+    """The calls to which an edit applies: those of its message, or what the person found there if the log already contains the edit."""
     index = item.get("message_index")
     here = [call for call in run.calls if call.index == index]
     if not here:
@@ -75,7 +75,7 @@ def _edited(run: Run, item: dict, wanted: list[ExpectedCall]) -> list[Call]:
 
 
 def wanted_texts(run: Run) -> list[str]:
-    """Texts that the agent should have told the user, by the log's metadata."""
+    """Texts that the agent should have told the user, from the log's metadata."""
     found = _dig(run.metadata, "info", "task", "outputs")
     found = found if found is not None else run.metadata.get("expected_outputs")
     return [text for text in found if isinstance(text, str) and text] if isinstance(found, list) else []
@@ -88,7 +88,7 @@ def _dig(value: Any, *names: str) -> Any:
 
 
 def _calls(value: Any) -> list[ExpectedCall] | None:
-    """One call or a list of them, in any of the field's forms; None where it is none of these."""
+    """One call or a list of them, in any of the usual forms; None if it is none of these."""
     value = unpacked(value)
     if isinstance(value, dict):
         value = next((value[name] for name in ("tool_calls", "calls") if isinstance(value.get(name), list)), [value])
@@ -99,13 +99,13 @@ def _calls(value: Any) -> list[ExpectedCall] | None:
 
 
 def _call(item: Any) -> ExpectedCall | None:
-    """A call that only names its tool is right with any arguments."""
+    """A call that only names its tool is correct with any arguments."""
     call = known_call(item)
     return ExpectedCall(call.tool, None if call.given is None else call.args) if call.tool else None
 
 
 def deviations(truth: GroundTruth) -> list[Deviation]:
-    """Every difference, in the order of the run. A person who mends one step says nothing of the other calls."""
+    """Every difference, in the order of the run. A person who corrects one step says nothing about the other calls."""
     made, wanted = _comparable(truth.made, truth.wanted)
     left, missing, done = _without_equal(made, wanted)
     found = _aligned(left[: ALIGNED[0]], missing[: ALIGNED[1]], done)
@@ -113,9 +113,9 @@ def deviations(truth: GroundTruth) -> list[Deviation]:
 
 
 def _comparable(calls: list[Call], wanted: list[ExpectedCall]) -> tuple[list[Call], list[ExpectedCall]]:
-    """Look-ups on the way to a change are not compared, on neither side; where looking up was the task, helpers are not.
+    """Look-ups before a change are compared on neither side; if looking up was the task, helpers are not compared.
 
-    A step whose calls have no replies is an answer, not a way: then all of it counts.
+    A step whose calls have no replies is the answer itself: then all of it counts.
     """
     if calls and all(call.reply is None and call.index == calls[-1].index for call in calls):
         return calls, wanted
@@ -127,7 +127,7 @@ def _comparable(calls: list[Call], wanted: list[ExpectedCall]) -> tuple[list[Cal
 
 
 def _without_equal(made: list[Call], wanted: list[ExpectedCall]) -> tuple[list[Call], list[ExpectedCall], set]:
-    """The calls and the wishes without a match, and the matched keys. A call that worked is matched before one that did not."""
+    """The made and expected calls without a match, and the matched keys. Calls that worked are matched first."""
     tools = {item.tool for item in wanted}
     keys = [call_key(call.tool, call.args) if call.tool in tools and call.args is not None else None for call in made]
     open_wishes: dict[Hashable, deque[int]] = defaultdict(deque)
@@ -145,13 +145,13 @@ def _without_equal(made: list[Call], wanted: list[ExpectedCall]) -> tuple[list[C
 
 
 def _aligned(made: list[Call], wanted: list[ExpectedCall], done: set) -> Iterator[Deviation]:
-    """The cheapest way from what was made to what was wanted, as deviations."""
+    """The cheapest alignment of made with expected calls, as deviations."""
     tried: dict[str, deque[Call]] = defaultdict(deque)
     for kind, call, item in _path(made, wanted):
         if kind == "missing":
             yield Deviation("missing", None, item)
         elif kind == "extra" and call.error:
-            tried[call.tool].append(call)  # without effect: no fault of its own, but maybe the start of one
+            tried[call.tool].append(call)  # without effect: not a fault itself, but maybe the start of one
         elif kind == "extra":
             yield Deviation("extra", call, None, repeated=bool(done) and call_key(call.tool, call.args) in done)
         else:
@@ -173,7 +173,7 @@ def _path(made: list[Call], wanted: list[ExpectedCall]) -> list[tuple[str, Any, 
 
 
 def _walk(table: list, pairs: list, made: list[Call], wanted: list[ExpectedCall]) -> list[tuple[str, Any, Any]]:
-    """Back through the table; of equally cheap ways the one that pairs the earliest calls."""
+    """Back through the table; among equally cheap paths the one that pairs the earliest calls."""
     steps: list[tuple[str, Any, Any]] = []
     row, column = len(made), len(wanted)
     while row or column:
@@ -195,8 +195,8 @@ def _extra(call: Call) -> float:
 
 
 def _distance(call: Call, item: ExpectedCall) -> float:
-    """Below 1 for the same tool: the share of arguments that differ; dearer than that, but cheaper than two faults, for
-    another one. A change that worked on something else stands for itself: it is one too many, and the wish is missing."""
+    """Below 1 for the same tool: the share of arguments that differ. For another tool more than that, but less than two faults. A change
+    that worked on something else is not paired: it is an extra call, and the expected one is missing."""
     args, right = call.args or {}, item.args or {}
     if call.tool != item.tool:
         return UNRELATED if _is_of_something_else(call, item, args, right) else OTHER_TOOL
@@ -232,5 +232,5 @@ def _short(value: Any) -> str:
 
 
 def needs_look_up(item: ExpectedCall) -> bool:
-    """Whether what is missing is a look-up: then the agent did not know what it should have."""
+    """Whether the missing call is a look-up: then the agent did not know what it should have."""
     return retrieves(item.tool)

@@ -1,4 +1,4 @@
-"""What the rules say: evidence, and the diagnosis drawn from it. Pure."""
+"""The results of rules: evidence, and the diagnosis drawn from it. Pure."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one rule found: the mode, the agent's step that is to blame, and the message that shows it.
+    """What one rule found: the mode, the agent's blamed step, and the message that shows it.
 
-    `confidence` where it is less sure than its rule usually is.
+    `confidence` is set if it is less certain than usual for its rule.
     """
 
     mode: str
@@ -59,5 +59,5 @@ class Finding:
 
 
 def cut(text: str, limit: int = MAX_QUOTE) -> str:
-    """At most `limit` characters, of both ends where there are more."""
+    """At most `limit` characters, from both ends if there are more."""
     return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"

@@ -1,7 +1,7 @@
-"""A quick look at whether arguments surely keep a tool's schema. Pure.
+"""A fast check whether arguments certainly match a tool's schema. Pure.
 
-Nearly all calls do. Where the quick look is not sure, `Checker` has the word and finds the reason: a schema with anything in
-it that is not known here is never sure of anything.
+Nearly all calls do. If this check is not certain, `Checker` decides and finds the reason; a schema with any keyword unknown here is
+never certain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_DEPTH = 12
 
 
 def fits_of(schema: Any, depth: int = 0) -> Fits | None:
-    """A test that is true only for values that JSON Schema 2020-12 allows; None for a schema that is not looked through."""
+    """A test that is true only for values that JSON Schema 2020-12 allows; None for an unsupported schema."""
     if not isinstance(schema, dict) or not KNOWN.issuperset(schema) or depth > MAX_DEPTH:
         return None
     classes = _classes(schema.get("type"))
@@ -39,7 +39,7 @@ def _anything(value: Any) -> bool:
 
 
 def _classes(kind: Any) -> frozenset[type] | None:
-    """The exact classes of values of a type (True is not an integer); of none, all that JSON has."""
+    """The exact classes of values of a type (True is not an integer); without a type, all that JSON has."""
     names = list(CLASSES) if kind is None else kind if isinstance(kind, list) else [kind]
     if not all(isinstance(name, str) and name in CLASSES for name in names):
         return None
@@ -47,7 +47,7 @@ def _classes(kind: Any) -> frozenset[type] | None:
 
 
 def _choices(schema: dict) -> frozenset[str] | tuple[()] | None:
-    """The texts of an enum; () where all values are allowed. Other enums are left to the checker: 1 equals True in Python."""
+    """The texts of an enum; () if all values are allowed. Other enums are left to the checker: 1 equals True in Python."""
     if "enum" not in schema:
         return ()
     given = schema["enum"]
@@ -56,7 +56,7 @@ def _choices(schema: dict) -> frozenset[str] | tuple[()] | None:
 
 
 def _properties(schema: dict, depth: int) -> tuple[Mapping[str, Fits], frozenset[str], bool] | None:
-    """(test by name, names that must be there, whether others may be)"""
+    """(test by name, required names, whether others are allowed)"""
     given, required = schema.get("properties", {}), schema.get("required", [])
     others = schema.get("additionalProperties", True)
     if not isinstance(given, dict) or not isinstance(required, list) or not isinstance(others, bool):

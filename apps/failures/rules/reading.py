@@ -21,9 +21,9 @@ from workers.lib.messages import OpenCalls, ToolCall, functions_of, is_example, 
 
 CACHED_TOOL_SETS = 512
 CHANGES_LOOKED_AT = 40  # of one run
-MAX_REPLY = 20_000  # characters of a tool's reply that is read as JSON
-MAX_KNOWN = 200_000  # characters that a value is looked for in
-MAX_VALUES = 60  # scalars of one call or record
+MAX_REPLY = 20_000  # characters of a tool's reply that are parsed as JSON
+MAX_KNOWN = 200_000  # characters in which a value is searched
+MAX_VALUES = 60  # scalars per call or record
 IDENTIFIER = re.compile(r"(?!\d{4}-\d\d-\d\d)(?=[^a-z]*$|.*\d)(?=.*[A-Za-z])\S{4,80}")
 READ_VERBS = word_set(
     "get list search find lookup look query read retrieve fetch check view show describe count browse inspect think "
@@ -43,7 +43,7 @@ _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 @dataclass(slots=True)
 class Call:
-    """One tool call; `args` is None where they are not a JSON object; `index` is its message, `reply_index` the answer's."""
+    """One tool call; `args` is None if they are not a JSON object; `index` is its message, `reply_index` the reply's."""
 
     index: int
     id: str | None
@@ -56,7 +56,7 @@ class Call:
 
     @property
     def worked(self) -> bool:
-        """Whether a reply came that is not an error."""
+        """Whether a reply arrived that is not an error."""
         return self.reply is not None and not self.error
 
 
@@ -71,7 +71,7 @@ class Offer:
     read_only: frozenset[str]
 
     def problems(self, call: Call) -> list[str]:
-        """What is wrong with the arguments of a call, by the schema of its tool."""
+        """What is wrong with the arguments of a call, according to its tool's schema."""
         fits = self.fits.get(call.tool)
         return [] if fits is not None and fits(call.args) else self.checker.problems(call.tool, call.args)
 
@@ -89,7 +89,7 @@ class Run:
     metadata: dict
     rule_states: dict[str, str] = field(
         default_factory=dict
-    )  # of its prompt's rules: what people decided, by `policy.key_of`
+    )  # people's decisions on the rules of its prompt, by `policy.key_of`
     calls: list[Call] = field(default_factory=list)
     users: list[tuple[int, str]] = field(default_factory=list)
     answers: list[tuple[int, str]] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Run:
         return self.assistants[-1] if self.assistants else None
 
     def assistant_at_or_before(self, index: int | None) -> int | None:
-        """The agent's last step up to a message (of the whole run where that is None)."""
+        """The agent's last step up to a message (of the whole run if that is None)."""
         place = len(self.assistants) if index is None else bisect_right(self.assistants, index)
         return self.assistants[place - 1] if place else None
 
@@ -148,7 +148,7 @@ class Run:
 
     @cached_property
     def named_changes(self) -> list[tuple[Call, list[tuple[str, str]]]]:
-        """Each change with those arguments (name, value) that name one thing among others."""
+        """Each change with the arguments (name, value) that are identifiers."""
         return [
             (call, [item for item in scalars(call.args) if type(item[1]) is str and is_identifier(item[1])])
             for call in self.changes
@@ -156,7 +156,7 @@ class Run:
 
     @cached_property
     def looked_up(self) -> dict[str, list[Call]]:
-        """Calls that changed nothing and worked, by each of their arguments."""
+        """Calls that worked without changing anything, by each of their arguments."""
         found: dict[str, list[Call]] = {}
         for call in self.calls:
             if call.worked and call.args and kind_of(call.tool) != "write":
@@ -166,20 +166,20 @@ class Run:
         return found
 
     def said_before(self, index: int) -> str:
-        """The words of users and agent before a step, in lower case."""
+        """The messages of users and agent before a step, in lower case."""
         if self._said[0] != index:
             said = [text for at, text in [*self.users, *self.answers] if at < index]
             self._said = index, "\n".join(said).casefold()
         return self._said[1]
 
     def known_before(self, index: int) -> str:
-        """All that stands in the run before a step, with the arguments of its calls, in lower case; at most `MAX_KNOWN`."""
+        """Everything in the run before a step, including arguments of calls, in lower case; at most `MAX_KNOWN`."""
         texts = [text_of(message) for message in self.messages[:index]]
         texts += [call.raw for call in self.calls if call.index < index and kind_of(call.tool) != "write"]
         return "\n".join(texts)[-MAX_KNOWN:].casefold()
 
     def record(self, call: Call) -> Any:
-        """A call's reply as JSON; None where it is none."""
+        """A call's reply as JSON; None if it is not JSON."""
         if call.reply_index not in self._records:
             self._records[call.reply_index] = _json(call.reply or "")
         return self._records[call.reply_index]
@@ -191,7 +191,7 @@ def system_messages(messages: list[dict]) -> list[int]:
 
 
 def system_of(messages: list[dict]) -> str:
-    """The system prompt of a run; empty where there is none."""
+    """The system prompt of a run; empty if there is none."""
     return "\n".join(text_of(messages[at]) for at in system_messages(messages))
 
 
@@ -214,7 +214,7 @@ def read(trajectory: dict) -> Run:
 
 
 def _take(run: Run, index: int, message: dict, waiting: OpenCalls[Call]) -> OpenCalls[Call]:
-    """Files one message; returns the calls that wait for their reply."""
+    """Reads one message; returns the calls that wait for their reply."""
     role = message.get("role")
     if role == "tool":
         if call := waiting.take(message):
@@ -228,7 +228,7 @@ def _take(run: Run, index: int, message: dict, waiting: OpenCalls[Call]) -> Open
 
 
 def _step(run: Run, index: int, message: dict) -> list[Call]:
-    """Files a message of the agent; returns its calls."""
+    """Reads a message of the agent; returns its calls."""
     made = [_call(call, index) for call in native_calls(message)]
     run.assistants.append(index)
     run.calls += made
@@ -265,7 +265,7 @@ def scalars(value: Any) -> list[tuple[str, Any]]:
 
 
 def is_identifier(value: str) -> bool:
-    """Whether a text names one thing among others: one word with a digit in it or all in capitals, and not a day."""
+    """Whether a text identifies one thing among others: one word with a digit in it or all in capitals, and not a date."""
     return IDENTIFIER.fullmatch(value) is not None
 
 
@@ -273,7 +273,7 @@ _offers = threading.local()
 
 
 def offer_of(tools: Any) -> Offer:
-    """The tools ready for checking. Kept by content, a thread for itself: building it costs more than 30 checks."""
+    """The tools, prepared for checking. Cached by content, per thread: building it costs more than 30 checks."""
     tools = tools if isinstance(tools, list) else []
     try:
         key = hashlib.blake2b(msgspec.json.encode(tools), digest_size=16).digest()
@@ -308,7 +308,7 @@ def name_parts(tool: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def kind_of(tool: str) -> str:
-    """What a tool does by the verbs of its name: "handover", "write", "read" or "other"."""
+    """What a tool does, from the verbs in its name: "handover", "write", "read" or "other"."""
     parts = name_parts(tool)
     words = set(parts)
     if words & HANDOVER_VERBS and words & PEOPLE:
@@ -319,7 +319,7 @@ def kind_of(tool: str) -> str:
 
 @lru_cache(maxsize=4096)
 def asked_in_words(tool: str) -> frozenset[str]:
-    """Words with which a user asks for what a tool does, by the verbs of its name."""
+    """Words with which users ask for what a tool does, from the verbs in its name."""
     parts = name_parts(tool)
     known = [part for part in parts if part in WRITE_VERBS] or [part for part in parts if part in SAME_ACTION]
     verbs = known[:1] or parts
@@ -327,12 +327,12 @@ def asked_in_words(tool: str) -> frozenset[str]:
 
 
 def asks_for(said: str, tool: str) -> bool:
-    """Whether a user's words have one in them that asks for what a tool does."""
+    """Whether a user's text contains a word that asks for what a tool does."""
     verbs = asked_in_words(tool)
     return any(same_stem(word, verb) for word in content_words(said) for verb in verbs)
 
 
 @lru_cache(maxsize=4096)
 def retrieves(tool: str) -> bool:
-    """Whether a tool fetches what is known somewhere, by its name."""
+    """Whether a tool retrieves information, by its name."""
     return kind_of(tool) != "write" and not RETRIEVAL_VERBS.isdisjoint(name_parts(tool))

@@ -1,4 +1,4 @@
-"""Changes that were asked for and not made, and made without the confirmation that the system prompt asks for. Pure."""
+"""Changes that were requested but not made, and changes made without the confirmation that the system prompt requires. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _asked(sentence: str) -> Iterator[tuple[str, str]]:
 
 
 def _things(phrase: str) -> list[str]:
-    """The words of a phrase that name something, up to the first preposition."""
+    """The words in a phrase that name something, up to the first preposition."""
     found = []
     for word in _WORD.findall(phrase)[:THING_WORDS]:
         if word.casefold() in _ENDS_A_THING:
@@ -69,7 +69,7 @@ def _stem(word: str) -> str:
 
 
 def change_without_a_yes(run: Run) -> Iterator[Finding]:
-    """The system prompt asks for a confirmation before changes; the user's last message before one has none."""
+    """The system prompt requires a confirmation before changes; the user's last message before one has none."""
     if not run.changes_made or policy.consent_asked(run) is None:
         return
     for call, said in changes_without_a_yes(run):
@@ -78,7 +78,7 @@ def change_without_a_yes(run: Run) -> Iterator[Finding]:
 
 
 def changes_without_a_yes(run: Run) -> Iterator[tuple[Call, str]]:
-    """(a change, the user's last message before it) where that message has no yes."""
+    """(a change, the user's last message before it) if that message has no yes."""
     for call in run.changes_made:
         at = run.user_before(call.index)
         said = "" if at is None else run.words(at)

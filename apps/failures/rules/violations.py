@@ -1,6 +1,6 @@
-"""Where a run breaks a rule that its system prompt states. Pure.
+"""Where a run breaks a rule stated in its system prompt. Pure.
 
-A rule that was only read is a sign (`outcomes.contradictions`). One that a person has confirmed is a finding.
+A rule that was only read is a signal (`outcomes.contradictions`). One that a person has confirmed gives a finding.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _all(run: Run) -> Iterator[Violation]:
 
 
 def confirmed_rule_broken(run: Run) -> Iterator[Finding]:
-    """Breaks a rule that a person has confirmed; the evidence is the sentence of the prompt."""
+    """The run breaks a rule that a person has confirmed; the evidence is the sentence in the prompt."""
     if policy.CONFIRMED not in run.rule_states.values():
         return
     prompt = next(iter(system_messages(run.messages)), None)

@@ -1,7 +1,7 @@
 """Patterns in the words of replies, users and agents. Pure.
 
-Texts come from strangers, so the patterns over words are RE2's, which no text makes slow; those of Python's `re` look
-at the start of a text only and are bounded.
+Texts are untrusted, so patterns over words are RE2's, which no text makes slow; those of Python's `re` only look at the start of a text
+and are bounded.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import re2
 
 
 def _words(pattern: str) -> Any:
-    """An RE2 pattern that does not care for case."""
+    """A case-insensitive RE2 pattern."""
     options = re2.Options()
     options.case_sensitive = False
     return re2.compile(pattern, options)
 
 
 def search(pattern: Any, text: str) -> Any:
-    """The first match in the part of a text that is looked at, or None; half a character pair matches nothing."""
+    """The first match in the searched part of a text, or None; half a surrogate pair matches nothing."""
     try:
         return pattern.search(text[:LOOKED_AT].replace("’", "'"))
     except UnicodeEncodeError:
@@ -180,7 +180,7 @@ SAME_ACTION = _groups(  # words that ask for the same kind of change
 
 
 def same_stem(word: str, verb: str) -> bool:
-    """Whether a word of a user is a form of a verb: deleting of delete."""
+    """Whether a user's word is a form of a verb: deleting of delete."""
     stem = verb[:-1] if verb.endswith("e") else verb
     return word.startswith(stem) and len(word) - len(stem) <= 5 and len(stem) > 2
 
@@ -194,7 +194,7 @@ def is_error(reply: str) -> bool:
 
 
 def is_empty(reply: str) -> bool:
-    """Whether a retrieval's reply has nothing in it."""
+    """Whether a retrieval's reply is empty."""
     if len(reply) > 120:
         return False
     bare = reply.strip()
@@ -202,12 +202,12 @@ def is_empty(reply: str) -> bool:
 
 
 def claims_success(words: str) -> bool:
-    """Whether an answer says that the thing is done, and no word in it takes that back."""
+    """Whether an answer says that the task is done, and no word in it retracts that."""
     return search(CLAIM, words) is not None and search(DENIAL, words) is None
 
 
 def content_words(words: str) -> frozenset[str]:
-    """The words that carry the meaning, in lower case."""
+    """The meaningful words, in lower case."""
     return frozenset(_WORD.findall(words[:LOOKED_AT].casefold())) - STOP_WORDS
 
 
@@ -218,7 +218,7 @@ def similarity(one: frozenset[str], other: frozenset[str]) -> float:
 
 
 def mentions(said: str, name: str) -> bool:
-    """Whether words in lower case have a name in them, as it is written or with spaces for its underscores."""
+    """Whether lower-case text contains a name, as written or with spaces for its underscores."""
     name = name.casefold()
     if name in said:
         return len(name) > 3 or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said) is not None
@@ -243,7 +243,7 @@ def today_in(system: str) -> date | None:
 
 
 def time_windows(text: str) -> Iterator[tuple[str, int, date]]:
-    """(sentence, hours, day) of every sentence that says a day lies within so many hours."""
+    """(sentence, hours, day) of every sentence that says a day is within so many hours."""
     text = text[:LOOKED_AT]
     if "within" not in text or _WINDOW.search(text) is None:
         return
@@ -281,7 +281,7 @@ def labelled_values(text: str) -> list[tuple[str, str]]:
 
 
 def differ(said: str, stored: str) -> bool:
-    """Whether two texts are not the same thing, in whichever way they are written."""
+    """Whether two texts differ in meaning, ignoring formatting."""
     one, other = (re.sub(r"[\W_]+", " ", text.casefold()).strip() for text in (said, stored))
     return bool(one) and bool(other) and one not in other and other not in one
 
@@ -292,5 +292,5 @@ def speaks_of_a_change(text: str) -> bool:
 
 
 def claims_a_change(text: str) -> bool:
-    """Whether an answer says that something was changed, and no word in it takes that back."""
+    """Whether an answer says that something was changed, and no word in it retracts that."""
     return search(DID_CHANGE, text) is not None and search(DENIAL, text) is None

@@ -1,4 +1,4 @@
-"""The failures most like one, from a bounded number of candidates: ends of indexes, no conversation is read."""
+"""The failures most similar to one, from a limited number of candidates: reads only the ends of indexes, no conversations."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from apps.failures.models import Failure, FailureState
 from apps.failures.similar.scoring import Alike, Sketch, ranked
 
 SHOWN = 6
-WINDOW = 30  # candidates of each state: the newest, those just before it in time, those just after it
+WINDOW = 30  # candidates per state: the newest, and those just before and just after it in time
 STATES = (FailureState.OPEN, FailureState.CONFIRMED)
 
 
 def similar_to(failure: Failure, count: int = SHOWN) -> list[tuple[Failure, Alike]]:
-    """Standing failures of the same cluster, then of the same mode; within each those first that are most like it.
+    """Standing failures of the same cluster, then of the same mode; within each the most similar first.
 
     At most 6 · WINDOW of each are compared. Needs the failure's trajectory.
     """
@@ -43,13 +43,13 @@ FIELDS = {
 
 
 def _candidates(failure: Failure, group: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What `_sketch` takes, the newest first."""
+    """Input for `_sketch`, newest first."""
     pks = _near(failure, group)
     return list(Failure.objects.filter(pk__in=pks).order_by("-trajectory_id").values(**FIELDS))
 
 
 def _near(failure: Failure, group: Mapping[str, Any]) -> set[int]:
-    """The newest of the group, and its neighbours in time: what fails at the same time often fails alike."""
+    """The newest of the group, and its neighbours in time: failures at the same time are often similar."""
     rows = Failure.objects.filter(**group).exclude(pk=failure.pk)
     here = failure.trajectory_id
     windows = [(Q(), "-"), (Q(trajectory_id__lt=here), "-"), (Q(trajectory_id__gt=here), "")]

@@ -1,4 +1,4 @@
-"""How alike failures are by what is at hand without reading a conversation, and by what: for the side of the triage screen."""
+"""How similar failures are, and why, without reading a conversation: for the side panel of the triage screen."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, Self
 from apps.failures.clusters.cases import REQUEST_CHARS, TROUBLE_CHARS
 from apps.failures.clusters.features import STOP_WORDS
 
-# As in clustering (`features.FIELDS`); arguments are not at hand, and the mode is mostly the same.
+# As in clustering (`features.FIELDS`); arguments are not available, and the mode is mostly the same.
 WEIGHTS = {"tools": 0.30, "trouble": 0.40, "request": 0.15}
-WORD = re.compile(r"(?<!\w)[^\W\d_]+(?:['’_-][^\W\d_]+)*(?!\w)")  # what has a digit in it differs by chance
+WORD = re.compile(r"(?<!\w)[^\W\d_]+(?:['’_-][^\W\d_]+)*(?!\w)")  # anything with a digit in it differs by chance
 RULE = "rule:"  # marks the rule among the words of the evidence
-SHOWN_TOOLS, SHOWN_WORDS = 2, 4  # of what they have in common
+SHOWN_TOOLS, SHOWN_WORDS = 2, 4  # terms shown of what they share
 
 Terms = frozenset[str]
 
@@ -33,7 +33,7 @@ class Sketch:
 
     @classmethod
     def of(cls, id: int, *, tools: Iterable[str], evidence: Mapping[str, Any] | None, request: str) -> Self:
-        """`evidence`: {rule, text, quote, …}, the finding that decided; None where there is none."""
+        """`evidence`: {rule, text, quote, …}, the deciding finding; None if there is none."""
         found = evidence or {}
         said = " ".join(str(found.get(key) or "") for key in ("text", "quote"))
         rule = {RULE + str(found["rule"])} if found.get("rule") else set()
@@ -47,7 +47,7 @@ class Sketch:
 
 @dataclass(frozen=True)
 class Alike:
-    """`score`, 0 to 1: the weighted cosine of the fields. What both have comes rarest first."""
+    """`score`, 0 to 1: the weighted cosine of the fields. Shared terms come rarest first."""
 
     id: int
     score: float
@@ -61,7 +61,7 @@ def words(text: str) -> Terms:
 
 
 def ranked(one: Sketch, others: Sequence[Sketch], k: int) -> list[Alike]:
-    """The `k` most like `one`, ties in the order given. What many of them have counts for less: ln(1 + n / df)."""
+    """The `k` most similar to `one`, ties in the given order. Frequent terms count less: ln(1 + n / df)."""
     pool = [one, *others]
     spread = Counter(term for sketch in pool for term in sketch.terms)
     weight = {term: log(1 + len(pool) / n) ** 2 for term, n in spread.items()}
