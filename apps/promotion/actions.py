@@ -1,4 +1,4 @@
-"""Writes of floor 9: gate reports, promotions, rollbacks. Nothing is promoted without a report; every move can be undone."""
+"""Gate reports, promotions and rollbacks. Nothing is promoted without a report; every move can be undone."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def as_evaluation(run: EvalRun, measurement: LatencyMeasurement | None = None, t
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that a report is made from."""
+    """Everything that a report is made from."""
 
     baseline: Evaluation
     candidate: Evaluation
@@ -97,7 +97,7 @@ def _ordered(side: Evaluation) -> Evaluation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the gate says of two evaluations, and everything it was given."""
+    """The gate's result for two evaluations, and everything it was given."""
 
     baseline: EvalRun
     candidate: EvalRun
@@ -111,10 +111,10 @@ class Comparison:
 
 
 def compare_runs(*, baseline: EvalRun, candidate: EvalRun, channel: Channel) -> Comparison:
-    """Compares two evaluations by a channel's policy and stores nothing.
+    """Compares two evaluations by a channel's policy without storing anything.
 
-    They must be finished, unless the policy is sequential: then at any time, but for what an agent may have ended itself: it sees
-    the tasks, and could stop before the hard ones. Raises PromotionError.
+    They must be finished, unless the policy is sequential: then any time is valid, except if an external agent may have stopped itself:
+    it sees the tasks, and could stop before the hard ones. Raises PromotionError.
     """
     (rules, version), comparison = policy_of(channel), comparison_number(baseline, candidate)
     for run in (baseline, candidate):
@@ -138,7 +138,7 @@ def compare_runs(*, baseline: EvalRun, candidate: EvalRun, channel: Channel) -> 
 
 @transaction.atomic
 def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel: Channel | None = None) -> GateReport:
-    """Stores and signs what the gate says by a channel's policy (production's), see `compare_runs`. Raises PromotionError."""
+    """Stores and signs the gate's result by a channel's policy (production's by default), see `compare_runs`. Raises PromotionError."""
     channel = channel or channel_of(candidate.project)
     require_not_archived(channel)
     found = compare_runs(baseline=baseline, candidate=candidate, channel=channel)
@@ -172,12 +172,12 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
     )
     announce_report(row)
     if deployments.has_targets(row.channel):
-        fingerprints.ask_for(candidate.model_version, by=by)  # so that it is there when the version is deployed
+        fingerprints.ask_for(candidate.model_version, by=by)  # so that it is available when the version is deployed
     return row
 
 
 def live_baseline(candidate: EvalRun, channel: Channel) -> EvalRun:
-    """The newest evaluation of what a channel runs now that can be compared with this one. Raises PromotionError."""
+    """The newest evaluation of the channel's live version that can be compared with this one. Raises PromotionError."""
     if channel.current is None:
         raise PromotionError(f"Nothing is live in {channel.name} yet, so there is no baseline.")
     runs = (
@@ -205,7 +205,7 @@ def live_baseline(candidate: EvalRun, channel: Channel) -> EvalRun:
 
 
 def facts_of(row: GateReport) -> dict[str, Any]:
-    """What a report rests on, by name and hash, and who asked for it when, for `signing.document_of`."""
+    """What a report is based on, by name and hash, and who requested it when, for `signing.document_of`."""
     return {
         "project": row.project.slug,
         "channel": row.channel.name,
@@ -237,7 +237,7 @@ def _run_facts(run: EvalRun) -> dict[str, Any]:
 
 
 def reproduce(report: GateReport) -> tuple[Report, bool]:
-    """The report made again from the stored samples, and whether inputs and outcome are what they were."""
+    """The report recomputed from the stored samples, and whether inputs and result are unchanged."""
     runs = EvalRun.objects.select_related("environment__verifier", "eval_set", "model_version")
     guards = {name: pair and [runs.get(pk=pk) for pk in pair] for name, pair in report.guards.items()}
     policy, most = convert(report.policy, Policy, "policy"), report.report["tasks"]
@@ -249,7 +249,7 @@ def reproduce(report: GateReport) -> tuple[Report, bool]:
 
 @transaction.atomic
 def set_initial(*, channel: Channel, version: ModelVersion, by: Any) -> Promotion:
-    """What production ran before Flywheel knew of it. Only for a channel that has nothing yet."""
+    """What production ran before Flywheel was introduced. Only for a channel that has no version yet."""
     if version.kind == ModelKind.REWARD:
         raise PromotionError(f"{version} is a reward model, not an agent, so it cannot run in {channel.name}.")
     channel = locked(channel)
@@ -265,7 +265,7 @@ def set_initial(*, channel: Channel, version: ModelVersion, by: Any) -> Promotio
 
 @transaction.atomic
 def set_segment(*, channel: Channel, segment: str, by: Any) -> None:
-    """The environment or the users that the channel serves, as a label; "" none."""
+    """The environment or the users that the channel serves, as a label; "" for none."""
     channel = locked(channel)
     before, channel.segment = channel.segment, segment
     channel.save(update_fields=["segment", "updated_at"])
@@ -284,14 +284,14 @@ def set_segment(*, channel: Channel, segment: str, by: Any) -> None:
 def promote(
     *, channel: Channel, gate_report: GateReport, by: Any, reason: str = "", key: ApiKey | None = None
 ) -> Promotion | Deployment | Approval:
-    """Moves the channel to the report's candidate. Raises PromotionError where the report does not support it.
+    """Moves the channel to the report's candidate. Raises PromotionError if the report does not support it.
 
-    The report must be made for this channel by its present policy, on a frozen hold-out, against what runs now. Who may promote is
-    said by the policy. An owner may override another verdict, and decides what `why_owner` says. `key`: the API key that asks, `by`
-    is then who created it; a key overrides nothing. Raises PermissionDenied.
+    The report must be for this channel and its current policy, on a frozen hold-out, against the live version. The policy says who may
+    promote. An owner may override another verdict, and decides in the cases of `why_owner`. `key`: the API key used; `by` is then its
+    creator; a key cannot override anything. Raises PermissionDenied.
 
-    A channel with targets gets a Deployment, which moves it when all of them serve the candidate. Where the policy asks for two
-    people, the first one's consent is an Approval, and nothing moves yet.
+    A channel with targets gets a Deployment, which moves it when all of them serve the candidate. If the policy requires two people, the
+    first one's consent is an Approval, and nothing moves yet.
     """
     channel = locked(channel)
     candidate = gate_report.candidate.model_version
@@ -322,8 +322,8 @@ def _against(gate_report: GateReport) -> str:
 
 
 def _first_of_two(gate_report: GateReport, policy: Policy, by: Any, reason: str) -> Approval | None:
-    """The consent of `by`, where nobody else's is there yet. One of the two needs the policy's role of approvers. Raises
-    PromotionError where the same person asks again."""
+    """Stores the consent of `by` if nobody else's is there yet. One of the two needs the policy's role of approvers. Raises
+    PromotionError if the same person approves again."""
     row, new = Approval.objects.get_or_create(
         gate_report=gate_report, by=by, defaults={"by_name": name_of(by), "reason": reason}
     )
@@ -348,7 +348,7 @@ def _first_of_two(gate_report: GateReport, policy: Policy, by: Any, reason: str)
 
 
 def _may_still(row: Approval, gate_report: GateReport, policy: Policy) -> bool:
-    """Whoever has left, or has a smaller role now, counts no more."""
+    """The consent of somebody who has left, or has a lower role now, no longer counts."""
     role = role_in(gate_report.project, row.by)
     return role is not None and role.rank >= Role(policy.promoters).rank
 
@@ -365,7 +365,8 @@ def role_in(project: Any, user: Any) -> Role | None:
 def _bring(
     channel: Channel, version: ModelVersion, kind: Promotion.Kind, by: Any, **given: Any
 ) -> Promotion | Deployment:
-    """At once where the channel has no targets, else by a deployment, which loads it first. Raises PromotionError."""
+    """Moves the channel immediately if it has no targets, otherwise starts a deployment that loads the version first. Raises
+    PromotionError."""
     if deployments.has_targets(channel):
         return deployments.begin(channel=channel, kind=Deployment.Kind(kind), version=version, by=by, **given)
     require_files(version)
@@ -382,12 +383,12 @@ def rollback(
     from_version: str = "",
     to_version: str = "",
 ) -> Promotion | Deployment:
-    """Moves the channel back to what ran before, or to `to_version`: any that it ran. Repeated, it goes back further, unless
-    `from_version` names what is to be taken back: what ran when somebody looked. It stops a deployment that runs, and no freeze
-    holds it up. `key`: the API key that asks.
+    """Moves the channel back to what ran before, or to `to_version`, any version that it ran. Repeating it goes back further, unless
+    `from_version` names the version to take back: the one that was live when somebody looked. It stops a running deployment, and a
+    freeze does not block it. `key`: the API key used.
 
-    Raises PromotionError; PermissionDenied for a key that the policy does not allow, and for what only an owner may: to go back to
-    a version that was itself taken back.
+    Raises PromotionError; PermissionDenied for a key that the policy does not allow, and for what only an owner may do: going back to a
+    version that was itself taken back.
     """
     channel = locked(channel)
     require_keys_allowed(channel, policy_of(channel)[0], key)
@@ -405,14 +406,14 @@ def rollback(
 
 
 def previous_of(channel: Channel) -> ModelVersion | None:
-    """What ran before the current version: forward moves are pushed, a rollback takes off those above what it goes to."""
+    """What ran before the current version: forward moves are pushed on a stack, a rollback pops those above its destination."""
     moves = channel.forward_moves()
     return moves[-2].to_version if len(moves) > 1 else None
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """A version that a channel ran. `taken_back`: a rollback ended its time last, so going to it again needs an owner."""
+    """A version that a channel ran. `taken_back`: a rollback ended its last period, so returning to it needs an owner."""
 
     version: ModelVersion
     last_live: Any
@@ -420,7 +421,7 @@ class Earlier:
 
 
 def earlier_versions(channel: Channel) -> list[Earlier]:
-    """Those that a rollback can go to, the last one live first; without what is live."""
+    """The versions that a rollback can go to, most recently live first; without the live one."""
     last: dict[int, tuple[ModelVersion, Any]] = {}
     back: dict[int, bool] = {}
     for moved in channel.promotions.select_related("from_version", "to_version").order_by("at", "pk"):

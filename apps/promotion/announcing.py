@@ -1,4 +1,4 @@
-"""What webhooks are told of the gate and of channels: names, verdict and numbers, never which held-out tasks moved."""
+"""What webhooks are sent about the gate and channels: names, verdict and numbers, never which held-out tasks moved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOVES = {Promotion.Kind.PROMOTE: Event.PROMOTION_MADE, Promotion.Kind.ROLLBACK: 
 def outcome(
     baseline: EvalRun, candidate: EvalRun, channel: Channel, report: dict[str, Any], policy_version: int
 ) -> dict[str, Any]:
-    """A report without the names of the tasks that moved: they are held out."""
+    """A report without the names of the tasks that moved, because they are held out."""
     return {
         "verdict": report["verdict"],
         "summary": report["summary"],
@@ -87,7 +87,7 @@ def channel_page(channel: Channel) -> str:
 
 
 def announce_move(move: Promotion) -> None:
-    """Of a promotion or a rollback; what a channel runs first is neither."""
+    """Announces a promotion or a rollback; the first version of a channel is neither."""
     event, channel = MOVES.get(Promotion.Kind(move.kind)), move.channel
     if event is None:
         return
@@ -107,7 +107,7 @@ def announce_move(move: Promotion) -> None:
 
 
 def announce_failed_deployment(job: Deployment) -> None:
-    """To people and webhooks, and in the audit log: what failed where, and what serves on."""
+    """To people and webhooks, and in the audit log: what failed where, and what continues to serve."""
     channel = job.channel
     page = reverse("promotion:deployment", args=[job.project.slug, channel.name, job.pk])
     serves = f"{channel.current} still serves" if channel.current else "nothing is live"
@@ -139,7 +139,7 @@ def announce_restored(job: Deployment) -> None:
 
 
 def announce_freeze(row: Freeze) -> None:
-    """That a channel was frozen, or that it is no longer."""
+    """Announces that a channel was frozen or unfrozen."""
     channel, lifted = row.channel, row.lifted_at is not None
     who = row.lifted_by_name if lifted else row.by_name
     subject = f"{channel} was {'unfrozen' if lifted else 'frozen'} by {who}"
@@ -157,7 +157,7 @@ def announce_freeze(row: Freeze) -> None:
 
 
 def announce_archived(channel: Channel, *, back: bool, by: Any, who: str) -> None:
-    """That a channel was archived, or brought back."""
+    """Announces that a channel was archived or unarchived."""
     subject = f"{channel} was {'unarchived' if back else 'archived'} by {who}"
     page = channel_page(channel)
     announce(
@@ -176,7 +176,7 @@ def announce_archived(channel: Channel, *, back: bool, by: Any, who: str) -> Non
 
 
 def announce_proposal(row: Approval) -> None:
-    """The first of two consents: somebody else has to look."""
+    """The first of two consents: somebody else has to review it."""
     report = row.gate_report
     subject = (
         f"{row.by_name} wants to promote {report.candidate.model_version} to {report.channel}: needs a second approval"

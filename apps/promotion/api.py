@@ -1,4 +1,4 @@
-"""Channels by API: which there are, which model version is live in one, and every change of it. The key decides the project."""
+"""Channels by API: list them, read the live model version, and every change. The key determines the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What archiving a channel does, beside hiding it: its trial ends, its targets unload, and nothing is served."""
+"""What archiving a channel does besides hiding it: its trial ends, its targets unload, and it is no longer served."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from apps.promotion.policies import PRODUCTION, label_of, policy_of, require_key
 from apps.promotion.trials.ending import end
 from apps.promotion.trials.models import TrialState
 
-USERS: list[Callable[[Channel], list[str]]] = []  # each names what refers to a channel, such as “the flow nightly”
+# each names something that refers to a channel, such as “the flow nightly”
+USERS: list[Callable[[Channel], list[str]]] = []
 NAMED = 5
 
 ARCHIVED_TEXT = (
@@ -45,7 +46,7 @@ def allow_key(channel: Channel, key: ApiKey | None) -> None:
 
 
 def on_archive(channel: Channel, *, back: bool, by: Any, key: ApiKey | None) -> None:
-    """In the transaction that archives it or brings it back, with its row locked."""
+    """In the transaction that archives or unarchives it, with its row locked."""
     who = label_of(key) or name_of(by)
     if not back:
         Channel.objects.filter(pk=channel.pk).exclude(current=None).update(needs_restore=True)

@@ -1,6 +1,6 @@
-"""What changes a channel, by API: its policy, promotion and rollback; and what a comparison can show before it is made.
+"""Changes to a channel by API: its policy, promotion and rollback; and what a comparison can show before it is made.
 
-A key acts with the present role of whoever created it, and only where the channel's policy allows keys (`api_keys`).
+A key acts with the current role of its creator, and only if the channel's policy allows keys (`api_keys`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Reason = Annotated[str, Meta(max_length=MAX_REASON, pattern=r"\S")]
 
 
 class Change(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`policy`, or `toml` as it was exported."""
+    """`policy`, or `toml` as exported."""
 
     reason: Reason
     policy: dict[str, Any] | None = None
@@ -48,8 +48,8 @@ class Promote(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RollBack(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A reason is needed where the channel's policy asks for one. `from_version`: only if this version is live, so that the same
-    request sent twice goes back once. `to_version`: any version that the channel ran, instead of the one before."""
+    """A reason is required if the channel's policy asks for one. `from_version`: only if this version is live, so that sending the same
+    request twice goes back once. `to_version`: any version that the channel ran, instead of the previous one."""
 
     reason: Sentence = ""
     from_version: Sentence = ""
@@ -119,7 +119,7 @@ BEGUN = {
 BEGUN_EXAMPLE = OpenApiExample(
     "To its targets", response_only=True, status_codes=["202"], value={"deployment": EXAMPLE}
 )
-MOST = 50  # versions told
+MOST = 50  # versions returned
 
 
 @extend_schema(
@@ -175,7 +175,7 @@ def promote(request: Request, name: str) -> Response:
 
 
 def _moved(moved: Promotion | Deployment | Approval) -> Response:
-    """200 where the channel has moved, 202 where it will."""
+    """200 if the channel has moved, 202 if it will."""
     if isinstance(moved, Promotion):
         return Response(move_json(moved))
     if isinstance(moved, Deployment):

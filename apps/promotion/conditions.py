@@ -1,4 +1,4 @@
-"""What a gate report must be to promote, beside its verdict, and when an owner has to decide."""
+"""What a gate report must satisfy to promote, besides its verdict, and when an owner has to decide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_REASON = 2_000  # characters
 
 
 class PromotionError(Rejected):
-    """A move that may not be made; the message is a sentence for the screen."""
+    """A move that is not allowed; the message is a sentence for the page."""
 
 
 def require_not_archived(channel: Channel) -> None:
@@ -23,7 +23,7 @@ def require_not_archived(channel: Channel) -> None:
 
 
 def checked_reason(text: str, missing: str = "") -> str:
-    """Stripped. Raises PromotionError where it is too long, or empty: with the sentence `missing`, where that is given."""
+    """Stripped. Raises PromotionError if it is too long, or empty: with the sentence `missing`, if given."""
     found = text.strip()
     if missing and not found:
         raise PromotionError(missing)
@@ -33,9 +33,9 @@ def checked_reason(text: str, missing: str = "") -> str:
 
 
 def why_owner(channel: Channel, report: GateReport, policy: Policy) -> list[str]:
-    """Why an owner has to decide, in sentences; empty where nobody has to. The gate does not say “promote”, or what it compared could have
-    been chosen for it: nothing runs yet; the two, or production and its evaluation, differ in the prompt; another eval set decided the last
-    time and the policy names none; or production was rolled back from the candidate."""
+    """Why an owner has to decide, as sentences; empty if nobody has to. The gate does not say “promote”, or the comparison could have
+    been chosen to suit the candidate: nothing runs yet; the two, or production and its evaluation, differ in the prompt; another eval
+    set decided last time and the policy names none; or production was rolled back from the candidate."""
     runs = report.baseline, report.candidate
     prompts = {run.environment.agent_hash for run in runs}
     sets = {run.eval_set.slug for run in runs}
@@ -56,7 +56,7 @@ def why_owner(channel: Channel, report: GateReport, policy: Policy) -> list[str]
 
 
 def require_deciding_set(eval_set: EvalSet, policy: Policy) -> None:
-    """Raises PromotionError where the policy names another set, or a newer version holds out other tasks."""
+    """Raises PromotionError if the policy names another set, or if a newer version holds out other tasks."""
     if policy.eval_set and eval_set.slug != policy.eval_set:
         raise PromotionError(f"The policy requires {policy.eval_set}; this report compares on {eval_set}.")
     newer = EvalSet.objects.filter(project=eval_set.project_id, slug=eval_set.slug, version__gt=eval_set.version)

@@ -13,7 +13,7 @@ from workers.lib.typed import FormError, plain
 PROMOTING = ("promoters", "two_people", "approvers", "api_keys", "rollback_needs_reason", "proof")
 PROOFS = (("any", "Any"), ("weights", "Weights, on every target"))
 DECIDING = ("eval_set", "min_tasks", "alpha", "sequential")
-SAID_BY_VALUE = ("role", "yes or no", "name", "level")  # units that add nothing to a value
+SAID_BY_VALUE = ("role", "yes or no", "name", "level")  # units that are not shown after a value
 
 
 class ChannelForm(PlainForm):
@@ -21,7 +21,7 @@ class ChannelForm(PlainForm):
 
 
 class PolicyForm(PlainForm):
-    """A field for each of the policy's; what is allowed is said by `Policy` alone. After validation: `policy`."""
+    """One field for each of the policy's; only `Policy` knows what is valid. After validation: `policy`."""
 
     def __init__(self, policy: Policy, data: Any = None) -> None:
         super().__init__(data, initial=plain(policy))
@@ -31,7 +31,7 @@ class PolicyForm(PlainForm):
 
     @property
     def parts(self) -> list[tuple[str, str, list[forms.BoundField]]]:
-        """(title, what is said below it, fields) in the order of the page."""
+        """(title, text below it, fields) in the order of the page."""
         rest = [name for name in FIELDS if name not in (*PROMOTING, *DECIDING)]
         named = [
             ("Who promotes", PROMOTING),
@@ -53,13 +53,13 @@ class PolicyForm(PlainForm):
 
 
 def label_of(name: str) -> str:
-    """With the unit, where the field has one that its label does not say."""
+    """With the unit, unless the label contains it."""
     field = FIELDS[name]
     return f"{field.label} ({field.unit})" if field.unit not in (*SAID_BY_VALUE, "tasks") else field.label
 
 
 def in_words(policy: Policy) -> list[tuple[Field, str]]:
-    """(field, its value with its unit), for who only reads the policy."""
+    """(field, its value with its unit), for read-only display."""
     shown = []
     for name, value in plain(policy).items():
         field = FIELDS[name]

@@ -1,4 +1,4 @@
-"""A freeze: until then, or until somebody lifts it, nobody promotes to a channel. A rollback stays possible."""
+"""A freeze: until a time, or until somebody lifts it, nobody promotes to a channel. A rollback stays possible."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def require_not_frozen(channel: Channel) -> None:
 def freeze(
     *, channel: Channel, reason: str, by: Any, until: datetime | None = None, key: ApiKey | None = None
 ) -> Freeze:
-    """Replaces a freeze that holds. Needs an operator and a reason. Raises PromotionError, PermissionDenied."""
+    """Replaces an active freeze. Needs an operator and a reason. Raises PromotionError, PermissionDenied."""
     channel = locked(channel)
     _require_right(channel, by, key)
     reason = checked_reason(reason, "Enter a reason: it is shown to anyone who tries to promote.")
@@ -63,7 +63,7 @@ def freeze(
 
 @transaction.atomic
 def unfreeze(*, channel: Channel, by: Any, key: ApiKey | None = None) -> None:
-    """Raises PromotionError where it is not frozen; PermissionDenied."""
+    """Raises PromotionError if it is not frozen; PermissionDenied."""
     channel = locked(channel)
     _require_right(channel, by, key)
     row = freeze_of(channel)

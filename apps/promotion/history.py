@@ -1,4 +1,4 @@
-"""What happened to a channel, in one order: moves, deployments that failed, freezes, policies, archiving. Read-only."""
+"""The history of a channel in one order: moves, failed deployments, freezes, policies, archiving. Read-only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARCHIVING = {
 
 @dataclass(frozen=True)
 class Entry:
-    """`kind` is a badge, `who` and the names in `title` are what they were then; `row` is what it is about, for links."""
+    """`kind` is a badge, `who` and the names in `title` are those of that time; `row` is the object, for links."""
 
     at: datetime
     kind: str

@@ -1,4 +1,4 @@
-"""The jobs of floor 9: deployments, and fingerprints by which they know a version."""
+"""The jobs of the promotion layer: deployments, and the fingerprints that identify a version."""
 
 from __future__ import annotations
 

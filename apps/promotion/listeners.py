@@ -1,4 +1,4 @@
-"""Who routes to a channel's versions is woken by the database."""
+"""Database notifications for processes that route to a channel's versions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ MOVED = "flywheel_routes"  # what the endpoint listens to
 
 
 def notify_listeners(channel: Channel) -> None:
-    """Whoever routes to this channel's versions looks again once this is committed."""
+    """Processes that route to this channel's versions reload once this is committed."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [MOVED, str(channel.pk)])

@@ -1,4 +1,4 @@
-"""Floor 9: what production runs, what the gate said, and every change of it."""
+"""What production runs, gate reports, and every change of a channel."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = [
 
 class ChannelQuerySet(ArchivableQuerySet):
     def live(self) -> Self:
-        """Those whose version is to be served now."""
+        """Channels whose version is to be served now."""
         return self.current().exclude(current=None).filter(needs_restore=False)
 
 
 class Channel(Archivable):
-    """A name that production asks for ("production"); it points at one model version at a time.
+    """A name that production asks for ("production"); it points to one model version at a time.
 
-    `segment`: the environment or the users that it serves, such as "eu" or "enterprise"; a label. An archived channel keeps
-    `current` and its history and serves nothing; unarchived, it serves nothing while it `needs_restore`.
+    `segment`: the environment or the users that it serves, such as "eu" or "enterprise"; a label. An archived channel keeps `current`
+    and its history and serves nothing; unarchived, it serves nothing while it `needs_restore`.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="channels")
@@ -59,7 +59,7 @@ class Channel(Archivable):
 
     @property
     def not_served(self) -> str:
-        """Why its version is not served, as a sentence; "" where it is, and where it has none."""
+        """Why its version is not served, as a sentence; "" if it is, and if it has none."""
         if self.archived_at:
             return f"The channel “{self}” is archived and serves nothing. A project owner can unarchive it on its page."
         if self.needs_restore and self.current:
@@ -67,7 +67,7 @@ class Channel(Archivable):
         return ""
 
     def forward_moves(self) -> list[Promotion]:
-        """Those that led to what runs now, the newest last: a rollback takes off what came after the version it goes to."""
+        """The moves that led to the live version, newest last: a rollback removes those after the version it goes to."""
         stack: list[Promotion] = []
         forward: dict[int, Promotion] = {}
         for move in self.promotions.select_related("to_version", "gate_report").order_by("at", "pk"):
@@ -76,7 +76,7 @@ class Channel(Archivable):
                 stack.append(move)
                 continue
             under = [index for index, made in enumerate(stack[:-1]) if made.to_version_id == move.to_version_id]
-            # What an earlier rollback has taken off may come back: then it follows what ran before it.
+            # A version removed by an earlier rollback may come back: then it follows what ran before it.
             stack = stack[: under[-1] + 1] if under else [*stack[:-1], forward[move.to_version_id]]
         return stack
 
@@ -106,7 +106,7 @@ class Verdict(models.TextChoices):
 
 
 class GateReport(models.Model):
-    """The paired comparison of two evaluations on the same tasks, and what the gate says of it. Immutable, signed.
+    """The paired comparison of two evaluations on the same tasks, and the gate's verdict. Immutable, signed.
 
     `policy` are the values of version `policy_version` of the channel's policy; 0 are the defaults.
     """
@@ -140,7 +140,7 @@ class GateReport(models.Model):
 
 
 class Approval(models.Model):
-    """One person's consent to a report's promotion, where the channel's policy asks for two. Rows are only ever added."""
+    """One person's consent to a report's promotion, if the channel's policy requires two. Rows are only ever added."""
 
     gate_report = models.ForeignKey(GateReport, models.CASCADE, related_name="approvals")
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
@@ -162,7 +162,7 @@ class FreezeQuerySet(models.QuerySet["Freeze"]):
 
 
 class Freeze(models.Model):
-    """A time in which nobody promotes to a channel; a rollback stays possible. Rows stay, as a part of its history."""
+    """A period in which nobody promotes to a channel; a rollback stays possible. Rows stay, as part of its history."""
 
     channel = models.ForeignKey(Channel, models.CASCADE, related_name="freezes")
     reason = models.TextField()
@@ -185,8 +185,8 @@ class Freeze(models.Model):
 class Promotion(models.Model):
     """One move of a channel. Rows are only ever added; a rollback is a move back.
 
-    `from_name`, `to_name`, `by_name` are what things were called then: versions are renamed, people leave. `proof` is what was
-    proved on each target before the move (`Deployment.outcomes`).
+    `from_name`, `to_name`, `by_name` are the names at that time: versions are renamed, people leave. `proof` is what was verified on
+    each target before the move (`Deployment.outcomes`).
     """
 
     class Kind(models.TextChoices):

@@ -1,4 +1,4 @@
-"""How a channel moves: its row locked, one `Promotion` row, the channel, the audit log and the announcements in one transaction."""
+"""Moves a channel: its row locked, one `Promotion` row, the channel, the audit log and the announcements in one transaction."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from apps.registry.models import ModelVersion
 
 
 def locked(channel: Channel, *, archived: bool = False) -> Channel:
-    """The row, for the rest of the transaction. NO KEY: whoever commits rows that refer to the channel (a worker its deployment) waits for
-    none who holds this, and so cannot deadlock with one who waits for that deployment.
+    """The row, locked for the rest of the transaction. NO KEY: committing rows that refer to the channel (a worker's deployment) does not
+    wait for this lock, so it cannot deadlock with a holder of the lock that waits for that deployment.
 
-    Raises PromotionError where the channel was deleted, or is archived and `archived` does not allow that."""
+    Raises PromotionError if the channel was deleted, or is archived and `archived` does not allow that."""
     rows = Channel.objects.select_for_update(of=("self",), no_key=True)
     row = rows.select_related("project", "current").filter(pk=channel.pk).first()
     if row is None:
@@ -30,7 +30,7 @@ def locked(channel: Channel, *, archived: bool = False) -> Channel:
 
 
 def name_of(user: Any) -> str:
-    """Of who acts, as history keeps it."""
+    """The name of the actor, as history stores it."""
     return user.get_username() if user else "policy"
 
 
@@ -45,7 +45,7 @@ def move(
     deployment: Deployment | None = None,
     **detail: Any,
 ) -> Promotion:
-    """`channel`: as `locked` gave it."""
+    """`channel`: from `locked`."""
     promotion = Promotion.objects.create(
         channel=channel,
         kind=kind,
@@ -84,7 +84,7 @@ def move(
 
 
 def require_files(version: ModelVersion) -> None:
-    """Raises PromotionError: whoever pulls it or serves it in process would go on with what ran before, without a word."""
+    """Raises PromotionError: otherwise whoever pulls it or serves it in process would silently continue with the previous version."""
     if version.model.artifact is None:
         return
     try:
@@ -96,7 +96,7 @@ def require_files(version: ModelVersion) -> None:
 
 
 def restored(channel: Channel, by: Any, actor_label: str = "") -> None:
-    """What an unarchived channel runs is verified again, so it is served again. `channel`: as `locked` gave it."""
+    """The version of an unarchived channel has been verified again, so it is served again. `channel`: from `locked`."""
     if not channel.needs_restore or channel.current is None:
         return
     channel.needs_restore = False

@@ -20,7 +20,7 @@ PRODUCTION = "production"
 
 
 class PolicyError(Rejected):
-    """A policy that cannot be saved; the message is a sentence for the screen."""
+    """A policy that cannot be saved; the message is a sentence for the page."""
 
 
 def channel_of(project: Project, name: str = PRODUCTION) -> Channel:
@@ -28,7 +28,7 @@ def channel_of(project: Project, name: str = PRODUCTION) -> Channel:
 
 
 def create_channel(project: Project, name: str) -> tuple[Channel, bool]:
-    """The channel of this name, and whether it is new. Raises PromotionError where an archived one has the name."""
+    """The channel with this name, and whether it is new. Raises PromotionError if an archived one has the name."""
     channel, new = Channel.objects.get_or_create(project=project, name=name)
     require_not_archived(channel)
     return channel, new
@@ -39,7 +39,7 @@ def find_channel(project: Project, name: str) -> Channel | None:
 
 
 def policy_of(channel: Channel | None) -> tuple[Policy, int]:
-    """What applies now, and its version; the defaults are version 0, also of a channel that nobody has made yet."""
+    """The current policy and its version; the defaults are version 0, also for a channel that does not exist yet."""
     row = channel.policies.first() if channel else None
     return (values_of(row), row.version) if row else (Policy(), 0)
 
@@ -49,7 +49,7 @@ def values_of(row: PromotionPolicy) -> Policy:
 
 
 def require_keys_allowed(channel: Channel, policy: Policy, key: ApiKey | None) -> None:
-    """Raises PermissionDenied where an API key asks and the channel's policy does not let keys change it."""
+    """Raises PermissionDenied if an API key is used and the channel's policy does not let keys change it."""
     if key is not None and not policy.api_keys:
         raise PermissionDenied(
             f"API keys cannot promote, roll back or change the policy in {channel}. An owner can allow it in the channel's "
@@ -58,7 +58,7 @@ def require_keys_allowed(channel: Channel, policy: Policy, key: ApiKey | None) -
 
 
 def label_of(key: ApiKey | None) -> str:
-    """For the audit log: who acted, where it was an API key."""
+    """For the audit log: the actor, if it was an API key."""
     return f"API key “{key.name}”" if key else ""
 
 
@@ -66,10 +66,10 @@ def label_of(key: ApiKey | None) -> str:
 def save_policy(
     *, channel: Channel, policy: Policy, reason: str, by: Any, key: ApiKey | None = None
 ) -> PromotionPolicy | None:
-    """Adds a version; None where it would say what applies already. Needs an owner and a reason. Raises PolicyError, PromotionError.
+    """Adds a version; None if it equals the current one. Needs an owner and a reason. Raises PolicyError, PromotionError.
 
-    `by` is None for the command line. By an API key it needs the policy's leave, and the key's creator to be an owner; else it
-    raises PermissionDenied.
+    `by` is None for the command line. With an API key, the policy must allow keys, and the key's creator must be an owner; otherwise
+    PermissionDenied is raised.
     """
     channel = Channel.objects.select_for_update(of=("self",), no_key=True).select_related("project").get(pk=channel.pk)
     require_not_archived(channel)

@@ -1,4 +1,4 @@
-"""What the gate wants to know beside the two evaluations: latency in turns, regression tasks, general capability."""
+"""What the gate needs besides the two evaluations: latency in turns, regression tasks, general capability."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from apps.evals.submission import submit_eval
 from apps.registry.actions import ModelError
 from apps.registry.engines import default_engine, same_as
 
-GENERAL_TASKS = 120  # of the split's, unless somebody asks for more
+GENERAL_TASKS = 120  # of the split's, unless another number is given
 ENDED_BADLY = (JobState.FAILED, JobState.CANCELLED)
 SPLITS = (Split.REGRESSION, Split.GENERAL)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One thing to measure for both models. `jobs` has a measurement, or one evaluation for each model."""
+    """One thing to measure for both models. `jobs` has a measurement, or one evaluation per model."""
 
     title: str
     jobs: list[Job]
@@ -52,8 +52,8 @@ def splits_of(run: EvalRun) -> list[Split]:
 
 
 def guard_runs(run: EvalRun, split: Split) -> QuerySet[EvalRun]:
-    """The evaluations of the run's model on another split of its set, newest first: regression tasks with what its agent
-    brings, general capability of the bare model."""
+    """The evaluations of the run's model on another split of its set, newest first: regression tasks with its agent's part, general
+    capability with the bare model."""
     found = EvalRun.objects.filter(eval_set=run.eval_set, split=split, model_version=run.model_version)
     found = found.select_related("environment__verifier", "eval_set", "model_version").order_by("-created_at")
     if split == Split.GENERAL:
@@ -62,12 +62,12 @@ def guard_runs(run: EvalRun, split: Split) -> QuerySet[EvalRun]:
 
 
 def tries(run: EvalRun) -> int:
-    """Evaluations like this one that were begun up to it, finished or not: the newest is used, so it could be chosen."""
+    """Evaluations like this one that were started up to it, finished or not: since the newest is used, it could be chosen."""
     return max(1, guard_runs(run, Split(run.split)).filter(started_at__lte=run.started_at).count())
 
 
 def measured_guards(baseline: EvalRun, candidate: EvalRun) -> dict[str, list[EvalRun] | None]:
-    """{split: [baseline's run, candidate's run]}: the newest two on the same tasks; None where one is missing."""
+    """{split: [baseline's run, candidate's run]}: the newest two on the same tasks; None if one is missing."""
     return {str(split): _pair(baseline, candidate, split) for split in splits_of(candidate)}
 
 
@@ -89,7 +89,7 @@ def measurement(baseline: EvalRun, candidate: EvalRun) -> LatencyMeasurement | N
 def prepare(
     *, baseline: EvalRun, candidate: EvalRun, by: Any, general_tasks: int = GENERAL_TASKS, adapters: str = "merged"
 ) -> list[str]:
-    """Queues what is missing or ended badly. Returns sentences about what cannot be measured."""
+    """Queues what is missing or failed. Returns sentences about what cannot be measured."""
     problems = []
     for part in parts(baseline, candidate):
         if part.wanted == 1 and part.state in ("missing", *ENDED_BADLY):

@@ -1,4 +1,4 @@
-"""What the gate wants to know of two evaluations beside themselves, over REST: seen, and measured where it is missing."""
+"""What the gate needs besides two evaluations, over REST: read it, and measure what is missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Adapters = Literal[tuple(LatencyMeasurement.Adapters.values)]  # type: ignore[va
 
 
 class Prepare(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Evaluations by id. `general_tasks`: how many of the general split are asked. `adapters`: how latency is measured."""
+    """Evaluations by id. `general_tasks`: how many tasks of the general split to run. `adapters`: how latency is measured."""
 
     baseline: Text
     candidate: Text

@@ -20,8 +20,8 @@ from apps.promotion.signing import is_genuine
 def require_promotable(
     *, channel: Channel, gate_report: GateReport, by: Any, key: ApiKey | None = None
 ) -> tuple[Policy, bool]:
-    """The policy that applies, and whether an owner overrides the gate with it. `channel`: as `moves.locked` gave it. Raises
-    PromotionError, PermissionDenied."""
+    """The current policy, and whether an owner overrides the gate. `channel`: from `moves.locked`. Raises PromotionError,
+    PermissionDenied."""
     candidate = gate_report.candidate.model_version
     baseline = gate_report.baseline.model_version
     if channel.pk != gate_report.channel_id:

@@ -1,4 +1,4 @@
-"""Gate reports over REST: ask the gate about two evaluations, list its reports, read one. The key decides the project."""
+"""Gate reports over REST: compare two evaluations, list the reports, read one. The key determines the project."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def find_report(request: Request, given: UUID | str) -> GateReport:
 
 
 def _channel(request: Request, name: str) -> Channel:
-    """Raises NotFound. “production” is there as soon as somebody asks for it."""
+    """Raises NotFound. “production” is created when it is first requested."""
     project = request.auth.project
     found = channel_of(project) if name == PRODUCTION else None if "\x00" in name else find_channel(project, name)
     if found is None:
@@ -178,14 +178,13 @@ def as_json(request: Request, row: GateReport) -> dict[str, Any]:
 
 
 def against(request: Request, run: EvalRun) -> dict[str, Any]:
-    """For `runs_api.EXTRAS`: {"gate": the verdict against what a channel runs now} where `?against=` names the channel.
-    Raises NotFound."""
+    """For `runs_api.EXTRAS`: {"gate": the verdict against a channel's live version} if `?against=` names the channel. Raises NotFound."""
     name = request.query_params.get("against")
     return {"gate": _against(request, run, _channel(request, name))} if name else {}
 
 
 def _against(request: Request, run: EvalRun, channel: Channel) -> dict[str, Any]:
-    """The newest stored report by the channel's present policy; where there is none it is computed and not stored."""
+    """The newest stored report under the channel's current policy; if there is none, it is computed without being stored."""
     nothing = {"id": None, "url": None, "created_at": None}
     try:
         baseline = actions.live_baseline(run, channel)

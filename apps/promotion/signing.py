@@ -1,6 +1,6 @@
-"""A gate report as a document that can be checked away from here: its inputs by hash, and a signature over all of it.
+"""A gate report as a document that can be verified elsewhere: its inputs by hash, and a signature over everything.
 
-HMAC-SHA256 (`django.core.signing`) with FLYWHEEL_SIGNING_KEY, else SECRET_KEY: who has the key can check it. docs/gate.md.
+HMAC-SHA256 (`django.core.signing`) with FLYWHEEL_SIGNING_KEY, or else SECRET_KEY: whoever has the key can check it. docs/gate.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIDES = ("baseline", "candidate")
 
 
 def document_of(row: GateReport) -> dict[str, Any]:
-    """All that the report says and rests on. `inputs`: see `actions.facts_of`."""
+    """Everything that the report says and is based on. `inputs`: see `actions.facts_of`."""
     return {
         "format": FORMAT,
         "id": str(row.pk),
@@ -43,14 +43,14 @@ def sign(document: dict[str, Any]) -> str:
 
 
 def is_signed(document: dict[str, Any], signature: str) -> bool:
-    """Whether this installation signed it, with its present key or one of SECRET_KEY_FALLBACKS."""
+    """Whether this installation signed it, with its current key or one of SECRET_KEY_FALLBACKS."""
     signer = _signer()
     keys = [signer.key, *signer.fallback_keys]
     return any(constant_time_compare(signer.signature(canonical(document), key), signature) for key in keys)
 
 
 def is_genuine(row: GateReport) -> bool:
-    """Whether a stored report is what was signed, and its columns say what it says."""
+    """Whether a stored report is what was signed, and its columns match its content."""
     facts = row.inputs
     said = [facts.get("channel"), *(facts.get(side, {}).get("evaluation") for side in SIDES), row.report.get("verdict")]
     stored = [row.channel.name, str(row.baseline_id), str(row.candidate_id), row.verdict]
@@ -60,7 +60,7 @@ def is_genuine(row: GateReport) -> bool:
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys; whole numbers without a fraction, as PostgreSQL gives them back. Raises ValueError for NaN."""
+    """JSON with sorted keys; whole numbers without a fraction, as PostgreSQL returns them. Raises ValueError for NaN."""
     return json.dumps(_whole(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 

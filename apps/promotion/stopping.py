@@ -1,4 +1,4 @@
-"""When an evaluation may stop early: a sequential policy decides on what is there."""
+"""When an evaluation may stop early: a sequential policy decides on the results so far."""
 
 from __future__ import annotations
 

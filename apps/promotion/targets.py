@@ -1,4 +1,4 @@
-"""What is said of a gate report on a hold-out may quote its tasks: it is read by who may open them."""
+"""Comments on a gate report on a hold-out may quote its tasks: they are shown to people who may open the tasks."""
 
 from __future__ import annotations
 

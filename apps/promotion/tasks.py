@@ -14,7 +14,7 @@ def unload() -> int:
 
 @shared_task(name="promotion.check_targets", expires=30)
 def check_targets() -> int:
-    """One message for each target, so that a server that hangs keeps no other waiting."""
+    """One message per target, so that a server that hangs does not delay others."""
     pks = checking.to_check()
     for pk in pks:
         check_target.apply_async(args=[pk], expires=60)
@@ -30,7 +30,7 @@ def check_target(pk: int) -> None:
 
 @shared_task(name="promotion.look_at_trials", expires=15)
 def look_at_trials() -> int:
-    """One message for each, so that a large one keeps no other waiting."""
+    """One message per trial, so that a large one does not delay others."""
     pks = running.to_look_at()
     for pk in pks:
         look_at_trial.apply_async(args=[str(pk)], expires=30)

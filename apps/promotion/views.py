@@ -121,7 +121,7 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 def reward_model(version: ModelVersion) -> dict[str, Any]:
-    """Of a reward model: what it is worth, the verifiers that score with it, and what trained on their rewards."""
+    """For a reward model: its quality, the verifiers that score with it, and what was trained on their rewards."""
     if version.kind != ModelKind.REWARD:
         return {}
     verifiers = verifiers_with(version)
@@ -158,8 +158,8 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def suggested_pair(runs: Sequence[EvalRun], live: int | None, chosen: str | None = None) -> list[str]:
-    """The newest evaluation (or the `chosen` one) with one of the `live` version on the same tasks, which it has to beat; else with
-    one of any other."""
+    """The newest evaluation (or the `chosen` one) with one of the `live` version on the same tasks, which it has to beat; otherwise with
+    one of any other version."""
     pairs = [
         (baseline, candidate)
         for candidate in [run for run in runs if chosen in (None, str(run.pk))]
@@ -237,7 +237,7 @@ def shown_of(check: dict, value: float | None) -> str:
 
 
 def change_of(check: dict) -> str:
-    """The difference with as many decimals as the two sides are shown with; of rates in percentage points."""
+    """The difference with as many decimals as the two sides have; for rates in percentage points."""
     return "–" if check["difference"] is None else _signed(check, check["difference"])
 
 

@@ -1,4 +1,4 @@
-"""How far held-out tasks are worn: by evaluations, of which the best could have been picked, and by people who saw them."""
+"""How worn held-out tasks are: by evaluations, of which the best could have been picked, and by people who saw them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from apps.promotion.gate.planning import Plan, plan, spread_of
 from apps.promotion.gate.policy import Policy
 from apps.promotion.policies import PRODUCTION, find_channel
 
-MODELS = 4  # whose newest evaluations say how much success varies
+MODELS = 4  # whose newest evaluations show how much success varies
 
 
 def evaluations_on(eval_set: EvalSet, split: str = Split.HOLDOUT) -> QuerySet[EvalRun]:
-    """Those begun on any of the same tasks, by their content: a new version of a set is not a fresh hold-out, and neither is
-    one whose requests are written with other punctuation."""
+    """Evaluations started on any of the same tasks, by their content: a new version of a set is not a fresh hold-out, and neither is one
+    whose requests only differ in punctuation."""
     contents = Task.objects.filter(eval_set=eval_set, split=split).values("canonical_hash")
     same = Task.objects.filter(project=eval_set.project_id, canonical_hash__in=contents).order_by()
     places = set(same.values_list("eval_set", "split").distinct())
@@ -54,7 +54,7 @@ def comparison_number(baseline: EvalRun, candidate: EvalRun) -> int:
 
 
 def next_number(eval_set: EvalSet) -> int:
-    """Which comparison on a set's hold-out the next candidate's would be, against what production runs."""
+    """The number of the next candidate's comparison on a set's hold-out, against what production runs."""
     runs, channel = evaluations_on(eval_set), find_channel(eval_set.project, PRODUCTION)
     live = runs.filter(model_version=channel.current_id) if channel and channel.current_id else runs.none()
     by_prompt = live.order_by().values("environment__agent_hash").annotate(n=Count("pk")).values_list("n", flat=True)
@@ -64,7 +64,7 @@ def next_number(eval_set: EvalSet) -> int:
 
 @dataclass(frozen=True)
 class Wear:
-    """`level`: the error that the next comparison may make. `factor`: its tasks for the same power, in those of the first."""
+    """`level`: the error that the next comparison may make. `factor`: the tasks it needs for the same power, relative to the first."""
 
     tasks: int
     evaluations: int
@@ -74,7 +74,7 @@ class Wear:
 
     @property
     def due(self) -> bool:
-        """Fresh tasks are due where an improvement needs twice the tasks that it needed at first, or many have been seen."""
+        """Fresh tasks are needed if an improvement needs twice the tasks that it needed at first, or if many views were counted."""
         return self.factor >= 2 or self.views > WORN_OUT
 
     def as_dict(self) -> dict[str, Any]:

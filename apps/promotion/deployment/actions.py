@@ -1,4 +1,4 @@
-"""Writes of deployments: a channel's targets, and beginning and stopping what brings a version to them."""
+"""Actions of deployments: a channel's targets, and starting and stopping the deployment of a version to them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from apps.registry.actions import ModelError
 from apps.registry.models import ModelVersion, Server
 from apps.webhooks.models import Format, Webhook
 
-MOST = 20  # targets of a channel
-# What stops what: a rollback everything, also another rollback; a promotion a trial and a restore; a trial a restore.
+MOST = 20  # targets per channel
+# What stops what: a rollback stops everything, also another rollback; a promotion a trial and a restore; a trial a restore.
 RANK = {kind: rank for rank, kind in enumerate(("restore", "trial", "promote", "rollback"))}
 VERBS = {"promote": "Promote", "rollback": "Roll back to", "restore": "Load", "trial": "Try"}
 
@@ -32,7 +32,7 @@ VERBS = {"promote": "Promote", "rollback": "Roll back to", "restore": "Load", "t
 def add_target(
     *, channel: Channel, by: Any, server: Server | None = None, webhook: Webhook | None = None, actor_label: str = ""
 ) -> Target:
-    """What the channel runs is brought there at once; the channel does not move. Raises PromotionError."""
+    """Deploys the live version there immediately; the channel does not move. Raises PromotionError."""
     channel = locked(channel)
     _require_idle(channel)
     if channel.targets.current().count() >= MOST:
@@ -66,7 +66,7 @@ def add_target(
 
 @transaction.atomic
 def remove_target(*, target: Target, by: Any, actor_label: str = "") -> None:
-    """What it holds is unloaded; an archived channel loses it, too. Raises PromotionError while a deployment runs."""
+    """Unloads what it holds; an archived channel can lose targets, too. Raises PromotionError while a deployment is running."""
     channel = locked(target.channel, archived=True)
     _require_idle(channel)
     if not Target.objects.current().filter(pk=target.pk).update(removed_at=timezone.now()):
@@ -101,8 +101,8 @@ def begin(
     overridden: bool = False,
     actor_label: str = "",
 ) -> Deployment:
-    """`channel`: as `locked` gave it. A rollback stops what runs; a promotion stops a restore. Raises PromotionError where another
-    deployment runs."""
+    """`channel`: from `locked`. A rollback stops what is running; a promotion stops a restore. Raises PromotionError if another
+    deployment is running."""
     for active in channel.deployments.active().select_for_update():
         if RANK[kind] <= RANK[active.kind] and kind != Deployment.Kind.ROLLBACK:
             raise PromotionError(
@@ -121,7 +121,7 @@ def begin(
 
 @transaction.atomic
 def stop(*, deployment: Deployment, by: Any, reason: str = "Stopped.") -> bool:
-    """At once, whatever its worker waits for; what it loaded is unloaded. False if it has ended."""
+    """Stops immediately, whatever its worker is waiting for; what it loaded is unloaded. False if it has ended."""
     row = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk)
     if row.state == JobState.QUEUED:
         return jobs.cancel(row, by=by)
@@ -133,8 +133,8 @@ def stop(*, deployment: Deployment, by: Any, reason: str = "Stopped.") -> bool:
 
 @transaction.atomic
 def restore(*, channel: Channel, by: Any, reason: str, actor_label: str = "") -> Deployment | None:
-    """Has what the channel runs loaded and verified again on its servers; nothing moves. None for a channel without servers that was
-    unarchived: there is nothing to verify, so it serves its version again at once. Raises PromotionError."""
+    """Has the live version loaded and verified again on its servers; the channel does not move. None for an unarchived channel without
+    servers: there is nothing to verify, so it serves its version again immediately. Raises PromotionError."""
     channel = locked(channel)
     if channel.current is None:
         raise PromotionError(f"Nothing is live in {channel} yet.")

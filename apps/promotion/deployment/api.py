@@ -1,4 +1,4 @@
-"""Where a channel is served, by API: targets, deployments, freezes. The key decides the project."""
+"""Where a channel is served, by API: targets, deployments, freezes. The key determines the project."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class NewTarget(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NewFreeze(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`until`: with an offset or in UTC; without it somebody has to lift it."""
+    """`until`: with an offset or in UTC; without it, somebody has to lift the freeze."""
 
     reason: REASON
     until: datetime | None = None
@@ -179,13 +179,13 @@ def target_json(row: Target, placements: list[Placement]) -> dict[str, Any]:
 
 
 def targets_of(channel: Channel) -> list[Target]:
-    """With their placements fetched."""
+    """With their placements prefetched."""
     rows = channel.targets.current().select_related("server", "webhook", "channel")
     return list(rows.prefetch_related("placements__version"))
 
 
 def _managing(request: Request, name: str) -> tuple[Channel, dict[str, Any]]:
-    """The channel, and `by` and the label of who changes it. Raises PermissionDenied where its policy allows no keys."""
+    """The channel, and `by` and the label of whoever changes it. Raises PermissionDenied if its policy does not allow keys."""
     channel = find_channel(request, name)
     require_keys_allowed(channel, policy_of(channel)[0], request.auth)
     return channel, {"by": request.auth.created_by, "actor_label": label_of(request.auth)}

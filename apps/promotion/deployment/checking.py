@@ -1,4 +1,4 @@
-"""Whether targets still hold what they should: a server that was restarted has lost its adapters, and gets them back."""
+"""Checks whether targets still hold what they should: a restarted server has lost its adapters, and gets them back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from apps.registry.servers import address_of
 from workers.lib.serving import list_models
 
 log = logging.getLogger(__name__)
-AGAIN_AFTER = timedelta(minutes=5)  # that a restore which failed is not tried again by itself
+AGAIN_AFTER = timedelta(minutes=5)  # for which a failed restore is not retried automatically
 
 
 def to_check() -> list[int]:
@@ -30,7 +30,7 @@ def to_check() -> list[int]:
 
 
 def check(target: Target) -> None:
-    """Asks the server what it lists, and has what is missing loaded again. A server that is down is left alone until it is back."""
+    """Asks the server what it lists, and has missing adapters loaded again. A server that is down is left alone until it is back."""
     server, channel = target.server, target.channel
     assert server is not None
     if channel.deployments.active().exists():

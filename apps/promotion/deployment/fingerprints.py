@@ -1,4 +1,4 @@
-"""What a version's weights give a fixed text: computed once from its files, or recorded where it is first served."""
+"""The log-probabilities that a version's weights give a fixed text: computed once from its files, or recorded where it is first served."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _reference(row: Fingerprint) -> Reference:
 
 
 def others_than(version: ModelVersion) -> dict[str, Reference]:
-    """{name: reference} of the project's other versions on the same base, the newest first."""
+    """{name: reference} of the project's other versions on the same base, newest first."""
     model = version.model
     rows = Fingerprint.objects.filter(version__project=model.project_id, version__base=model.base).exclude(
         version=model
@@ -48,7 +48,7 @@ def can_be_computed(version: ModelVersion) -> bool:
 
 
 def ask_for(version: ModelVersion, *, by: Any = None) -> FingerprintJob | None:
-    """Has a version's fingerprint computed, unless it is there or under way. None where its weights are not here."""
+    """Queues the computation of a version's fingerprint, unless it exists or is running. None if its weights are not here."""
     model = version.model
     if (
         not can_be_computed(model)
@@ -61,7 +61,7 @@ def ask_for(version: ModelVersion, *, by: Any = None) -> FingerprintJob | None:
     try:
         with transaction.atomic():
             return jobs.submit(job, by=by)
-    except IntegrityError:  # somebody else asked meanwhile
+    except IntegrityError:  # somebody else requested it meanwhile
         return FingerprintJob.objects.active().filter(version=model).first()
     except Rejected:
         return None
@@ -81,7 +81,7 @@ def complete(job: FingerprintJob, result: dict) -> dict:
 
 
 def record_served(version: ModelVersion, measured: Measured) -> None:
-    """What the first server that serves a version gave the text, where nothing better is known. In the caller's transaction."""
+    """Records what the first server of a version gave the text, if nothing better is known. In the caller's transaction."""
     if measured.logprobs:
         Fingerprint.objects.get_or_create(
             version=version.model,

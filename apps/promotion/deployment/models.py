@@ -1,4 +1,4 @@
-"""Where a channel's version is served, what each place holds, and every attempt to bring a version there."""
+"""Where a channel's version is served, what each place holds, and every attempt to deploy a version there."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class TargetQuerySet(models.QuerySet["Target"]):
 
 
 class Target(models.Model):
-    """A place to which a channel's versions are brought: a server, or a webhook that acknowledges. Pulling needs no target.
+    """A place to which a channel's versions are deployed: a server, or a webhook that acknowledges. Pulling needs no target.
 
-    A removed one stays until what it holds has been unloaded.
+    A removed target stays until what it holds has been unloaded.
     """
 
     class Kind(models.TextChoices):
@@ -65,17 +65,17 @@ class DeploymentQuerySet(JobQuerySet):
 
 
 class Deployment(Job):
-    """Brings a version to all targets of a channel, proves that it serves there, and only then moves the channel.
+    """Deploys a version to all targets of a channel, verifies that it is served there, and only then moves the channel.
 
-    `spec`: who asked and what was checked then ({by, actor_label, overridden, policy_version}). `outcomes`: of each target
+    `spec`: who requested it and what was checked then ({by, actor_label, overridden, policy_version}). `outcomes`: for each target
     [{target, kind, name, state, served_as, sentence, proof, seconds}], which stays readable when the target is gone.
     """
 
     class Kind(models.TextChoices):
         PROMOTE = "promote"
         ROLLBACK = "rollback"
-        RESTORE = "restore"  # what is live, on targets that do not hold it: nothing moves
-        TRIAL = "trial"  # a candidate beside what is live: nothing moves
+        RESTORE = "restore"  # the live version, on targets that do not hold it: the channel does not move
+        TRIAL = "trial"  # a candidate in addition to the live version: the channel does not move
 
     channel = models.ForeignKey("promotion.Channel", models.CASCADE, related_name="deployments")
     kind = models.CharField(max_length=10, choices=Kind)
@@ -102,11 +102,11 @@ class PlacementQuerySet(models.QuerySet["Placement"]):
 
 
 class Placement(models.Model):
-    """A version on a target, and the name under which it is asked there. Written before anything is loaded, so that
-    whatever dies, what has to be unloaded is known; deleted when it is.
+    """A version on a target, and the name under which it is called there. Written before anything is loaded, so that after any crash it
+    is known what has to be unloaded; deleted once it is unloaded.
 
-    `loaded`: whether a deployment loads it there, and so has to unload it. `proof`: what was proved, by
-    `proving.Finding`. `problem`: what the last check of the target found wrong; "" nothing.
+    `loaded`: whether a deployment loads it there, and so has to unload it. `proof`: the verification result, by `proving.Finding`.
+    `problem`: what the last check of the target found wrong; "" for nothing.
     """
 
     class State(models.TextChoices):
@@ -140,10 +140,10 @@ class Placement(models.Model):
 
 
 class Fingerprint(models.Model):
-    """The log-probabilities that a version gives a fixed text, by which a server's weights are recognized.
+    """The log-probabilities that a version gives a fixed text, by which a server's weights are recognised.
 
-    `ids` are the text's token ids; `logprobs` the version's, `base_logprobs` its base model's (empty where it is one),
-    both [len(ids) - 1]. `source` says who computed them.
+    `ids` are the text's token ids; `logprobs` the version's, `base_logprobs` its base model's (empty if it is a base model), both
+    [len(ids) - 1]. `source` says who computed them.
     """
 
     class Source(models.TextChoices):

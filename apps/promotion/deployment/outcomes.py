@@ -1,4 +1,4 @@
-"""What a deployment says of each target while it runs and afterwards: plain JSON, so that it reads well when the target is gone."""
+"""The state of each target during and after a deployment: plain JSON, so that it stays readable when the target is gone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from apps.promotion.deployment.models import Deployment, Target
 
-# States of one target, in the order in which it goes through them; or how it ended.
+# States of one target, in order; or how it ended.
 WAITING, LOADING, LOADED, PROVING, PROVED = "waiting", "loading", "loaded", "proving", "proved"
 LIVE, FAILED, UNDONE, UNREACHABLE = "live", "failed", "undone", "unreachable"
 DONE = (PROVED, LIVE)
@@ -22,7 +22,7 @@ def of_target(target: Target) -> dict[str, Any]:
 
 
 class Outcomes:
-    """Of one run of a deployment; `store` writes them."""
+    """The outcomes of one run of a deployment; `store` writes them."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.pk, self.rows = deployment.pk, list(deployment.outcomes)

@@ -1,4 +1,4 @@
-"""Which places serve what a channel runs now, or a candidate beside it."""
+"""The places that serve a channel's live version, or a candidate in addition."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from apps.registry.models import ModelVersion
 
 
 def placements_of(channel: Channel, version: ModelVersion | None = None) -> list[Placement]:
-    """Of the current version, or of `version`, on servers, the healthy ones first: each with the `target.server` to ask and the name
-    `served_as` there. Of a prompt version what its model is called. Empty where the channel has no targets, or none holds it yet."""
+    """Placements of the current version, or of `version`, on servers, healthy ones first: each with the `target.server` to call and the
+    name `served_as` there. For a prompt version, the name of its model. Empty if the channel has no targets, or none holds it yet."""
     found = (
         Placement.objects.ready()
         .filter(
@@ -26,13 +26,14 @@ def placements_of(channel: Channel, version: ModelVersion | None = None) -> list
 
 
 def acknowledged(target: Target, channel: Channel) -> dict[str, Any] | None:
-    """What a webhook answered when the channel moved last; None where it was not asked: it became a target since, or no deployment moved it."""
+    """What a webhook answered at the channel's last move; None if it was not asked: it became a target later, or no deployment moved the
+    channel."""
     move = channel.promotions.order_by("-at", "-pk").first()
     return next((row for row in move.proof if row.get("target") == target.pk), None) if move else None
 
 
 def not_told(target: Target, channel: Channel) -> str:
-    """What has to be known of a webhook that was not asked for what runs now; "" where it was."""
+    """A note about a webhook that was not asked to serve the live version; "" if it was."""
     if target.webhook_id is None or channel.current_id is None or acknowledged(target, channel):
         return ""
     return f"It has not been notified of {channel.current}; it will be at the next promotion or rollback. Until then, deploy to it yourself."

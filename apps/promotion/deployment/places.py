@@ -1,4 +1,4 @@
-"""How a version is asked on a server: under which name, and whether an adapter has to be loaded for it."""
+"""How a version is called on a server: under which name, and whether an adapter has to be loaded for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWERS_S = 60.0
 
 @dataclass(frozen=True)
 class Plan:
-    """`served_as` is what it is called there already, "" where `adapter` has to be loaded on `base_served_as` first."""
+    """`served_as` is its existing name there, "" if `adapter` has to be loaded on `base_served_as` first."""
 
     served_as: str
     base_served_as: str
@@ -25,7 +25,7 @@ class Plan:
 
 
 def plan_of(server: Server, version: ModelVersion) -> Plan:
-    """Raises ModelError where this version cannot be served there, with the reason."""
+    """Raises ModelError with the reason if this version cannot be served there."""
     engine, model = choose(version, server.name), version.model
     if not engine.get("adapter"):
         base = "" if model.kind == ModelKind.BASE else _base_name(server, model)
@@ -34,13 +34,13 @@ def plan_of(server: Server, version: ModelVersion) -> Plan:
 
 
 def _base_name(server: Server, model: ModelVersion) -> str:
-    """What the server lists as the base of a served adapter; "" where it is none, or that is unknown."""
+    """What the server lists as the base of a served adapter; "" if it is not one, or if that is unknown."""
     return next((row.get("parent", "") for row in server.served if row.get("id") == model.served_as), "")
 
 
 def name_for(deployment: Deployment) -> str:
-    """Of the adapter: new for each deployment, so that nothing is ever loaded in place; and not one that an evaluation's
-    adapters make room from (`adapters.to_unload`)."""
+    """The adapter's name: new for each deployment, so that nothing is ever loaded in place; and not one that evaluations unload to make
+    room (`adapters.to_unload`)."""
     return f"live-{deployment.channel.name}-{deployment.version.model}-{deployment.pk.hex[:8]}"[:120]
 
 
@@ -49,7 +49,7 @@ def served_as(server: Server, plan: Plan, name: str) -> str:
 
 
 def lora_name(served: str) -> str:
-    """What a server loads and unloads, of the name under which it is asked."""
+    """The name that a server loads and unloads, for the name under which it is called."""
     return served.rpartition(":")[2]
 
 

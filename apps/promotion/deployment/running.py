@@ -1,7 +1,7 @@
-"""A deployment, step by step: load on all targets, prove on all, ask the webhooks, and only then move the channel.
+"""A deployment, step by step: load on all targets, verify on all, ask the webhooks, and only then move the channel.
 
-Servers are asked by threads that touch no database; in between, the worker's own thread stores how far each target is and sees whether the
-deployment was stopped. What is loaded was written down before (`Placement`), so that a worker that dies leaves nothing unknown.
+Threads that do not use the database call the servers; meanwhile the worker's own thread stores the progress of each target and checks
+whether the deployment was stopped. What is loaded was written down before (`Placement`), so a worker that dies leaves nothing unknown.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from workers.lib.weights_proof import Finding, Measured, judge, measure
 LOOK_EVERY_S = 0.1
 NOT_PROVED = "The channel's policy requires verification of the weights (proof: weights), which is missing."
 NOT_PROVABLE = f"{NOT_PROVED} A webhook only acknowledges: remove this target, or change the policy."
-FINGERPRINT_S = 300.0  # that a promotion waits for the fingerprint of its version
-NEW = (Deployment.Kind.PROMOTE, Deployment.Kind.TRIAL)  # has to be proved on every server: nobody depends on it yet
+FINGERPRINT_S = 300.0  # for which a promotion waits for the fingerprint of its version
+NEW = (Deployment.Kind.PROMOTE, Deployment.Kind.TRIAL)  # must be verified on every server: nobody depends on it yet
 MOVES = (Deployment.Kind.PROMOTE, Deployment.Kind.ROLLBACK)
 
 
 @dataclass
 class Place:
-    """One server of a deployment. `load`: whether the adapter has still to be loaded, from `path`. `far`: the run of a server whose
+    """One server of a deployment. `load`: whether the adapter still has to be loaded, from `path`. `far`: the run of a server whose
     machine has to fetch it first."""
 
     target: Target
@@ -67,7 +67,7 @@ Task = Callable[[Place], Any]
 
 
 class Run:
-    """One attempt at a deployment; `steps` is what `core.runner` takes."""
+    """One attempt at a deployment; `steps` is the interface of `core.runner`."""
 
     def __init__(self, job: Deployment) -> None:
         self.job, self.channel, self.version = job, job.channel, job.version
@@ -316,7 +316,7 @@ class Run:
     # The end
 
     def _finish(self) -> None:
-        """In one transaction with the end of the job. Raises JobError where the channel is not what it was."""
+        """In one transaction with the end of the job. Raises JobError if the channel is not what it was."""
         channel = locked(self.channel)
         if self.kind != Deployment.Kind.RESTORE and channel.current_id != self.job.from_version_id:
             raise JobError(f"{channel} has been moved to {channel.current} in the meantime.")

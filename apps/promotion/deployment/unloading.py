@@ -21,7 +21,7 @@ from workers.lib.serving import LOAD_S, Adapters
 
 log = logging.getLogger(__name__)
 UNLOAD = "promotion.unload"
-# A load that was under way when its deployment was stopped may still arrive.
+# A load that was running when its deployment was stopped may still complete.
 ARRIVES = timedelta(seconds=LOAD_S + 30)
 # What production was asked for a moment ago stays: requests that began on it may not have reached the server yet, and an endpoint that
 # lost its connection to the database hears of a move some seconds late. Answers that have begun go on: vLLM and SGLang let them end.
@@ -33,7 +33,7 @@ class StillAsked(JobError):
 
 
 def unload_soon() -> None:
-    """Has a worker unload what leaves; where the broker is away, beat does."""
+    """Has a worker unload what is leaving; if the broker is unreachable, beat does it."""
     try:
         current_app.send_task(UNLOAD, retry=False, expires=60)
     except (BrokerError, OSError) as error:
@@ -41,13 +41,13 @@ def unload_soon() -> None:
 
 
 def leave(rows: object) -> None:
-    """`rows`: placements that have to go. In the caller's transaction."""
+    """`rows`: placements to remove. In the caller's transaction."""
     if rows.update(state=Placement.State.LEAVING, at=timezone.now()):  # type: ignore[attr-defined]
         transaction.on_commit(unload_soon)
 
 
 def unload_leaving() -> int:
-    """Says how many went. What does not answer is tried again by the next round."""
+    """Returns how many were unloaded. What does not respond is retried in the next round."""
     gone = 0
     for row in Placement.objects.filter(state=Placement.State.LEAVING).select_related("target__server").order_by("at"):
         try:
@@ -78,9 +78,9 @@ def _shared(row: Placement, server: Server) -> bool:
 
 
 def make_room(server: Server, name: str, *, at_once: bool = False) -> None:
-    """Has a LoRA slot free for one more adapter: idle ones of evaluations leave first, then versions that channels ran before, the
-    oldest first. What a channel runs now never leaves, and what it ran a moment ago only where it has to be `at_once`. Raises
-    StillAsked until then, JobError where there is no room.
+    """Frees a LoRA slot for one more adapter: idle ones of evaluations leave first, then versions that channels ran before, oldest
+    first. A live version never leaves, and a recent one only if room is needed `at_once`. Raises StillAsked until then, JobError if
+    there is no room.
 
     In a transaction: the row of the address is locked, so that no evaluation's adapter leaves that was just found there.
     """
@@ -116,7 +116,7 @@ def make_room(server: Server, name: str, *, at_once: bool = False) -> None:
 
 
 def _kept(server: Server) -> list[Placement]:
-    """What channels ran before and still is loaded there, the oldest first; without the candidates of trials."""
+    """What channels ran before and is still loaded there, oldest first; without the candidates of trials."""
     rows = Placement.objects.ready().filter(target__server__base_url=server.base_url, loaded=True)
     rows = rows.select_related("target__channel", "version").order_by("at")
     trials = set(Trial.objects.active().values_list("channel", "version"))

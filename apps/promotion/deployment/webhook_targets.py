@@ -1,4 +1,4 @@
-"""Targets that are reached by a webhook: the request, its acknowledgement, and that it was taken back."""
+"""Targets reached by a webhook: the request, its acknowledgement, and its withdrawal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from apps.promotion.deployment.models import Deployment, Target
 from apps.webhooks.actions import send_to
 from apps.webhooks.models import Delivery, DeliveryState, Event
 
-ACKNOWLEDGES = timedelta(seconds=120)  # with the tries that fall into it
+ACKNOWLEDGES = timedelta(seconds=120)  # including its retries
 
 
 def request(job: Deployment, target: Target) -> Delivery:
-    """Sends it, once for each deployment and target."""
+    """Sends it, once per deployment and target."""
     sent = dict(job.spec.get("deliveries", {}))
     if found := Delivery.objects.filter(pk=sent.get(str(target.pk))).first():
         return found
@@ -48,7 +48,7 @@ def data_of(job: Deployment) -> dict[str, Any]:
 
 
 def answer_of(delivery: Delivery) -> str | None:
-    """ "" where it was acknowledged, a sentence where not, None where that is still open."""
+    """ "" if it was acknowledged, a sentence if not, None if it is still open."""
     row = Delivery.objects.select_related("webhook").filter(pk=delivery.pk).first()
     if row is None:
         return "Its webhook was deleted."
@@ -64,7 +64,7 @@ def answer_of(delivery: Delivery) -> str | None:
 
 
 def withdraw(job: Deployment) -> None:
-    """To those who were asked: the version before is to serve. An open request is not tried again."""
+    """Tells those who were asked to serve the previous version again. An open request is not retried."""
     for target, pk in job.spec.get("deliveries", {}).items():
         asked = Delivery.objects.filter(pk=pk)
         asked.filter(state=DeliveryState.WAITING).update(state=DeliveryState.FAILED, finished_at=Now())

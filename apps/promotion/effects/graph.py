@@ -1,6 +1,6 @@
 """From a version down to the production runs that it learned from, and up to the channels and the traffic that it served.
 
-Everything large is one node with a count and a link to the list of exactly these.
+Everything large is a single node with a count and a link to the list of exactly these items.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from apps.training.lineage import COUNTED, heirs_of, ids_of, jobs_behind
 from apps.trajectories.models import HourlyCount
 
 COLUMNS = ("Production runs", "Tasks", "Trained by", "Versions", "Channels", "Traffic")
-MOST = 8  # nodes of a kind that one node leads to; the rest is one more
+MOST = 8  # nodes of a kind that one node leads to; the rest are combined into one more
 WIDTH, HEIGHT, GAP, ROW, TOP = 150, 44, 18, 56, 28  # pixels
 
 
@@ -68,7 +68,8 @@ class Graph:
     @property
     def size(self) -> tuple[int, int]:
         rows = max((node.row for node in self.nodes.values()), default=0) + 1
-        return len(COLUMNS) * (WIDTH + GAP) - GAP + 1, TOP + rows * ROW  # 1: half of a frame's line lies beyond its box
+        # 1: half of a frame's line lies outside its box
+        return len(COLUMNS) * (WIDTH + GAP) - GAP + 1, TOP + rows * ROW
 
     @property
     def headings(self) -> list[tuple[int, str]]:
@@ -138,7 +139,7 @@ def _down(graph: Graph, project: Project, version: ModelVersion, job: Any) -> No
 
 
 def _up(graph: Graph, project: Project, version: ModelVersion) -> None:
-    """The channels that it was moved into, and the runs that name it."""
+    """The channels that it was promoted to, and the runs that name it."""
     moves = Promotion.objects.filter(channel__project=project, to_version=version).select_related("channel")
     newest: dict[str, list[Promotion]] = {}
     for move in moves.order_by("-at"):

@@ -1,4 +1,4 @@
-"""What happened to a rate of failures after a promotion, with intervals that hold together. Pure."""
+"""The change of a failure rate after a promotion, with intervals that hold simultaneously. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from apps.core.intervals import newcombe
 
 FIXED, IMPROVED, UNCHANGED, WORSE, REOPENED, FEW = "fixed", "improved", "unchanged", "worse", "reopened", "too few runs"
-SEEN = 3.0  # failures to be expected after the promotion at the rate before: where fewer are, none at all is no surprise (5%)
+SEEN = 3.0  # expected failures after the promotion at the earlier rate: with fewer, seeing none is no surprise (5%)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""The effect of one promotion, as the pages and the API show it.
+"""The effect of one promotion, as shown by the pages and the API.
 
-Before and after are not an experiment: what else changed in those days is listed beside the rates.
+Before and after are not an experiment: what else changed in those days is listed next to the rates.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Other:
-    """Something else that changed between the two windows' ends: how often, and when last."""
+    """Something else that changed within the two windows: how often, and when last."""
 
     title: str
     n: int
@@ -65,7 +65,7 @@ class Other:
 
 @dataclass(frozen=True)
 class Saving:
-    """A week's worth at the traffic after the promotion; low and high are those of the failure rate's interval."""
+    """The value of a week at the traffic after the promotion; low and high correspond to the failure rate's interval."""
 
     failures: float
     low: float
@@ -86,7 +86,7 @@ class Effect:
 
     @property
     def named(self) -> bool:
-        """Whether only runs that name the two versions are counted."""
+        """Whether only runs that name one of the two versions are counted."""
         return bool(self.after.window.version)
 
     @property
@@ -160,12 +160,12 @@ def _others(move: Promotion, begin: datetime, end: datetime) -> Iterable[Other]:
     yield from (Other(title, *known) for title, known in sorted(found.items(), key=lambda item: item[1][1], reverse=True))  # fmt: skip
 
 
-# What it cost to make
+# The cost of making it
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A step of making a version: its time on a worker, and USD where prices were recorded."""
+    """A step of making a version: its time on a worker, and USD if prices were recorded."""
 
     what: str
     seconds: float | None
@@ -174,7 +174,7 @@ class Cost:
 
 
 def costs_of(version: ModelVersion) -> list[Cost]:
-    """The job that made it, and its evaluations together."""
+    """The job that made it, and its evaluations combined."""
     found = []
     job = next((job for node, job in jobs_behind(version) if node.pk == version.pk), None)
     if job:

@@ -1,4 +1,4 @@
-"""The hours before and after a move of a channel, and how many runs failed in them, of which mode and cluster."""
+"""The hours before and after a move of a channel, with the number of failed runs by mode and cluster."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LONGEST, USUAL = 90, 7  # days
 
 @dataclass(frozen=True)
 class Window:
-    """Whole hours (UTC). `version`: only runs that name it; "" for all runs. `names`: what else it was called. `named_by`: the column that
-    names it first."""
+    """Whole hours (UTC). `version`: only runs that name it; "" for all runs. `names`: its other names. `named_by`: the column that is
+    checked first."""
 
     begin: datetime
     end: datetime
@@ -48,7 +48,7 @@ class Window:
 
     @property
     def query(self) -> dict[str, str]:
-        """Of the list of trajectories."""
+        """For the list of trajectories."""
         return {"from": self.begin.isoformat(), "to": self.end.isoformat()} | (
             {self.named_by: self.version} if self.version else {}
         )
@@ -60,14 +60,13 @@ def _named(window: Window) -> Q:
 
 
 def label_of(version: ModelVersion) -> str:
-    """What runs call it: an agent's own version, else its name with the number."""
+    """What runs call it: an agent's own version, otherwise its name with the number."""
     return version.agent_version or str(version)
 
 
 @dataclass(frozen=True)
 class Counted:
-    """The runs of a window and the failed ones, by mode and by cluster (ids). Roll-ups are seconds behind: never more failed
-    than runs."""
+    """The runs of a window and the failed ones, by mode and by cluster (ids). Roll-ups lag by seconds: never more failed than runs."""
 
     window: Window
     runs: int
@@ -95,10 +94,10 @@ def count(project: int, window: Window) -> Counted:
 
 
 def windows(move: Promotion, days: int) -> tuple[Window, Window]:
-    """Up to so many days before and after a move, cut at the channel's moves before and after it and at the present.
+    """At most this many days before and after a move, cut at the channel's adjacent moves and at the present.
 
-    Where runs name the versions only those of the two count, and hours in which the channel moved are on both sides: the names tell
-    the runs apart. Else all runs count, and such an hour is on neither side.
+    If runs name the versions, only runs of the two count, and hours in which the channel moved are on both sides: the names tell the
+    runs apart. Otherwise all runs count, and such an hour is on neither side.
     """
     others = Promotion.objects.filter(channel=move.channel_id).exclude(pk=move.pk)
     earlier = others.filter(at__lte=move.at).order_by("-at", "-pk").values_list("at", flat=True).first()
@@ -115,7 +114,7 @@ def windows(move: Promotion, days: int) -> tuple[Window, Window]:
 def _cut(
     move: Promotion, days: int, earlier: datetime | None, later: datetime | None, *, shared: bool
 ) -> tuple[Window, Window]:
-    """`shared`: the hours of moves belong to both of their sides."""
+    """`shared`: the hours of moves belong to both sides."""
     hour, length, own = _hour(move.at), timedelta(days=days), HOUR if shared else timedelta()
     begin, end = hour - length, min(hour + HOUR + length, _hour(timezone.now()) + HOUR)
     if earlier:
@@ -127,7 +126,7 @@ def _cut(
 
 
 def _naming(window: Window, version: ModelVersion, once: str, move: Promotion) -> Window | None:
-    """The window's runs that name the version as it is called now, or was at the move (`once`); None where there are none."""
+    """The window's runs that name the version by its current name, or by its name at the move (`once`); None if there are none."""
     names = tuple(dict.fromkeys(filter(None, (label_of(version), "" if version.agent_version else once))))
     runs = window.runs(move.channel.project_id).filter(trajectories__gt=0)
     for column, name in product(("agent_version", "model"), names):

@@ -205,7 +205,7 @@ def _ratio(name: str, title: str, before: float, after: float, down: float, up: 
 def regressions(pairs: Pairs, policy: Policy) -> Check:
     """How many tasks are worse beyond chance: a lower bound, against the allowed share.
 
-    Chance is what dealing each task's samples out anew to the two models gives: the tasks that then went from mostly passing
+    Chance is what dealing each task's samples out again to the two models gives: the tasks that then went from mostly passing
     to mostly failing, at their 99.2% quantile, are taken off. A task that shows it alone (Fisher's exact test, Holm's
     correction) counts in any case.
     """

@@ -83,7 +83,7 @@ class Pairs:
         return sorted(self.keys.get(self.tasks[at], self.tasks[at]) for at in moved)
 
     def regressed_by_chance(self, quantile: float) -> int:
-        """That quantile of how many tasks would seem to regress if each task's samples were dealt out anew to the two.
+        """That quantile of how many tasks would seem to regress if each task's samples were dealt out again to the two.
 
         Exact: the tasks are independent, so their number is a sum of Bernoulli variables (Poisson's binomial distribution),
         whose probabilities are multiplied out one task at a time.

@@ -27,7 +27,7 @@ SEQUENTIAL = 2.5
 class Spread:
     """Variances of success: `within` a task (p(1 − p), averaged), and `between` tasks of what a candidate changes.
 
-    `between` is None where no two models were evaluated: then a change is taken to vary as much as it is large.
+    `between` is None if no two models were evaluated: then a change is taken to vary as much as it is large.
     """
 
     within: float

@@ -1,4 +1,4 @@
-"""What the gate is given and what it gives back. Pure."""
+"""The gate's input and output. Pure."""
 
 from __future__ import annotations
 
@@ -36,26 +36,27 @@ class Evaluation:
 
     model: str
     eval_set_digest: str
-    task_hash: str  # what the task is; what the agent brings may differ
+    task_hash: str  # hash of the task; the agent's part may differ
     verifier_hash: str
     samples_per_task: int
     rows: Sequence[SampleRow]
     keys: dict[str, str] = field(default_factory=dict)  # task id → readable key
     timing: Timing | None = None
-    planned: Sequence[str] = ()  # all tasks of the split, where it may have been stopped before all were done
-    agent: dict = field(default_factory=dict)  # what the agent brings: prompt, examples, sampling
-    groups: dict[str, str] = field(default_factory=dict)  # task id → what it was made from; a task alone where missing
-    scorer: dict[str, str | None] = field(default_factory=dict)  # judge and remote server, None where not known
-    tries: int = 1  # evaluations of this model on these tasks up to this one, of which it could have been chosen
-    engine: str = ""  # what generated it, in words
+    planned: Sequence[str] = ()  # all tasks of the split, if it may have been stopped before all were done
+    agent: dict = field(default_factory=dict)  # the agent's part: prompt, examples, sampling
+    # task id → group it was made from; a task without an entry is its own group
+    groups: dict[str, str] = field(default_factory=dict)
+    scorer: dict[str, str | None] = field(default_factory=dict)  # judge and remote server, None if unknown
+    tries: int = 1  # evaluations of this model on these tasks up to this one, among which it could have been chosen
+    engine: str = ""  # the engine that generated it, in words
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check: what was compared, what came out, and what it means for the verdict.
+    """One check: what was compared, the result, and what it means for the verdict.
 
-    `low` and `high` are the 95% interval of the difference (of the ratio for latency and tokens). `decides` says what
-    would settle an open check: tasks to add, or a margin that this many tasks can meet.
+    `low` and `high` are the 95% interval of the difference (of the ratio for latency and tokens). `decides` says what would settle an
+    open check: tasks to add, or a margin that this many tasks can meet.
     """
 
     name: str
@@ -74,21 +75,21 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """The gate's decision. `checks` in the order to read them, success first."""
+    """The gate's decision. `checks` in reading order, success first."""
 
     verdict: Verdict
     summary: str
     checks: list[Check]
     regressed: list[str]
     improved: list[str]
-    comparison: int  # which one it is on these tasks against this baseline, from 1
+    comparison: int  # number of the comparison on these tasks against this baseline, from 1
     level: float  # the error that this comparison may make
     tasks: int = 0  # how many were compared
-    planned: int = 0  # of so many; fewer are compared only where the policy is sequential
+    planned: int = 0  # of this many; fewer are compared only if the policy is sequential
     agent_changes: list[tuple[str, str]] = field(default_factory=list)  # (kind, line), see `changed_lines`
     notes: list[str] = field(
         default_factory=list
-    )  # what else differs between the two evaluations, and may explain a difference
+    )  # other differences between the two evaluations that may explain a difference
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -71,7 +71,7 @@ def channel(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 
 def status_of(row: Channel) -> dict[str, Any]:
-    """What the part of the page shows that follows what happens."""
+    """The data for the part of the page that updates itself."""
     deployments_ = row.deployments.select_related("version", "from_version", "channel").order_by("-created_at")
     active = deployments_.active().first()
     targets = [(target, *_held(target, row), not_told(target, row)) for target in _targets(row)]
@@ -100,7 +100,7 @@ def _held(target: Target, row: Channel) -> tuple[Placement | None, list[Placemen
 
 @project_view()
 def status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """Polled while a deployment or a trial runs. When it has ended, the page is loaded again: the history has changed, too."""
+    """Polled while a deployment or a trial is running. When it has ended, the page is reloaded: the history has changed, too."""
     row = _channel(project, name)
     found = status_of(row)
     response = render(request, "promotion/_channel_status.html", found)

@@ -1,4 +1,4 @@
-"""The effect of a promotion: a page, and the fragment that the version's page asks for."""
+"""The effect of a promotion: a page, and the fragment that the version's page loads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EFFECT_MS = 6_000
 
 @project_view()
 def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """For htmx only what is before and after."""
+    """For htmx only the part before and after."""
     rows = Promotion.objects.filter(channel__project=project)
     move = get_object_or_404(rows.select_related("channel__project", "from_version", "to_version__parent", "by", "gate_report"), pk=pk)  # fmt: skip
     given = request.GET.get("days", "")

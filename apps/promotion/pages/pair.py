@@ -48,7 +48,7 @@ def pair(request: HttpRequest, project: Project, baseline: str, candidate: str) 
 
 @project_view()
 def pair_parts(request: HttpRequest, project: Project, baseline: str, candidate: str) -> HttpResponse:
-    """The fragment that is asked for while something runs; then the whole page is loaded again."""
+    """The fragment that is polled while something is running; then the whole page is reloaded."""
     context = live(*pair_of(project, baseline, candidate))
     return progress(request, "promotion/_parts.html", context, runs=context["running"])
 

@@ -1,4 +1,4 @@
-"""Fragments of eval sets' pages: what the next comparison can show, and how far the hold-out is worn."""
+"""Fragments of eval sets' pages: what the next comparison can show, and how worn the hold-out is."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def policy_import(request: HttpRequest, project: Project, name: str) -> HttpResp
 
 @project_view()
 def policy_file(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """The policy as TOML: the present one, or `?version=`."""
+    """The policy as TOML: the current one, or `?version=`."""
     channel = get_object_or_404(Channel, project=project, name=name)
     found, version = policy_of(channel)
     if asked := request.GET.get("version"):

@@ -1,4 +1,4 @@
-"""A canary or shadow on the screen: begun on a report's or a channel's page, watched and ended on its own."""
+"""A canary or shadow on its page: started from a report's or a channel's page, followed and ended here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _trial(project: Project, name: str, pk: UUID) -> Trial:
 
 @project_view()
 def trial(request: HttpRequest, project: Project, name: str, pk: UUID) -> HttpResponse:
-    """While it is active the page asks for its fragment every few seconds."""
+    """While it is active the page polls its fragment every few seconds."""
     row = _trial(project, name, pk)
     fragment = "promotion/_trial.html" if request.headers.get("HX-Request") else "promotion/trial.html"
     return render(request, fragment, shown_of(row) | {"channel": row.channel})
@@ -100,7 +100,7 @@ def _sides(row: Trial, sides: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _failed(row: Trial) -> list[dict[str, Any]]:
-    """The newest sessions of the candidate that count as failed, each with the run to open."""
+    """The newest sessions of the candidate that count as failed, each with a run to open."""
     rows = TrialSession.objects.filter(trial=row, lane=row.lane, counts=True, success=False).order_by("-ended_at")
     found = list(rows[:FAILED_SHOWN])
     units, traces = [one.unit for one in found], [one.trace_id for one in found]
@@ -126,7 +126,7 @@ def _failed(row: Trial) -> list[dict[str, Any]]:
 
 
 def _said(answer: TrialAnswer | None) -> str:
-    """What a shadow said and called, why it gave no answer, and the modes that were found: its page is the only place that shows it."""
+    """What a shadow said and called, why it gave no answer, and the modes found: its page is the only place that shows it."""
     said = answer.said if answer else {}
     parts = [said.get("problem", "")]
     for message in said.get("messages", []):
@@ -136,7 +136,7 @@ def _said(answer: TrialAnswer | None) -> str:
 
 
 def _runs(row: Trial, traces: list[str]) -> dict[str, Trajectory]:
-    """The run of each trace: the candidate's own where the trace has one (of a request that both answered it has two)."""
+    """The run of each trace: the candidate's own if the trace has one (if both answered a request it has two)."""
     found = Trace.objects.filter(project=row.project_id, trace_id__in=traces)
     names = {trace.trace_id: trace.runs for trace in found}
     keys = TrajectoryKey.objects.filter(
@@ -169,7 +169,7 @@ def begin(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 
 def _plan(share: str | None) -> Plan | None:
-    """Of a form that asks for a share, in percent; None of one that does not. Raises PromotionError."""
+    """From a form that asks for a share in percent; None for a form without one. Raises PromotionError."""
     if share is None:
         return None
     if not (share.isascii() and share.isdigit() and len(share) < 10 and 1 <= int(share) <= MAX_PERCENT):

@@ -1,4 +1,4 @@
-"""What an agent or a server of the user's own pulls: what a channel runs, its files, its model card."""
+"""What a user's own agent or server pulls: the live version of a channel, its files, its model card."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def merge(request: Request, pk: int) -> Response:
 
 @require_GET
 def download(request: HttpRequest, token: str) -> HttpResponseBase:
-    """By the address alone, which says what it is for. Wrong ones are counted as wrong API keys are."""
+    """Authorised by the address alone. Wrong addresses are counted like wrong API keys."""
     try:
         version, artifact, nonce = named_by(token)
         answer = answer_with(version, artifact)

@@ -1,4 +1,4 @@
-"""A version's files as a tar archive, streamed: the PEFT folder or the merged model as it was stored, and the model card."""
+"""A version's files as a streamed tar archive: the PEFT folder or the merged model as stored, and the model card."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ END = b"\0" * 2 * tarfile.BLOCKSIZE
 
 
 def answer_with(version: ModelVersion, artifact: Artifact) -> StreamingHttpResponse:
-    """`artifact`: the version's own, or what it was merged to. Raises ArtifactError where the first file cannot be read. Where a later one breaks, the answer ends before its announced length."""
+    """`artifact`: the version's own, or its merged model. Raises ArtifactError if the first file cannot be read. If a later one fails,
+    the response ends before its announced length."""
     files = artifact.files
     merged = None if artifact == version.artifact else version.merged
     card = card_of(version, merged).markdown().encode()
     readme = "MODEL_CARD.md" if any(entry["path"] == "README.md" for entry in files) else "README.md"
     opened = chunks_of(artifact, files[0]["path"])
-    first = next(opened)  # a store that is down is said before the answer begins
+    first = next(opened)  # an unreachable store is reported before the response begins
     contents = [(readme, len(card), iter([card])), (files[0]["path"], files[0]["size"], chain([first], opened))]
     contents += [(entry["path"], entry["size"], chunks_of(artifact, entry["path"])) for entry in files[1:]]
     heads = [header(version, name, size) for name, size, _ in contents]

@@ -1,6 +1,6 @@
-"""The model card of a version, which writes itself from what is recorded: the README.md of its download and a part of its page.
+"""The model card of a version, generated from what is recorded: the README.md of its download and a part of its page.
 
-Of a hold-out it has names, counts and intervals, never a task.
+Of a hold-out it contains names, counts and intervals, never a task.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Card:
 
 
 def plain(text: str) -> str:
-    """In one line, without markup: names are typed by people."""
+    """On one line, without markup: names are typed by people."""
     return MARKUP.sub(r"\\\1", " ".join(text.split()))
 
 
 def card_of(version: ModelVersion, merged: MergedModel | None = None) -> Card:
-    """`merged`: of the merged model, which is a whole model of transformers."""
+    """`merged`: for the merged model, which is a complete transformers model."""
     behind = jobs_behind(version)
     made = next((job for node, job in behind[:1] if job), None)
     kind = version.get_kind_display()
@@ -89,7 +89,8 @@ def card_of(version: ModelVersion, merged: MergedModel | None = None) -> Card:
 
 
 def library_of(version: ModelVersion, merged: MergedModel | None) -> dict[str, str]:
-    """As Hugging Face's hub reads the head of a card. It has no `base_model`: that would be a name on the hub, which is not known here."""
+    """The library name, as Hugging Face's hub reads it from the head of a card. There is no `base_model`: that would be a name on the
+    hub, which is unknown here."""
     if merged:
         return {"library_name": "transformers", "pipeline_tag": "text-generation"}
     return {"library_name": "peft"} if version.kind == ModelKind.ADAPTER else {}

@@ -1,4 +1,4 @@
-"""Addresses from which a version's files are downloaded: signed, good for some minutes, and once."""
+"""Addresses from which a version's files are downloaded: signed, valid for some minutes, and once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LASTS = timedelta(minutes=10)
 
 
 class LinkRefused(Exception):
-    """`status`: 403 for an address that is not ours, 410 for one that is used or too old."""
+    """`status`: 403 for an address that is not ours, 410 for one that was used or has expired."""
 
     def __init__(self, sentence: str, status: int) -> None:
         super().__init__(sentence)
@@ -29,8 +29,8 @@ class LinkRefused(Exception):
 
 
 def download_url(version: ModelVersion, origin: str = "", *, merged: bool = False) -> dict[str, Any]:
-    """{url, expires_at} of the files of a version that has an artifact, or of its merged model; whoever has it may download them, once. `origin`: where this
-    installation was asked, else FLYWHEEL_URL."""
+    """{url, expires_at} for the files of a version that has an artifact, or of its merged model; whoever has it may download them, once.
+    `origin`: the address of this installation in the request, otherwise FLYWHEEL_URL."""
     signer, expires = signing.TimestampSigner(salt=SALT), timezone.now() + LASTS
     token = signer.sign_object({"nonce": uuid4().hex, "version": version.pk, "merged": merged})
     address = reverse("promotion_api:download", args=[token])
@@ -38,7 +38,7 @@ def download_url(version: ModelVersion, origin: str = "", *, merged: bool = Fals
 
 
 def named_by(token: str) -> tuple[ModelVersion, Artifact, UUID]:
-    """The version and the files that an address names, and its nonce for `use`. Raises LinkRefused."""
+    """The version and the files that an address refers to, and its nonce for `use`. Raises LinkRefused."""
     signer = signing.TimestampSigner(salt=SALT)
     try:
         given = signer.unsign_object(token, max_age=LASTS)
@@ -68,7 +68,7 @@ USED = "This download URL has already been used; each works only once. Request a
 
 @transaction.atomic
 def use(version: ModelVersion, artifact: Artifact, nonce: UUID) -> None:
-    """Of two that use one at the same time, one is refused. Raises LinkRefused."""
+    """Of two concurrent uses, one is refused. Raises LinkRefused."""
     now = timezone.now()
     UsedLink.objects.filter(expires_at__lt=now).delete()
     try:

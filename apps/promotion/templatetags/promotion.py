@@ -15,14 +15,14 @@ register = template.Library()
 
 @register.filter
 def more_or_fewer(saved: float) -> str:
-    """A number of failed runs that were saved, in words: 12 is “12 fewer”, -12 “12 more”."""
+    """A number of avoided failed runs, in words: 12 is “12 fewer”, -12 “12 more”."""
     number = round(saved)
     return f"{abs(number):,} {'fewer' if number > 0 else 'more'}"
 
 
 @register.simple_tag
 def version_of(row: Trajectory) -> ModelVersion | None:
-    """Which of the project's model versions the run names: as its agent's version, as its model, or an agent by its own version."""
+    """The project's model version that the run names: as its agent's version, as its model, or an agent by its own version."""
     said = [named for text in (row.agent_version, row.model) if (named := VERSION.fullmatch(text))]
     names = [Q(name=named[1], version=int(named[2])) for named in said]
     if row.agent_version:

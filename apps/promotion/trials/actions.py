@@ -1,4 +1,4 @@
-"""Beginning a trial, and what a person does to it: stop it, or go on to its next step."""
+"""Starting a trial, and what people do with it: stop it, or advance it to its next step."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def begin(
     then: Trial.Then = Trial.Then.HOLD,
     key: ApiKey | None = None,
 ) -> Trial:
-    """A canary needs a gate report that would promote its candidate, or an owner; a shadow only a `version`, for nobody gets its answers.
-    `key`: the API key that asks, `by` is then who created it. Raises PromotionError, PermissionDenied."""
+    """A canary needs a gate report that would promote its candidate, or an owner; a shadow only a `version`, since nobody gets its
+    answers. `key`: the API key used; `by` is then its creator. Raises PromotionError, PermissionDenied."""
     channel, plan = locked(channel), plan or Plan()
     if gate_report is not None:
         require_promotable(channel=channel, gate_report=gate_report, by=by, key=key)
@@ -103,7 +103,7 @@ def _candidate(channel: Channel, version: ModelVersion | None) -> ModelVersion:
 
 
 def _require_served(version: ModelVersion) -> None:
-    """Raises PromotionError where the endpoint would find nobody who answers for it."""
+    """Raises PromotionError if the endpoint would find no server for it."""
     try:
         engine = engines.choose(version, serving=True)
     except ModelError as error:
@@ -132,8 +132,8 @@ def _active(trial: Trial) -> Trial:
 
 @transaction.atomic
 def stop(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) -> Trial:
-    """Everybody gets the current version again, also where the candidate is being promoted; no freeze holds it up. Raises PromotionError
-    where it has ended, PermissionDenied."""
+    """Everybody gets the current version again, even if the candidate is being promoted; a freeze does not block it. Raises
+    PromotionError if it has ended, PermissionDenied."""
     row = _active(trial)
     _require_right(row.channel, by, key)
     who = label_of(key) or name_of(by)
@@ -154,7 +154,7 @@ def stop(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) -> Tr
 
 @transaction.atomic
 def advance(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) -> Trial:
-    """On to the next share before the step is passed. Raises PromotionError, PermissionDenied."""
+    """Advances to the next share before the step is passed. Raises PromotionError, PermissionDenied."""
     row = _active(trial)
     _require_right(row.channel, by, key)
     require_not_frozen(row.channel)
@@ -168,7 +168,7 @@ def advance(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) ->
 
 
 def next_step(trial: Trial, why: str, *, by: Any = None, who: str = "", actor_label: str = "") -> None:
-    """`trial`: as `_active` or `running.look` have locked it. The centre of a step is fixed when it begins."""
+    """`trial`: locked by `_active` or `running.look`. The centre of a step is fixed when it begins."""
     found = centres(lanes_of(trial))
     trial.step, trial.step_at = trial.step + 1, timezone.now()
     trial.steps[trial.step]["centre"] = found
@@ -179,7 +179,7 @@ def next_step(trial: Trial, why: str, *, by: Any = None, who: str = "", actor_la
 
 
 def add_decision(trial: Trial, what: str, why: str, who: str = "") -> None:
-    """Not saved."""
+    """Unsaved."""
     share = trial.share
     trial.decisions.append(
         {"at": timezone.now().isoformat(), "what": what, "by": who, "why": why, "step": trial.step, "share": share}

@@ -1,4 +1,4 @@
-"""What people, webhooks and the audit log are told of a trial. Numbers and links; nothing of what anybody said."""
+"""What people, webhooks and the audit log are told about a trial. Numbers and links, no conversation content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canaries and shadows of a channel, by API. The key decides the project."""
+"""Canaries and shadows of a channel, by API. The key determines the project."""
 
 from __future__ import annotations
 

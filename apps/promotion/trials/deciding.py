@@ -1,4 +1,4 @@
-"""What is known of a trial, and what follows from it. Pure; see docs/canary.md."""
+"""What is known about a trial, and what follows from it. Pure; see docs/canary.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from apps.promotion.trials.sequential import Tally, bounds, canary_block, difference, paired_block
 
-# A session counts as good in each of them: no failed run, no unsafe action, every request answered.
+# For each measure, whether a session counts as good: no failed run, no unsafe action, every request answered.
 MEASURES = ("success", "safety", "answered")
 LABELS = {"success": "Success", "safety": "No unsafe action", "answered": "Answered"}
 
@@ -19,7 +19,7 @@ NOBODY = Tally()
 
 @dataclass(frozen=True)
 class Lanes:
-    """The sessions of one step, by lane; of a shadow also how its pairs fell: (better, worse, same)."""
+    """The sessions of one step, by lane; for a shadow also the results of its pairs: (better, worse, same)."""
 
     current: Tally = NOBODY
     candidate: Tally = NOBODY
@@ -55,7 +55,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Rules:
-    """Of a trial, as its row has them."""
+    """The rules of a trial, as its row stores them."""
 
     kind: str
     steps: Sequence[Mapping[str, Any]]
@@ -75,7 +75,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is known now. `sessions`: settled ones of the candidate in the present step."""
+    """The current results. `sessions`: settled ones of the candidate in the current step."""
 
     measures: tuple[Measured, ...] = ()
     sessions: int = 0
@@ -89,7 +89,7 @@ def read(rules: Rules, lanes: Mapping[str, Sequence[Lanes]]) -> Reading:
 
 
 def _measured(rules: Rules, name: str, steps: Sequence[Lanes]) -> Measured:
-    """A third of alpha each, so that a candidate that is worse in nothing is rolled back with alpha at most."""
+    """A third of alpha each, so that a candidate that is worse in no measure is rolled back with probability at most alpha."""
     if rules.kind == "shadow":
         blocks = [paired_block(*step.pairs) for step in steps]
     else:

@@ -1,4 +1,4 @@
-"""How a trial ends: by its own decision, by a person, by what happens to its channel, or because its candidate cannot be served."""
+"""How a trial ends: by its own decision, by a person, by a change of its channel, or because its candidate cannot be served."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from apps.promotion.trials.models import ACTIVE_TRIAL, Trial, TrialState
 
 
 def end(trial: Trial, state: TrialState, because: str, *, by: Any = None, actor_label: str = "") -> bool:
-    """In the caller's transaction. False where it has ended already. What was loaded for it leaves, unless the channel runs it."""
+    """In the caller's transaction. False if it has already ended. What was loaded for it is unloaded, unless the channel runs it."""
     ended = Trial.objects.filter(pk=trial.pk, state__in=ACTIVE_TRIAL)
     if not ended.update(state=state, ended_at=timezone.now(), ended_because=because):
         return False
@@ -36,7 +36,7 @@ def end(trial: Trial, state: TrialState, because: str, *, by: Any = None, actor_
 
 
 def channel_moved(move: Promotion) -> None:
-    """A channel runs something else now, whoever moved it: what its trial compared with is gone."""
+    """The channel runs something else now, whoever moved it: the trial's baseline is gone."""
     trial = Trial.objects.active().filter(channel=move.channel_id).select_related("channel").first()
     if trial is None:
         return
@@ -48,7 +48,7 @@ def channel_moved(move: Promotion) -> None:
 
 
 def deployment_ended(job: Deployment) -> None:
-    """A deployment that loads a trial's candidate, or that promotes it, did not succeed."""
+    """A deployment that loads a trial's candidate, or that promotes it, failed."""
     stopped = job.state == JobState.CANCELLED
     state = TrialState.STOPPED if stopped else TrialState.FAILED
     why = job.error or ("Its deployment was stopped." if stopped else "Its deployment failed.")

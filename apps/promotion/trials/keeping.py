@@ -1,4 +1,4 @@
-"""A server that was restarted has forgotten the candidate of a trial: it is loaded and proved there again."""
+"""A restarted server has lost the candidate of a trial: it is loaded and verified there again."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 
 def keep_candidate(target: Target, listed: Collection[str]) -> None:
-    """`listed`: what its healthy server says that it serves. Until the candidate is back its requests are answered by the current version,
-    and count against it; if it cannot be loaded the trial ends."""
+    """`listed`: what its healthy server says that it serves. Until the candidate is back, the current version answers its requests, and
+    they count against it; if it cannot be loaded, the trial ends."""
     trial = Trial.objects.filter(channel=target.channel_id, state=TrialState.RUNNING).first()
     if trial is None:
         return

@@ -1,4 +1,4 @@
-"""What each look at a trial found, kept for its page: points for the chart, and both sides in numbers."""
+"""The results of each check of a trial, stored for its page: points for the chart, and both sides in numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from apps.promotion.trials.deciding import Measured, Reading
 from apps.promotion.trials.models import Trial
 
 MOST, APART = 240, timedelta(minutes=1)
-NEWEST = 100_000  # answers of a trial that latency, tokens and cost are taken from
+NEWEST = 100_000  # answers of a trial from which latency, tokens and cost are computed
 SIDES = """
 SELECT lane, count(*), avg(answered::int), percentile_cont(0.5) WITHIN GROUP (ORDER BY ms), percentile_cont(0.95) WITHIN GROUP (ORDER BY ms),
   percentile_cont(0.5) WITHIN GROUP (ORDER BY first_ms), avg(tokens), avg(cost_usd)
@@ -24,7 +24,8 @@ GROUP BY lane
 
 
 def store(trial: Trial, reading: Reading, now: datetime) -> None:
-    """The newest replaces one that is less than a minute younger than the one before it; of too many the older half is thinned."""
+    """The newest replaces one that is less than a minute younger than the one before it; if there are too many, the older half is
+    thinned."""
     point = {"at": now.isoformat(), "step": trial.step, "share": trial.share} | {
         one.name: _numbers(one) for one in reading.measures
     }
@@ -63,8 +64,8 @@ def _at(point: dict[str, Any]) -> datetime:
 
 
 def sides_of(trial: Trial) -> dict[str, dict[str, Any]]:
-    """Of the newest answers, by lane: requests, the part that was answered, latency in ms, tokens and dollars per request. Of a shadow's current version
-    the requests that were shadowed."""
+    """Of the newest answers, by lane: requests, the share that was answered, latency in ms, tokens and dollars per request. For a
+    shadow's current version, the requests that were shadowed."""
     given = {"trial": trial.pk, "paired": trial.kind == Trial.Kind.SHADOW, "newest": NEWEST}
     names = ("requests", "answered", "ms_p50", "ms_p95", "first_ms_p50", "tokens", "cost_usd")
     with connection.cursor() as cursor:

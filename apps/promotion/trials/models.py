@@ -1,4 +1,4 @@
-"""A candidate that answers a channel's production traffic beside the current version, and every answer that counts in it."""
+"""A candidate that answers a channel's production traffic in addition to the current version, and every answer that counts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ENDED_TRIAL = (
 
 
 class LaneKind(models.TextChoices):
-    """Who answers: what the channel runs, a canary's candidate, or a shadow's, whose answers nobody gets."""
+    """Who answers: the channel's live version, a canary's candidate, or a shadow's, whose answers nobody gets."""
 
     CURRENT = "current"
     CANARY = "canary"
@@ -58,16 +58,16 @@ class TrialQuerySet(models.QuerySet["Trial"]):
         return self.filter(state__in=ACTIVE_TRIAL)
 
     def running(self) -> Self:
-        """Those whose candidate gets traffic."""
+        """Trials whose candidate gets traffic."""
         return self.filter(state__in=(TrialState.RUNNING, TrialState.PROMOTING))
 
 
 class Trial(models.Model):
-    """One candidate beside one baseline in a channel, from the beginning to a decision.
+    """One candidate against one baseline in a channel, from the start to a decision.
 
-    `steps`: [{share, min_sessions, min_minutes}]; `step` is the index of the present one. `salt` sorts sessions into lanes, so that
-    each trial draws its own. `looks`: [{at, step, difference by measure with bounds, counts}], thinned, for the chart. `report`
-    is what was known when it ended.
+    `steps`: [{share, min_sessions, min_minutes}]; `step` is the index of the current one. `salt` assigns sessions to lanes, so that each
+    trial draws its own. `looks`: [{at, step, difference by measure with bounds, counts}], thinned, for the chart. `report` is what was
+    known when it ended.
     """
 
     class Kind(models.TextChoices):
@@ -142,7 +142,7 @@ class Trial(models.Model):
 
     @property
     def share(self) -> float:
-        """Of the sessions that the candidate answers now; of a shadow, that are also sent to it."""
+        """Of the sessions that the candidate answers now; for a shadow, that are also sent to it."""
         return float(self.steps[self.step]["share"])
 
     @property
@@ -156,13 +156,13 @@ class Trial(models.Model):
 
 
 class TrialAnswer(models.Model):
-    """One request of a trial. `lane` is the lane that its session was given, whoever answered in the end: where the current version
-    stepped in for the candidate, it is `canary` and not `answered`. `answered`: HTTP 200 and whole; that a client left is no
-    version's fault, and counts as answered. Times in ms, `first_ms` to the first byte of the answer.
+    """One request of a trial. `lane` is the lane that its session was assigned, whoever answered in the end: if the current version
+    stepped in for the candidate, it is `canary` and not `answered`. `answered`: HTTP 200 and complete; a client that disconnects is
+    no version's fault, and counts as answered. Times in ms, `first_ms` to the first byte of the answer.
 
-    `shadow_of`: of a shadow's answer, the span of the answer that the user got. Nobody was given it, so it is no trajectory: `said` has
-    {messages, modes, problem}. In a shadow trial `failed` and `unsafe` are what the rules find in each lane's answer alone; null in a
-    canary's, where they are read from the run of `trace_id`.
+    `shadow_of`: for a shadow's answer, the span of the answer that the user got. Nobody received it, so it is not a trajectory: `said`
+    has {messages, modes, problem}. In a shadow trial `failed` and `unsafe` are what the rules find in each lane's answer alone; null in
+    a canary's, where they are read from the run of `trace_id`.
     """
 
     trial = models.ForeignKey(Trial, models.CASCADE, related_name="answers", db_index=False)
@@ -195,10 +195,10 @@ class TrialAnswer(models.Model):
 
 
 class TrialSession(models.Model):
-    """A session that is over and has been analysed: what the two lanes are compared by.
+    """A session that is over and has been analysed; the two lanes are compared by these.
 
-    `counts` is False where it saw two lanes or two steps; such a one is shown and compared nowhere. What comes after it was settled
-    changes nothing in it but its verdict: whether a run of it has failed is known late sometimes.
+    `counts` is False if it saw two lanes or two steps; such a session is shown but not compared. What arrives after it was settled
+    changes only its verdict: sometimes it becomes known late whether one of its runs failed.
     """
 
     trial = models.ForeignKey(Trial, models.CASCADE, related_name="sessions", db_index=False)

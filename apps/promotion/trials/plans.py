@@ -1,4 +1,4 @@
-"""The steps of a trial, as somebody asks for them: read and checked. Pure."""
+"""The steps of a trial, as requested: parsed and checked. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Step(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
 
 
 class Plan(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """`alpha`: the chance of rolling back a candidate that is worse in nothing; `margin`: how much worse it may be at most, as a part
-    of the sessions (0.05 are five points)."""
+    """`alpha`: the probability of rolling back a candidate that is worse in no measure; `margin`: how much worse it may be at most, as a
+    share of the sessions (0.05 is five points)."""
 
     steps: Annotated[list[Step], Meta(min_length=1, max_length=10)] | None = None
     alpha: Annotated[float, Meta(ge=0.001, le=0.2)] = 0.05
@@ -33,7 +33,7 @@ class Plan(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
         return [plain(step) for step in self.steps or DEFAULTS[kind]]
 
     def problem(self, kind: str) -> str:
-        """As a sentence; "" none."""
+        """As a sentence; "" for none."""
         shares = [step["share"] for step in self.steps_for(kind)]
         if kind == "shadow" and len(shares) > 1:
             return "A shadow has only one step, since its answers are not sent to users."

@@ -1,4 +1,4 @@
-"""A look at each trial every few seconds: what its sessions say, and what follows. Harmless when repeated, or when two look at once."""
+"""Checks each trial every few seconds: what its sessions show, and what follows. Harmless when repeated or run concurrently."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def reading_of(trial: Trial) -> Reading:
 
 
 def look(pk: Any) -> str:
-    """Says what was decided."""
+    """Returns what was decided."""
     trial = Trial.objects.filter(pk=pk, state=TrialState.RUNNING).select_related("channel").first()
     if trial is None:
         return "ended"
     now = timezone.now()
-    settle(trial, now)  # before any lock: it is the part that takes time
+    settle(trial, now)  # before any lock: this is the part that takes time
     with transaction.atomic():
         channel = locked(trial.channel, archived=True)  # archiving has ended the trial
         row = Trial.objects.select_for_update(of=("self",)).get(pk=pk)
@@ -56,7 +56,7 @@ def look(pk: Any) -> str:
 
 def _follow(trial: Trial, now: datetime) -> str:
     channel = trial.channel
-    if channel.current_id != trial.baseline_id:  # a move ends it by itself: this is the net below
+    if channel.current_id != trial.baseline_id:  # a move ends it by itself: this is the safety net
         end(trial, TrialState.STOPPED, f"{channel} now runs {channel.current}.")
         return "moved"
     if trial.version.archived_at:
@@ -95,7 +95,7 @@ def _passed(trial: Trial, decision: Decision) -> None:
 
 
 def _promote(trial: Trial, decision: Decision) -> str:
-    """By the same action as a person's promotion, in the name of who began the trial; "" or why a person has to."""
+    """By the same action as a person's promotion, in the name of whoever started the trial; "" or why a person has to do it."""
     assert trial.gate_report is not None
     try:
         with transaction.atomic():

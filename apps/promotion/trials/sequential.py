@@ -20,7 +20,7 @@ import numpy as np
 
 BETS = np.geomspace(0.005, 0.95, 12)  # parts of the largest bet that cannot lose everything
 HALVINGS = 40
-EDGE = 1 - 1e-6  # of the differences that are looked at
+EDGE = 1 - 1e-6  # of the differences that are tried
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Block:
-    """Scores of one step: how often each came, and the lowest and highest that were possible (≤ −1 and ≥ 1)."""
+    """Scores of one step: how often each occurred, and the lowest and highest possible ones (≤ −1 and ≥ 1)."""
 
     scores: tuple[float, ...]
     counts: tuple[int, ...]
@@ -50,8 +50,8 @@ class Block:
 
 
 def canary_block(share: float, centre: float, current: Tally, candidate: Tally) -> Block | None:
-    """`centre`: any number in [0, 1] that was chosen before the step; the nearer to the rate, the narrower the interval. None where
-    everybody or nobody got the candidate: there is nothing to compare with."""
+    """`centre`: any number in [0, 1] chosen before the step; the nearer to the rate, the narrower the interval. None if everybody or
+    nobody got the candidate: there is nothing to compare with."""
     if not 0 < share < 1:
         return None
     above, below = 1 - centre, -centre
@@ -60,7 +60,7 @@ def canary_block(share: float, centre: float, current: Tally, candidate: Tally) 
 
 
 def paired_block(better: int, worse: int, same: int) -> Block:
-    """Sessions that both answered: the candidate better, worse, or as good."""
+    """Sessions that both answered: the candidate better, worse, or equal."""
     return Block((1.0, -1.0, 0.0), (better, worse, same), -1.0, 1.0)
 
 
@@ -78,7 +78,7 @@ def capital(blocks: Sequence[Block], m: float, *, against: str) -> float:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of the difference of the rates: outside of them is refuted, each side with error alpha."""
+    """Bounds of the difference of the rates: values outside are refuted, each side with error alpha."""
 
     low: float
     high: float
@@ -91,7 +91,7 @@ def bounds(blocks: Sequence[Block | None], alpha: float) -> Bounds:
 
 
 def _bound(blocks: list[Block], wanted: float, side: str) -> float:
-    """By bisection: the capital grows with m on the one side and falls with it on the other."""
+    """By bisection: the capital increases with m on one side and decreases with it on the other."""
     edge, inside = (-EDGE, EDGE) if side == "low" else (EDGE, -EDGE)
     if not blocks or capital(blocks, edge, against=side) < wanted:
         return math.copysign(1.0, edge)
@@ -106,7 +106,7 @@ def _bound(blocks: list[Block], wanted: float, side: str) -> float:
 
 def difference(pairs: Sequence[tuple[Tally, Tally]]) -> float | None:
     """Candidate − current, step by step, each step weighted by what it says (so that a rate that drifts while the share grows does
-    not look like a difference). None where no step has both."""
+    not look like a difference). None if no step has both."""
     known = [(a.n * b.n / (a.n + b.n), b.good / b.n - a.good / a.n) for a, b in pairs if a.n and b.n]
     weight = sum(w for w, _ in known)
     return sum(w * gap for w, gap in known) / weight if weight else None

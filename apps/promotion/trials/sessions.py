@@ -19,10 +19,8 @@ from apps.promotion.trials.deciding import MEASURES, Lanes
 from apps.promotion.trials.models import LaneKind, Trial, TrialSession
 from apps.promotion.trials.sequential import Tally
 
-VERDICTS_CHANGE = timedelta(hours=1)  # that a session's runs are looked at again: a verdict may come late
-LATE = timedelta(
-    days=1
-)  # that a session is waited for whose runs come late: after an outage, or where workers were away
+VERDICTS_CHANGE = timedelta(hours=1)  # for which a session's runs are read again: a verdict may arrive late
+LATE = timedelta(days=1)  # for which a session waits for late runs: after an outage, or while workers were down
 GONE = timedelta(minutes=10)  # after which a run that was never stored is not waited for
 SETTLE = """
 WITH recent AS (
@@ -77,7 +75,7 @@ ON CONFLICT (trial_id, unit, lane) DO UPDATE SET
 
 
 def settle(trial: Trial, now: datetime) -> int:
-    """Looks at the sessions of the last hour, and at those of the last day that are not settled. Says how many rows were written."""
+    """Processes the sessions of the last hour, and those of the last day that are not settled. Returns how many rows were written."""
     until = now - timedelta(minutes=settings.FLYWHEEL_TRIAL_SETTLE_MINUTES)
     given = {
         "trial": trial.pk, "project": trial.project_id, "since": until - VERDICTS_CHANGE, "oldest": now - LATE, "until": until,

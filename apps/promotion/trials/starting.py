@@ -1,4 +1,4 @@
-"""The moment in which a trial's candidate gets its first share."""
+"""Gives a trial's candidate its first share of the traffic."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from apps.promotion.trials.models import Trial, TrialState
 from apps.registry.models import ModelVersion
 from workers.lib.errors import JobError
 
-KNOWN_RUNS = 100  # of the last week, from which on their rate is the first step's centre
+KNOWN_RUNS = 100  # sessions of the last week from which on their rate is the first step's centre
 
 
 def start(deployment: Deployment) -> None:
-    """When its deployment has proved the candidate everywhere; one that runs has it back where it was lost, also in a freeze. Raises JobError
-    where the trial has ended meanwhile, PromotionError where the channel was frozen before it began."""
+    """Once its deployment has verified the candidate everywhere; a running trial gets it back where it was lost, also during a freeze.
+    Raises JobError if the trial has ended meanwhile, PromotionError if the channel was frozen before it began."""
     trial = Trial.objects.active().select_for_update(of=("self",)).filter(deployment=deployment).first()
     if trial is None:
         raise JobError("The trial has already finished.")
@@ -43,7 +43,7 @@ def run(trial: Trial) -> None:
 
 
 def usual_rate(project: int, version: ModelVersion) -> float:
-    """Of the runs of a version in the last week that did not fail; 0.5 where there are few."""
+    """The rate of a version's runs in the last week that did not fail; 0.5 if there are few."""
     now = timezone.now()
     found = count(project, Window(now - timedelta(days=7), now, label_of(version)))
     return 1 - found.failed / found.runs if found.runs >= KNOWN_RUNS else 0.5

@@ -1,4 +1,4 @@
-"""`manage.py register_model FOLDER` or `--base-url URL --model NAME`: a model that evaluations can ask."""
+"""`manage.py register_model FOLDER` or `--base-url URL --model NAME`: registers a model for evaluations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py reproduce_gate_report ID | FILE`: a gate report's signature, and the report made again from stored samples."""
+"""`manage.py reproduce_gate_report ID | FILE`: checks a gate report's signature, and recomputes the report from stored samples."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Command(BaseCommand):
         self.stdout.write("Reproduced: the same samples, policy and verdict.")
 
     def _given(self, report: str) -> tuple[dict[str, Any], GateReport]:
-        """The signed document, from the file or as it is stored, and the stored report of its id."""
+        """The signed document, from the file or as stored, and the stored report with its id."""
         given: dict[str, Any] | None = None
         if Path(report).is_file():
             try:
