@@ -1,7 +1,8 @@
-"""Which tasks that could train are most like a held-out one in meaning. `python -m workers.compare_meaning spec.json` (docs/jobs.md).
+"""Finds the tasks that could train and are closest in meaning to a held-out one. `python -m workers.compare_meaning spec.json`
+(docs/jobs.md).
 
-Every text becomes a vector: the mean of the model's own last hidden states, or what a server's `/v1/embeddings` says. The
-pairs that stand out most are the result; a person looks at them.
+Every text becomes a vector: the mean of the model's own last hidden states, or the result of a server's `/v1/embeddings`. The pairs that
+stand out most are the result; a person reviews them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The demo's production agent. `python -m workers.demo_agent spec.json`.
 
-It answers requests with a real model, runs its calls in the simulated workplace, and logs each run through the public
-API with a key, as any agent would. Its users then say how it went, and what they wanted where it went wrong. Once a version
-is deployed, it asks the endpoint, which logs the runs by itself.
+It answers requests with a real model, runs its calls in the simulated workplace, and logs each run through the public API with a key, as
+any agent would. Its simulated users then report the outcome, and what they wanted if it went wrong. Once a version is deployed, it calls
+the endpoint, which logs the runs itself.
 """
 
 from __future__ import annotations

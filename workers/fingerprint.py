@@ -17,7 +17,7 @@ MOST_OF_MEMORY = 0.7
 
 
 def check_size(folder: Path) -> None:
-    """Raises JobError where the weights would not fit this machine: to be killed would take others with it."""
+    """Raises JobError if the weights would not fit this machine: to be killed would take others with it."""
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > MOST_OF_MEMORY * there:
@@ -25,7 +25,7 @@ def check_size(folder: Path) -> None:
 
 
 def require_numbers(logprobs: list[float], whose: str) -> None:
-    """Raises JobError: what holds NaN can be compared with nothing, and each deployment compares with all of the project."""
+    """Raises JobError: NaN cannot be compared with anything, and each deployment compares with all versions of the project."""
     if not all(map(math.isfinite, logprobs)):
         raise JobError(
             f"The log-probabilities that {whose} gives a fixed text are not numbers: its weights hold NaN or are too large."

@@ -95,8 +95,8 @@ class Trainer:
     def train(self) -> Path:
         """All the steps; returns the adapter's folder.
 
-        A stop, an alarm that ends the run, or rollout servers that are lost: a checkpoint is saved and the error goes on. A
-        step that it broke off is as if not begun.
+        After a stop, an alarm that ends the run, or the loss of rollout servers, a checkpoint is saved and the error is re-raised. An
+        interrupted step counts as not started.
         """
         steps, every = self.config.steps, self.config.eval_every
         try:
@@ -227,14 +227,14 @@ class Trainer:
         return EnginePolicy(self.engine, sampling, goes_on=self.environment.multi_turn)
 
     def check(self) -> None:
-        """Raises Stop where the run, or what is sampled ahead, is to end."""
+        """Raises Stop if the run, or what is sampled ahead, is to end."""
         self.stop.check()
         self.ahead.check()
 
     def update(self, groups: list[Group], stale: bool = False) -> dict[str, float]:
         """One policy update, or several on the same rollouts. `stale`: they were sampled with older weights.
 
-        Groups without reward spread are left out, of the mean as well, unless a KL holds them and nothing replaced them.
+        Groups without reward spread are left out, also of the mean, unless a KL term keeps them and nothing replaced them.
         """
         config = self.config
         batch = self.batch_from(
@@ -281,7 +281,7 @@ class Trainer:
         return batch_from(groups, self.config, next(self.model.parameters()).device)
 
     def reference_logprobs(self, batch: Batch) -> Tensor | None:
-        """What the policy at the start would have said, [R, U]; None in a step that neither uses nor measures it."""
+        """Log-probabilities of the starting policy, [R, U]; None in a step that neither uses nor measures them."""
         every = 1 if self.config.beta else self.config.kl_every
         if self.reference is None or (self.done + 1) % every:
             return None

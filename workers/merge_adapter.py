@@ -28,7 +28,7 @@ MOST_LOST = 0.25  # of the adapter's move from its base: rounding to 16 bits may
 
 
 def stored(folder: Path) -> tuple[str, int]:
-    """(dtype, how many numbers) of a model folder's weights, by their headers. Raises JobError where they are not plain floats."""
+    """(dtype, how many numbers) of a model folder's weights, by their headers. Raises JobError if they are not plain floats."""
     from safetensors import safe_open
 
     found: Counter[str] = Counter()
@@ -73,7 +73,7 @@ def require_same(wanted: list[float], base: list[float], merged: list[float], dt
 
 
 def require_whole(folder: Path, dtype: str, model: Any) -> None:
-    """Raises JobError where the files do not hold all weights of the model, in the dtype."""
+    """Raises JobError if the files do not hold all weights of the model, in the dtype."""
     found, numbers = stored(folder)
     wanted = sum(weight.numel() for weight in model.parameters())  # what layers share counts once
     if found != dtype or numbers < wanted:

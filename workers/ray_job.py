@@ -72,7 +72,7 @@ class Following:
             self._wait(max(POLL_S, READ_SHARE * (time.monotonic() - began)))
 
     def _look(self) -> JobState | None:
-        """State first: what is in the log after a job has ended is all of it. None where the cluster is away."""
+        """State first: what is in the log after a job has ended is all of it. None if the cluster is away."""
         try:
             state = self.cluster.state(self.id)
             self.read(self.cluster.log(self.id))

@@ -59,7 +59,7 @@ class Keeper:
                 self.step()
 
     def serve(self) -> bool:
-        """From its start to its end. True where it was up in between."""
+        """From its start to its end. True if it was up in between."""
         port, up = free_port(self.spec.host, self.spec.ports), False
         url = f"http://{self.spec.host}:{port}/v1"
         self.lines.append(f"— started at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC, port {port} —")

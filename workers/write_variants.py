@@ -162,7 +162,7 @@ class Designer:
         logging.getLogger("data_designer").addHandler(self.warnings)
 
     def ask(self, chunk: list[Wish]) -> list[dict]:
-        """A row for every answer of use. Raises Failed where there is none."""
+        """A row for every answer of use. Raises Failed if there is none."""
         self.warnings.lines.clear()
         try:
             made = self.designer.create(self._builder(chunk), num_records=len(chunk), dataset_name="variants")
@@ -265,7 +265,7 @@ def design(
     asked: list[Wish], ask: Callable[[list[Wish]], list[dict]], write: Callable[[list[dict]], None],
     progress: Callable[[int, int], None], fits: Callable[[list[Wish]], int] = len, limit: str = "",
 ) -> dict:  # fmt: skip
-    """Asks for all, chunk by chunk: {asked, made, failed, stopped}. Raises JobError where nothing came at all.
+    """Asks for all, chunk by chunk: {asked, made, failed, stopped}. Raises JobError if nothing came at all.
 
     Of a chunk so many are asked as `fits` says; where it is none, that is the end, for which `limit` has the words.
     """

@@ -12,11 +12,11 @@ TURN = "turn_{}"  # name of the component that says what a turn earned, from tur
 
 
 def group_advantages(rewards: Sequence[float | None], scale: str = "group", baseline: str = "mean") -> list[float]:
-    """(r − mean) / (std + ε) over the unmasked of a group's rewards; 0 for a masked one (None), and for all of a group that
-    has fewer than two or whose rewards are equal.
+    """(r − mean) / (std + ε) over the unmasked rewards of a group; 0 for a masked one (None), and for a whole group with fewer than two
+    or with equal rewards.
 
-    `scale="none"` leaves the division out (Dr. GRPO 2503.20783). `baseline="leave_one_out"`: each reward is compared with the
-    mean of the others (RLOO 2402.14740).
+    `scale="none"` omits the division (Dr. GRPO 2503.20783). `baseline="leave_one_out"`: each reward is compared with the mean of the
+    others (RLOO 2402.14740).
     """
     known = [reward for reward in rewards if reward is not None]
     if len(known) < 2 or min(known) == max(known):
@@ -33,7 +33,7 @@ def turn_components(rewards: Sequence[float]) -> dict[str, float]:
 
 
 def turn_rewards(components: Mapping[str, float]) -> list[float]:
-    """What each turn earned, by an episode's components; [] where they do not say."""
+    """The reward of each turn, from an episode's components; [] if they have none."""
     found: list[float] = []
     while (name := TURN.format(len(found) + 1)) in components:
         found.append(components[name])
@@ -55,8 +55,8 @@ def returns(reward: float, components: Mapping[str, float], turns: int) -> list[
 def turn_advantages(
     returns: Sequence[Sequence[float] | None], scale: str = "group", baseline: str = "mean"
 ) -> list[list[float]]:
-    """`group_advantages` of each turn's returns among the episodes of the group that took that turn. None: a masked episode, which
-    has none."""
+    """`group_advantages` of each turn's returns among the episodes of the group that took that turn. None: a masked episode, which has
+    no advantage."""
     found: list[list[float]] = [[] for _ in returns]
     for turn in range(max((len(one) for one in returns if one), default=0)):
         took = [at for at, one in enumerate(returns) if one and len(one) > turn]

@@ -1,5 +1,5 @@
-"""Requests to an agent's own endpoint, which may take minutes: many at a time, each with a time limit, asked again where it
-is busy or broken. Through the guarded transport only. Light: no torch."""
+"""Requests to an agent's own endpoint, which may take minutes: many at a time, each with a time limit, retried if the endpoint is busy
+or broken. Through the guarded transport only. Light: no torch."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ REFUSED_WORK = (425, 429, 503)  # who answers so has not begun, and used nothing
 
 
 class AgentError(JobError):
-    """No answer; the sentence says why. `final`: no other question would get one. `limit` is what this sample failed for (a
-    stop reason of rollouts); "" where the agent was not reached, which says nothing about it."""
+    """No answer; the sentence says why. `final`: no other question would get one. `limit` is the reason for which this sample failed (a
+    stop reason of rollouts); "" if the agent was not reached, which says nothing about it."""
 
     def __init__(self, sentence: str, *, final: bool = False, limit: str = "") -> None:
         super().__init__(sentence)
@@ -54,18 +54,18 @@ class _Came:
 
     status: int = 0
     text: str = ""
-    data: Any = None  # the same as JSON; None where it is none
+    data: Any = None  # the same as JSON; None if it is not JSON
     headers: dict[str, str] | None = None
     problem: str = ""
     reached: bool = True
 
 
 class AgentClient:
-    """To be closed with `aclose`. Raises AgentError, RefusedKey where the agent may not be asked at all.
+    """Close it with `aclose`. Raises AgentError, RefusedKey if the agent may not be called at all.
 
-    Each request is booked on `account` with what the user says of a call, or with the most that one used so far where that
-    is more, and then counts as what the agent reports of it, else as what the user says. So calls that report nothing never
-    exceed a limit, and others by no more than those in flight do.
+    Each request is reserved on `account` with the user's declared maximum per call, or with the highest usage so far if that is more,
+    and then counts as what the agent reports for it, or else as declared. So calls that report nothing never exceed a limit, and others
+    by no more than the calls in flight.
     """
 
     def __init__(self, agent: AgentEndpoint, *, sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep) -> None:
@@ -102,8 +102,8 @@ class AgentClient:
         }
 
     async def ask(self, messages: list[Message], tools: list[dict], *, seed: int, name: str, seconds: float) -> Answer:
-        """What the agent says to a conversation, within `seconds` of its own time. `name` is the same for the same question,
-        so that an agent which is asked again after a lost answer can give it again. Raises AgentError."""
+        """The agent's answer to a conversation, within `seconds` of the agent's own time. `name` is the same for the same question, so
+        an agent that is asked again after a lost answer can return it again. Raises AgentError."""
         body = request_of(self.agent, messages, tools, seed)
         headers = {"Idempotency-Key": name}
         for attempt in range(1, TRIES + 1):
@@ -136,11 +136,11 @@ class AgentClient:
         try:
             came = await self._post(body, headers, seconds)
             return came, time.monotonic() - began
-        finally:  # also where its time is over, or nobody waits for it any more
+        finally:  # also if its time is over, or nobody waits for it any more
             self.account.settle(booked, booked_usd, *self._used(came))
 
     def _used(self, came: _Came | None) -> tuple[Usage, float]:
-        """What a call counts for; nothing came where it took too long, or its answer was too large."""
+        """What a call counts for; nothing arrived if it took too long, or its answer was too large."""
         reported = reported_in(came.data if came else None)
         tokens, usd = reported.tokens, reported.cost(self.agent.prices)
         if came and (not came.reached or came.status in REFUSED_WORK):
@@ -154,7 +154,7 @@ class AgentClient:
         return tokens, usd
 
     def _assumed(self) -> str:
-        """What of the limits' sentence is the user's word."""
+        """The part of the limits' sentence that the user declared."""
         said = ""
         if self.agent.most_tokens and self.without_tokens:
             said += f" {self.without_tokens:,} of {self.calls:,} calls reported no tokens: each counts as {self.agent.tokens_per_call:,}."
@@ -163,7 +163,7 @@ class AgentClient:
         return said
 
     async def _post(self, body: dict[str, Any], headers: dict[str, str], seconds: float) -> _Came:
-        """Raises AgentError where it is not to be asked again."""
+        """Raises AgentError if it should not be retried."""
         try:
             async with asyncio.timeout(seconds):
                 response = await self.http.post(self.url, json=body, headers=headers)

@@ -24,12 +24,11 @@ class _Sample:
 
 
 class AgentPolicy:
-    """Asks the agent once and says its messages again turn by turn, as those of an agent that answers from CI: the tools'
-    results are the environment's. Where all is said and the episode goes on (a tool's result, a user's next words), it is
-    asked again with the whole conversation; a Gym run is not, since it is a whole episode of its own. `tools` are given where an
-    episode shows none.
+    """Calls the agent once and replays its messages turn by turn, like those of an external agent in CI: tool results come from the
+    environment. If all messages are replayed and the episode continues (a tool's result, a user's next message), it is called again
+    with the whole conversation; a Gym run is not, since it is a whole episode. `tools` are used if an episode shows none.
 
-    What it fails with fails the sample, so that an agent cannot choose what counts; one that cannot be reached masks it.
+    Its failures fail the sample, so that an agent cannot choose what counts; an unreachable agent masks it.
     """
 
     shares_time = True  # its time is taken here, without the wait for its turn

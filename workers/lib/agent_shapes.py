@@ -1,7 +1,7 @@
-"""What an agent's endpoint is sent and how its answer is read: chat completions, Responses, NeMo Gym's `/run`. Pure.
+"""What is sent to an agent's endpoint and how its answer is parsed: chat completions, Responses, NeMo Gym's `/run`. Pure.
 
-Whatever it was asked in, an answer may have any of these shapes: a chat completion, a Responses object (alone, or as
-`response` of a Gym run), {"messages": […]} with all that the agent said and did, {"output": "text", "tool_calls": […]}.
+Whatever the request format, an answer may have any of these shapes: a chat completion, a Responses object (alone, or as `response` of a
+Gym run), {"messages": […]} with everything the agent said and did, {"output": "text", "tool_calls": […]}.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Reported:
     model: str = ""
 
     def cost(self, prices: Mapping[str, tuple[float, float]]) -> float | None:
-        """In USD, by its own word first, else by the price of its model; None where neither says."""
+        """In USD, as reported, or else by the price of its model; None if neither is known."""
         if self.usd is None and self.tokens and self.model in prices:
             return Price(*prices[self.model]).of(self.tokens)
         return self.usd
@@ -43,14 +43,14 @@ class Reported:
 
 @dataclass(frozen=True)
 class Said:
-    """The agent's messages, in their order, and the tokens that it says it used; None where it does not."""
+    """The agent's messages in order, and the tokens that it reports; None if it reports none."""
 
     turns: list[Message]
     tokens: Usage | None = None
 
 
 def url_of(agent: AgentEndpoint) -> str:
-    """Where it is asked: the address may have the shape's path already."""
+    """The URL to call: the address may already contain the shape's path."""
     base, path = agent.base_url.rstrip("/"), PATHS[agent.protocol]
     return base if base.endswith(path) else base + path
 
@@ -69,7 +69,7 @@ def request_of(agent: AgentEndpoint, messages: list[Message], tools: list[dict],
 
 
 def version_of(data: Any, headers: dict[str, str]) -> str:
-    """The version that an answer names, in a header or as `agent_version` (also in `metadata`); "" where it names none."""
+    """The version that an answer names, in a header or as `agent_version` (also in `metadata`); "" if it names none."""
     named = next((headers[name] for name in VERSION_HEADERS if headers.get(name)), "")
     for holder in (data, data.get("metadata")) if isinstance(data, dict) else ():
         value = holder.get("agent_version") if isinstance(holder, dict) else None

@@ -61,7 +61,7 @@ class StopText:
 
 
 def begun_at_end(text: str, word: str) -> int:
-    """How many characters at the text's end are the beginning of the word."""
+    """How many characters at the end of the text are a prefix of the word."""
     return next((n for n in range(min(len(word) - 1, len(text)), 0, -1) if text.endswith(word[:n])), 0)
 
 
@@ -83,7 +83,7 @@ class CallText:
         return new
 
     def rest(self, parallel: bool = True) -> tuple[str, list[dict]]:
-        """What was held back: (words, calls)."""
+        """What was held back: (text, calls)."""
         content, calls = read_calls(self.text, parallel)
         return content[self.sent :], calls
 

@@ -74,8 +74,8 @@ def _loss(slope: float, intercept: float, scores: Sequence[float], targets: Sequ
 
 
 def threshold(chosen: Sequence[float], rejected: Sequence[float]) -> float:
-    """The score that parts the two sides best: the largest sum of the share of chosen answers at or above it and of rejected ones
-    below it; of equally good ones the highest, since a bad answer that passes costs more. Halfway between two scores."""
+    """The score that separates the two sides best: the largest sum of the share of chosen answers at or above it and of rejected ones
+    below it; among equals the highest, since a bad answer that passes costs more. Halfway between two scores."""
     values = sorted({*chosen, *rejected})
     cuts = [values[0], *((low + high) / 2 for low, high in pairwise(values))]
 

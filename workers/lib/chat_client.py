@@ -1,12 +1,11 @@
-"""Requests to any OpenAI-compatible server: the one client of policies, judges and graders, and of embeddings. Light: no torch.
+"""Requests to any OpenAI-compatible server: the single client for policies, judges, graders and embeddings. Light: no torch.
 
-Sent by `posts`, not by the `openai` package, which took more of a rollout's time than all the rest; a test compares the two. A
-read timeout is not asked again (the question may have to be paid), and nothing of this process's environment goes to a server
-that somebody typed in.
+Sent by `posts`, not by the `openai` package, which took more of a rollout's time than everything else; a test compares the two. A read
+timeout is not retried (the question may be billed), and nothing from this process's environment goes to a server that a user entered.
 
-A request is the body of OpenAI's “Create chat completion”, without `model`. An answer is checked as far as to have a message.
-A server of the protocol “responses” is sent the same as “Create a model response”, and its answer is read as a chat completion.
-Who wants to see an answer while it is written has it streamed; a server that cannot stream answers whole.
+A request is the body of OpenAI's “Create chat completion”, without `model`. An answer is checked only for having a message. A server of
+the protocol “responses” is sent the same as “Create a model response”, and its answer is converted to a chat completion. To see an
+answer while it is written, stream it; a server that cannot stream answers at once.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ FEW_TOKENS = 16  # OpenAI's Responses API takes no smaller limit
 MAX_SAID = 300
 BUSY = (408, 409, 429)
 NO_STREAM = {"stream": "", "stream_options": ""}
-ALTERABLE = (400, 422, 501)  # what was refused may be asked for in another way
+ALTERABLE = (400, 422, 501)  # a refused parameter may be sent under another name
 STREAM = {"chat": {"stream": True, "stream_options": {"include_usage": True}}, "responses": {"stream": True}}
 DEFAULTS = {"temperature": 1, "top_p": 1}
 SENT = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "Flywheel"}
@@ -63,10 +62,10 @@ class ChatServer:
 
 
 class ChatError(JobError):
-    """No answer; the sentence says why, never with the key in it. `final`: another question would end the same (a wrong
-    address, a refused key). `paid`: the question may have been answered to nobody. `limit` names what this one question
-    or its answer exceeded, while the server works: time, size, context, or refused for what it says; else "". `status` is the
-    HTTP status of a refusal, else 0."""
+    """No answer; the sentence says why, never with the key in it. `final`: another question would fail in the same way (a wrong address,
+    a refused key). `paid`: the question may have been processed although no answer arrived. `limit` names what this question or its
+    answer exceeded, while the server works: time, size, context, or refused because of its content; otherwise "". `status` is the
+    HTTP status of a refusal, otherwise 0."""
 
     def __init__(
         self, sentence: str, *, final: bool = False, paid: bool = False, limit: str = "", status: int = 0
@@ -77,7 +76,7 @@ class ChatError(JobError):
 
 @dataclass(frozen=True)
 class _Answered:
-    """What came back to one request; status 0 where nothing did. `paid`: it was an answer, which said that it failed."""
+    """The response to one request; status 0 if there was none. `paid`: it was an answer that reported its failure."""
 
     status: int = 0
     data: bytes = b""
@@ -87,7 +86,7 @@ class _Answered:
 
 
 class _Chats:
-    """What all clients share. Raises ChatError where the server may not be asked at all."""
+    """What all clients share. Raises ChatError if the server may not be called at all."""
 
     path, wanted, max_bytes = "/chat/completions", "a chat completion", MAX_BYTES
     alterable: tuple[int, ...] = ALTERABLE
@@ -111,12 +110,12 @@ class _Chats:
         )
 
     def _address(self) -> URL:
-        """The base URL's, with our path at the end of its own; what it asks (`?api-version=…`) stays behind that."""
+        """The base URL with our path appended to its own; its query (`?api-version=…`) stays at the end."""
         path, mark, query = self.url.raw_path.partition(b"?")
         return self.url.copy_with(raw_path=path.rstrip(b"/") + self.path.encode() + mark + query)
 
     def hidden(self, text: str) -> str:
-        """What the server said, without our key should it say it."""
+        """The server's text, without our key if it contains it."""
         return hidden(text, self.key)
 
     def _hidden_in(self, value: Any) -> Any:
@@ -127,9 +126,9 @@ class _Chats:
         return self.hidden(value) if isinstance(value, str) else value
 
     def exchange(self, body: dict[str, Any]) -> Generator[dict[str, Any] | float, _Answered | None, dict]:
-        """One question: yields a body to be sent, to which it gets what came back, or seconds to wait; returns the answer.
+        """One question: yields a body to send, for which it gets the response, or seconds to wait; returns the answer.
 
-        A busy or broken server is asked again, with growing waits. Raises ChatError.
+        A busy or broken server is retried, with growing waits. Raises ChatError.
         """
         attempt = 0
         while True:
@@ -162,7 +161,7 @@ class _Chats:
         return {name: value for name, value in named.items() if name}
 
     async def send(self, body: dict[str, Any], show: Show | None = None) -> _Answered:
-        """What came back to one request. Raises ChatError where it is not to be asked again."""
+        """The response to one request. Raises ChatError if it should not be retried."""
         reader = StreamReader(self.server.protocol, self.max_bytes, self._shown(show)) if show else None
         try:
             found = await self.posts.post(encoded(body), reader)
@@ -197,7 +196,7 @@ class _Chats:
         return text[: len(text) - begun]
 
     def _answer(self, data: bytes) -> dict | _Answered:
-        """The answer; where it says that it failed, what another server would have sent with an HTTP status."""
+        """The answer; if it reports a failure, what another server would have sent with an HTTP status."""
         why = ""
         try:
             answer = json.loads(data)
@@ -244,7 +243,7 @@ class _Chats:
 
 
 def _complete(reader: StreamReader | None) -> _Answered | None:
-    """An answer that has come whole, where only what its stream says behind its end is missing."""
+    """A complete answer, if only what its stream sends after its end is missing."""
     whole = reader.whole() if reader and reader.begun else None
     return _Answered(200, encoded(whole)) if whole else None
 
@@ -321,7 +320,7 @@ class AsyncChatClient(_Chats):
 
 
 def encoded(body: dict[str, Any]) -> bytes:
-    """As JSON. msgspec is ten times as fast, but knows neither half an emoji, which UTF-8 cannot hold, nor subclasses of str."""
+    """As JSON. msgspec is ten times as fast, but supports neither lone surrogates, which UTF-8 cannot encode, nor subclasses of str."""
     try:
         return msgspec.json.encode(body)
     except (UnicodeEncodeError, TypeError):
@@ -336,7 +335,7 @@ TOO_LONG = (
 
 
 def refused_for(came: _Answered) -> str:
-    """What a refused question is at fault for: "context" (too long for the model), "refused" (what it says), else ""."""
+    """Why a question was refused: "context" (too long for the model), "refused" (its content), otherwise ""."""
     if came.status not in (400, 413, 422):
         return ""
     said = came.data.lower()
@@ -344,10 +343,10 @@ def refused_for(came: _Answered) -> str:
 
 
 def refused_name(body: dict[str, Any], answer: bytes, droppable: tuple[str, ...]) -> dict[str, str]:
-    """What to write in place of a name that this server refuses ("": nothing); {} where the request is refused as such.
+    """What to send instead of a parameter that this server refuses ("": nothing); {} if the whole request is refused.
 
-    Newer models of OpenAI want `max_completion_tokens` and no temperature; small servers know no `response_format`. What has
-    the API's own default is left out of any request where it is refused by its name.
+    Newer OpenAI models want `max_completion_tokens` and no temperature; small servers do not support `response_format`. A parameter with
+    the API's default value is omitted from all requests if it is refused by name.
     """
     said = answer.decode(errors="replace")
     if body.get("stream") and "stream" in said.lower():
@@ -362,7 +361,7 @@ def refused_name(body: dict[str, Any], answer: bytes, droppable: tuple[str, ...]
 
 
 def _refused_parameter(answer: bytes) -> str:
-    """The `param` of OpenAI's errors; "" where none is named."""
+    """The `param` of OpenAI's errors; "" if none is named."""
     try:
         found = json.loads(answer)["error"]["param"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,7 +1,7 @@
-"""Conversations as token ids without the transformers library: by a model folder's tokenizer.json and its chat template.
+"""Conversations as token ids without the transformers library: with a model folder's tokenizer.json and its chat template.
 
-`counted_apart` does it in a process of its own, with bounds on time and memory, since a template is a program from somewhere
-else (workers.lib.template_check). Light: no torch.
+`counted_apart` does it in a separate process, with limits on time and memory, since a template is an untrusted program
+(workers.lib.template_check). Light: no torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_TOKENIZER = "Tokens cannot be counted before the run: the model’s folder ha
 
 
 class Conversation(Struct, omit_defaults=True):
-    """What is asked, and the answers whose tokens are wanted; `turns` are all that follows in an episode."""
+    """The prompt, and the answers whose tokens are wanted; `turns` are all that follow in an episode."""
 
     messages: list[dict]
     tools: list[dict] = []
@@ -88,7 +88,7 @@ class ChatTokens:
 
 
 def counted_apart(folder: str, asked: Sequence[Conversation]) -> list[Tokenized]:
-    """Raises JobError with a sentence where a folder's tokenizer cannot be used."""
+    """Raises JobError with a sentence if a folder's tokenizer cannot be used."""
     if not (Path(folder) / "tokenizer.json").is_file():
         raise JobError(NO_TOKENIZER)
     given = json.dumps({"folder": folder, "asked": to_builtins(list(asked))})

@@ -19,7 +19,7 @@ def chosen(tasks: Sequence[dict], most: int, seed: int) -> list[dict]:
 
 
 class CheckpointOutputs:
-    """`most` training tasks and as many validation tasks; these only where they are not all validated at that step anyway."""
+    """`most` training tasks and as many validation tasks; the latter only if they are not all validated at that step anyway."""
 
     def __init__(
         self, tasks: Sequence[dict], validation: Sequence[dict], most: int, *, seed: int, environment: Environment, check: Callable[[], None],

@@ -1,17 +1,17 @@
-"""Whether an answer is what a task expects. Pure. Exported packages carry this file and `workers.lib.messages` along, so both
-need only the standard library.
+"""Whether an answer is what a task expects. Pure. Exported packages include this file and `workers.lib.messages`, so both need only the
+standard library.
 
 `expected` has one of these forms:
 
-- {"tool", "args"}: exactly this call. "accept" may list, for an argument, all values that are right; None or "" among
-  them says that it may be left out.
-- {"calls": [such calls]}: exactly these, in any order unless "ordered" is true; an empty list says that none is right.
-- {"any_call": true}: at least one call, whichever.
+- {"tool", "args"}: exactly this call. "accept" may list, for an argument, all correct values; None or "" among them says that it may be
+left out.
+- {"calls": [such calls]}: exactly these, in any order unless "ordered" is true; an empty list says that no call is right.
+- {"any_call": true}: at least one call, any.
 - {"answer": value or list of values}: one of these, as text or number.
-- {"constraint": {name: value}}: all of CONSTRAINTS that are named hold for the text.
-- {"rubric": text}: a judge says whether it is right (`workers.lib.verifiers.judges`); nothing here can.
+- {"constraint": {name: value}}: the text satisfies all named CONSTRAINTS.
+- {"rubric": text}: a judge decides whether it is right (`workers.lib.verifiers.judges`); nothing here can.
 
-A task may also say what must hold afterwards, [{"path", "equals"}], of the state as `state_after` has it.
+A task may also state what must hold afterwards, [{"path", "equals"}], of the state as `state_after` has it.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _pair(call: dict, want: dict) -> float:
 
 
 def paired(scores: list[list[float]]) -> dict[int, int]:
-    """Which call (row) stands for which wanted one (column), where 2 is a perfect score: as many perfect pairs as there
-    can be (Kuhn's algorithm), the rest by descending score."""
+    """The made call (row) assigned to each expected one (column), where 2 is a perfect score: as many perfect pairs as possible (Kuhn's
+    algorithm), the rest by descending score."""
     pairs = perfect_pairs([[score == 2.0 for score in row] for row in scores])
     taken = set(pairs.values())
     for _, i, j in sorted((-score, i, j) for i, row in enumerate(scores) for j, score in enumerate(row)):
@@ -107,7 +107,7 @@ def _is_assertion(value: Any) -> bool:
 
 
 def answered_calls(messages: list[dict]) -> list[dict]:
-    """[{"tool", "args", "content"}] of the native calls in messages that can be read; the content is None where the tool did
+    """[{"tool", "args", "content"}] of the native calls in messages that can be read; the content is None if the tool did
     not answer before the agent's next turn."""
     return [
         {"tool": item.tool, "args": item.call.args, "content": None if item.result is None else text_of(item.result)}
@@ -141,7 +141,7 @@ def _are_objects(old: dict, new: dict, name: str) -> bool:
 
 
 def state_share(assertions: list[dict], state: dict) -> float:
-    """Share of the assertions that hold, in [0, 1]; what the state does not tell holds only for a count of no calls."""
+    """Share of the assertions that hold, in [0, 1]; for what the state does not contain, only a count of no calls holds."""
     held = [same_value(item["equals"], _at(state, item["path"])) for item in assertions]
     return sum(held) / len(held) if held else 1.0
 

@@ -1,4 +1,4 @@
-"""Errors with a sentence for the screen. Light: the standard library only."""
+"""Errors with a sentence for the page. Light: the standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class SpecError(ValueError):
 
 
 class JobError(Exception):
-    """An end with a sentence for the screen: a missing model folder, a full disk."""
+    """An end with a sentence for the page: a missing model folder, a full disk."""
 
 
 def is_disk_full(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ class Lost(RuntimeError):
 
 
 class Framed:
-    """The process, seen from outside. It gets no environment but `env`, and a session of its own."""
+    """The process, seen from outside. It gets no environment but `env`, and its own session."""
 
     def __init__(self, command: list[str], *, env: dict[str, str], cwd: str = "/") -> None:
         self.process = subprocess.Popen(

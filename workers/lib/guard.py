@@ -1,7 +1,6 @@
-"""`python guard.py SECONDS COMMAND …`: runs a command, and ends all of its process group when it ends, on SIGTERM, or when the
-process that started the guard dies. vLLM's engine outlives the process that started it, and holds the GPU's memory; a guard
-in between is not killed with its parent, so that it can see to the engine. Standard library only: it is run as a file.
-"""
+"""`python guard.py SECONDS COMMAND …`: runs a command, and ends its whole process group when it ends, on SIGTERM, or when the process
+that started the guard dies. vLLM's engine outlives the process that started it, and holds the GPU's memory; a guard in between is not
+killed with its parent, so it can end the engine. Standard library only: it is run as a file."""
 
 from __future__ import annotations
 

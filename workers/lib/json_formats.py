@@ -38,7 +38,7 @@ _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:[zZ]|([+-])(\d\d):(\d\d))"
 
 
 def is_time(text: str) -> bool:
-    """A leap second only where it is 23:59:60 in UTC."""
+    """A leap second only at 23:59:60 UTC."""
     if not (found := _TIME.fullmatch(text)):
         return False
     hour, minute, second, away, further = (int(found[n] or 0) for n in (1, 2, 3, 5, 6))

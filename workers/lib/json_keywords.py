@@ -97,7 +97,7 @@ def short(text: str) -> str:
 
 
 def _matches(pattern: str, text: str) -> bool | None:
-    """Whether RE2 finds the pattern; None where it is none that may be run and the check is tolerant."""
+    """Whether RE2 finds the pattern; None if it may not be run and the check is tolerant."""
     budget, raw = _budget.get(), as_bytes(text)
     try:
         program = compiled(pattern)

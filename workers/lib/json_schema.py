@@ -1,8 +1,8 @@
-"""JSON Schema, drafts 4 to 2020-12 by `$schema`, for schemas and values that anybody may have written: no work without a bound.
+"""JSON Schema, drafts 4 to 2020-12 by `$schema`, for schemas and values that anybody may have written: all work is bounded.
 
-`jsonschema` does the checking. What it leaves open is closed here: patterns are RE2, references stay inside the schema, and
-every keyword that is looked at costs steps, so that a schema that unfolds (references to references) or a value that
-makes it compare everything with everything ends in TooMuch instead of holding the process.
+`jsonschema` does the checking. What it leaves open is closed here: patterns are RE2, references stay inside the schema, and every
+keyword that is evaluated costs steps, so that a schema that unfolds (references to references) or a value that makes it compare
+everything with everything ends in TooMuch instead of blocking the process.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _dialect(schema: Any) -> str | None:
 
 
 def _refuse(schema: Any, where: str) -> None:
-    """Raises SpecError for what is no JSON Schema, and for what this module does not run."""
+    """Raises SpecError for what is not a JSON Schema, and for what this module does not run."""
     if not isinstance(schema, dict | bool):
         raise SpecError(f"“{where}” must be a JSON Schema: an object, true or false.")
     if _depth(schema) > MAX_DEPTH:

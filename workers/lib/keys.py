@@ -1,4 +1,4 @@
-"""Keys for other servers. Specs hold the name of an environment variable, never what stands in it. Light: no torch."""
+"""Keys for other servers. Specs contain the name of an environment variable, never its value. Light: no torch."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def hidden(text: str, key: str) -> str:
-    """What a server said without our key, should it say it: people and agents see it, and samples keep it."""
+    """A server's text without our key, in case it repeats it: people and agents see the text, and samples store it."""
     return text.replace(key, "[key]") if key else text

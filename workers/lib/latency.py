@@ -59,12 +59,12 @@ def _check(baseline: Sequence[Sequence[float]], candidate: Sequence[Sequence[flo
 
 
 def _quantiles(rows: np.ndarray, quantile: float) -> np.ndarray:
-    """Of each row, without its NaN; NumPy takes fifty times as long where it has to look for them."""
+    """Of each row, without its NaN; NumPy takes fifty times as long if it has to look for them."""
     return (np.nanquantile if np.isnan(rows).any() else np.quantile)(rows, quantile, axis=1)
 
 
 def _padded(side: Sequence[Sequence[float]]) -> np.ndarray:
-    """[tasks, most answers of a task], NaN where a task has fewer."""
+    """[tasks, most answers of a task], NaN if a task has fewer."""
     found = np.full((len(side), max(map(len, side))), np.nan)
     for row, values in zip(found, side, strict=True):
         row[: len(values)] = values

@@ -34,7 +34,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Pair:
-    """Positions: of the held-out text, of the task, and of its text. `score` is CSLS: 0 is as alike as the neighbours are."""
+    """Positions: of the held-out text, of the task, and of its text. `score` is CSLS: 0 is as similar as the neighbours are."""
 
     held: int
     other: int
@@ -79,11 +79,11 @@ def _parts(text: str) -> Iterator[str]:
 def most_alike(
     vectors: np.ndarray, words: np.ndarray, held: int, owners: Sequence[int], known: Collection[tuple[int, int]], most: int
 ) -> list[Pair]:  # fmt: skip
-    """The `most` pairs that are most alike, best first.
+    """The `most` most similar pairs, best first.
 
-    The first `held` rows of `vectors` and `words` (unit vectors of meaning and wording) are of the held-out texts, the others
-    of texts that could train; `owners` are the tasks to which those belong, of which the best text counts. `known` pairs
-    (held, task) are left out.
+    The first `held` rows of `vectors` and `words` (unit vectors of meaning and wording) are of the held-out texts, the others of texts
+    that could train; `owners` are the tasks to which those belong, of which the best text counts. `known` pairs (held, task) are left
+    out.
     """
     ours, theirs = vectors[:held], vectors[held:]
     if not len(ours) or not len(theirs):

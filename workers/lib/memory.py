@@ -17,7 +17,7 @@ UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 def peak_memory() -> dict[str, int]:
-    """{memory: the most bytes that this process had of the machine's, gpu_memory: and of the GPU's, where it used one}."""
+    """{memory: the peak memory of this process in bytes, gpu_memory: and of the GPU, if it used one}."""
     found = {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -26,7 +26,7 @@ def peak_memory() -> dict[str, int]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Also where a library has wrapped it. torch has types of its own, and says it in a RuntimeError on the processor."""
+    """Also if a library has wrapped it. torch has its own types, and on the CPU reports it in a RuntimeError."""
     return any(
         isinstance(one, MemoryError)
         or type(one).__name__ == "OutOfMemoryError"
@@ -62,7 +62,7 @@ def gigabytes(count: float) -> str:
 
 
 def kernel_kills() -> int | None:
-    """Processes of this machine that the kernel has killed for want of memory since it started; None where it does not say."""
+    """Processes of this machine that the kernel has killed for lack of memory since it started; None if unknown."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
@@ -80,7 +80,7 @@ def memory_limit() -> dict[str, int]:
 
 
 def _limits() -> list[int]:
-    """Those of the container and of the process, where there are any."""
+    """Those of the container and of the process, if there are any."""
     found = [resource.getrlimit(resource.RLIMIT_AS)[0]]
     for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:

@@ -49,7 +49,7 @@ def pattern_of(text: str | None, where: str, *, case: bool = True) -> Any:
 
 
 def as_bytes(text: str, pattern: Any = None) -> bytes:
-    """The text that a pattern looks at. Raises PatternError where that could take too long."""
+    """The text that a pattern looks at. Raises PatternError if that could take too long."""
     raw = text[:LONGEST].encode("utf-8", "replace")
     if pattern is not None and len(raw) * pattern.programsize > MAX_WORK:
         raise PatternError(

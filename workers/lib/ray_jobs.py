@@ -25,7 +25,7 @@ ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 class ClusterError(JobError):
-    """The cluster refused something, or what answers is no cluster; a sentence for the screen."""
+    """The cluster refused something, or what answers is no cluster; a sentence for the page."""
 
 
 class ClusterAway(ClusterError):
@@ -49,7 +49,7 @@ class JobState:
 
 
 class RayApi:
-    """To be used as a context. Raises ClusterError where it may not be called."""
+    """To be used as a context. Raises ClusterError if it may not be called."""
 
     def __init__(self, address: Address) -> None:
         try:

@@ -69,7 +69,7 @@ class Log:
 
 
 def step_in(line: str) -> Step | None:
-    """The metrics that a line has; None where it is another line."""
+    """The metrics that a line has; None if it is another line."""
     at = line.find(MARK)
     if at >= 0 and line[at + len(MARK) :].startswith("{"):
         return _marked(line[at + len(MARK) :])

@@ -58,7 +58,7 @@ class Relayed(asyncio.Protocol):
             await self._wait()
 
     async def part(self) -> bytes:
-        """The next piece; b"" at the end. Raises NoAnswer where the answer breaks off, or nothing comes for `idle_s`."""
+        """The next piece; b"" at the end. Raises NoAnswer if the answer breaks off, or nothing comes for `idle_s`."""
         while not self.parts:
             if self.ended:
                 return b""

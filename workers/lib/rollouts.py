@@ -114,7 +114,7 @@ async def rollout(
     scored: bool = True,
     scoring: asyncio.Semaphore | None = None,
 ) -> Finished:
-    """Drives one episode to its end, scores and closes it. Raises PolicyError where that is final, and a cancellation.
+    """Drives one episode to its end, scores and closes it. Raises PolicyError if that is final, and a cancellation.
 
     Without `scored` the verifier is not asked: where only time and tokens count. `scoring` bounds how many are scored at a
     time, so that the seconds of a score are not spent in a queue.
@@ -363,7 +363,7 @@ def play(
 
 async def replay(environment: Environment, task: dict, messages: list[dict]) -> Score:
     """The score of what an agent said, said again in a fresh episode: its calls are carried out, their recorded results
-    dropped. Raises where the task cannot be opened."""
+    dropped. Raises if the task cannot be opened."""
     said = [message for message in messages if message.get("role") == "assistant"]
     done = await rollout(RecordedPolicy([said]), environment.open(task), NO_LIMITS)
     return done.score

@@ -84,7 +84,7 @@ def shown(text: str) -> str:
 
 
 class Server:
-    """To be used with `async with`. Raises RefusedAddress, RefusedKey where it may not be asked at all."""
+    """To be used with `async with`. Raises RefusedAddress, RefusedKey if it may not be asked at all."""
 
     def __init__(self, address: Address) -> None:
         self.url = check_url(address.base_url, allow_private=address.allow_private)
@@ -191,7 +191,7 @@ def _as_model(row: dict, models: dict[str, dict]) -> dict:
     }
 
 
-# Capabilities: {name: {value, how}}. `value` is True, False, a number, or None where it stays unknown; `how` is a sentence.
+# Capabilities: {name: {value, how}}. `value` is True, False, a number, or None if it stays unknown; `how` is a sentence.
 
 
 def found(value: bool | int | None, how: str) -> dict:
@@ -329,7 +329,7 @@ def list_models(address: Address) -> Listing:
 
 
 def adapter_folders(address: Address) -> set[str] | None:
-    """Where the adapters that a vLLM or our own server has loaded were read from (`root`); None where it does not say."""
+    """Where the adapters that a vLLM or our own server has loaded were read from (`root`); None if it does not say."""
 
     async def asked(server: Server) -> set[str] | None:
         answer = await server.ask("GET", f"{server.base}/models")
@@ -376,7 +376,7 @@ class Adapters:
         self.address, self.kind = address, kind
 
     def names(self) -> list[str]:
-        """Raises JobError where the server does not answer."""
+        """Raises JobError if the server does not answer."""
         listing = list_models(self.address)
         if listing.health == "down":
             raise JobError(f"The server at {self.address.base_url} is down. {listing.sentence}")
@@ -390,7 +390,7 @@ class Adapters:
             raise JobError(f"The server at {self.address.base_url} did not load the adapter {path}. {why.rstrip('.')}.")
 
     def unload(self, name: str) -> bool:
-        """False where the server did not."""
+        """False if the server did not."""
         answer, _ = self._post("unload", {"lora_name": name})
         return answer.status in (200, 404)
 

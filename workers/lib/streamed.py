@@ -83,7 +83,7 @@ class _Pieces:
         self.size = 0
 
     def put(self, pieces: list[str], text: str) -> None:
-        """Raises TypeError for what is no text."""
+        """Raises TypeError for what is not a text."""
         if not isinstance(text, str):
             raise TypeError("a piece must be text")
         self.size += len(text)
@@ -152,7 +152,7 @@ class ChatPieces(_Pieces):
         self.put(call.arguments, arguments if isinstance(arguments, str) else as_json(arguments) if arguments else "")
 
     def whole(self, ended: bool) -> dict[str, Any] | None:
-        """The answer; None where the stream was cut. `ended`: the server said that it is all."""
+        """The answer; None if the stream was cut. `ended`: the server said that it is all."""
         if self.error:
             return {"error": self.error}
         if not (self.begun and (ended or self.finish_reason)):
@@ -199,7 +199,7 @@ class ResponsePieces(_Pieces):
         return self.calls.get(place) or self.new_call(place)
 
     def whole(self, ended: bool) -> dict[str, Any] | None:
-        """The answer; None where the stream was cut."""
+        """The answer; None if the stream was cut."""
         return self.response
 
 
@@ -227,5 +227,5 @@ class StreamReader:
         return self.ended or self.is_odd
 
     def whole(self) -> dict[str, Any] | None:
-        """The answer as it would have come in one piece; {} for what is none, None where it was cut."""
+        """The answer as it would have come in one piece; {} for what is none, None if it was cut."""
         return {} if self.is_odd else self.pieces.whole(self.ended)

@@ -33,7 +33,7 @@ def report(events: Emitter, alarms: Sequence[Alarm]) -> None:
 
 
 def judge_end(events: Emitter, watchman: Watchman, done: int, masked_by: str) -> None:
-    """Of a run that samples, after its `done` steps. Raises JobError where no rollout of the run had a reward. Warns where no step had
+    """Of a run that samples, after its `done` steps. Raises JobError if no rollout of the run had a reward. Warns where no step had
     rewards that differ: the weights are as they were, and a run may be too short for the alarms that say so."""
     seen = watchman.history.start  # a checkpoint keeps it
     if "train/learning_rate" in seen and "train/reward_mean" not in seen:

@@ -52,7 +52,7 @@ class WrongWeights(JobError):
 
 @dataclass(frozen=True)
 class Reference:
-    """The log-probabilities of a text [len(ids) - 1]; `base` is its base model's, empty where the version is one itself."""
+    """The log-probabilities of a text [len(ids) - 1]; `base` is its base model's, empty if the version is one itself."""
 
     ids: list[int]
     logprobs: list[float]
@@ -101,7 +101,7 @@ class Finding:
 
 
 def measure(asked: Asked, ids: Sequence[int] | None, *, with_text: bool = True) -> Measured:
-    """`ids`: of the reference; without one, the server tokenizes TEXT. Raises JobError where it does not answer."""
+    """`ids`: of the reference; without one, the server tokenizes TEXT. Raises JobError if it does not answer."""
     canary = _canary(asked.server)
     if not with_text or asked.kind == "openai":
         return Measured(canary, why_not="this kind of server gives no log-probabilities of a text")
@@ -119,7 +119,7 @@ def measure(asked: Asked, ids: Sequence[int] | None, *, with_text: bool = True) 
 
 
 def _offered(ask: Callable[[], list[Any]]) -> tuple[list[Any], str]:
-    """(what it gives, why it gives nothing): a server need not offer this. Raises JobError where it fails, or gives what are no numbers."""
+    """(what it gives, why it gives nothing): a server need not offer this. Raises JobError if it fails, or gives what are not numbers."""
     try:
         return ask(), ""
     except BrokenLogprobs:

@@ -34,7 +34,7 @@ class Group:
 
     @property
     def rewards(self) -> Tensor:
-        """[G]; NaN where the verifier's own error masks a sample."""
+        """[G]; NaN if the verifier's own error masks a sample."""
         return torch.tensor([float("nan") if score.masked else float(score.reward or 0) for score in self.scores])
 
     def advantages(self, config: GrpoConfig) -> Tensor:

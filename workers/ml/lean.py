@@ -42,7 +42,7 @@ def packed_weights(model: Any, rows: int, tokens: int) -> Iterator[None]:
     """For a batch of that many `rows` of at most `tokens` each: as long as the block lasts, linear layers compute from copies of their
     weights that are faster to multiply by, with the adapter merged. The same up to float32's rounding, and only without gradients.
 
-    The copies are made for each batch anew, as an update changes the adapter in between.
+    The copies are made for each batch again, as an update changes the adapter in between.
     """
     found = dict(_unpacked(model)) if rows * tokens >= WORTH else {}
     if sum(weight.nbytes for weight, *_ in found.values()) > MOST_PACKED:

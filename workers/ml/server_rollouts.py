@@ -39,7 +39,7 @@ TRIES = 4  # of one question, before the server counts as lost for the step
 
 
 class Remote:
-    """One server of the run. Raises JobError where it may not be asked."""
+    """One server of the run. Raises JobError if it may not be asked."""
 
     def __init__(self, server: RolloutServer, prefix: str, steps_ahead: int) -> None:
         self.server, self.rotation, self.proof = server, Rotation(server, prefix, steps_ahead), Proof()
@@ -59,7 +59,7 @@ class Remote:
 
 
 class ServerRollouts:
-    """`publish` the weights before sampling with `policy`. Raises ServersLost where none of the servers can be sampled from."""
+    """`publish` the weights before sampling with `policy`. Raises ServersLost if none of the servers can be sampled from."""
 
     def __init__(self, spec: Grpo, engine: TransformersEngine, warn: Callable[[str], None]) -> None:
         assert spec.rollouts is not None
@@ -189,7 +189,7 @@ class Ahead:
             self.future.result()
 
     def take(self) -> Any:
-        """What was made; None where nothing was started."""
+        """What was made; None if nothing was started."""
         future, self.future = self.future, None
         try:
             return future.result() if future else None

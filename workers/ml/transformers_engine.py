@@ -272,7 +272,7 @@ class TransformersEngine:
 
 
 def computed_of(so_far: SoFar | None, ids: list[int]) -> Cached | None:
-    """What was computed of a prompt that goes on from there; None where the chat template has written it anew."""
+    """What was computed of a prompt that goes on from there; None if the chat template has written it again."""
     if so_far is None or so_far.computed is None or ids[: len(so_far.ids)] != so_far.ids:
         return None
     return so_far.computed

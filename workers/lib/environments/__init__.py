@@ -47,7 +47,7 @@ class Episode(Protocol):
         """Applies an assistant message: runs its calls and appends what they gave, or the user's next turn. A text that is
         a call counts as one.
 
-        Raises EpisodeError where the episode is over. A tool's crash is an observation.
+        Raises EpisodeError if the episode is over. A tool's crash is an observation.
         """
 
     async def call(self, tool: str, args: Any) -> Execution:
@@ -88,7 +88,7 @@ class EnvironmentFailed(Exception):
 
 
 def opening(harness: Harness) -> list[dict]:
-    """What stands before a task's own messages: the system prompt and the examples (few-shot turns)."""
+    """The messages before a task's own: the system prompt and the examples (few-shot turns)."""
     return ([{"role": "system", "content": harness.system_prompt}] if harness.system_prompt else []) + harness.examples
 
 

@@ -1,7 +1,7 @@
 """BFCL's multi-turn conversations (base, miss_func, miss_param, long_context): the user asks turn by turn, tools keep state, and after
 each turn state and answers are compared with those of the expected calls. Light: no torch.
 
-The tools are the Python classes and documents of the package `bfcl-eval`, which must be installed beside Flywheel (`pip install
+The tools are the Python classes and documents of the package `bfcl-eval`, which must be installed in Flywheel's Python (`pip install
 --no-deps bfcl-eval`). They run in the sandbox: each call replays the episode's calls from the task's initial state.
 """
 
@@ -150,7 +150,7 @@ class BfclTurns(ToolEnvironment):
     """The verifier is its own (kind “bfcl_turns”): 1 where every turn is right, else 0."""
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
-        """Raises SpecError where the package is not installed."""
+        """Raises SpecError if the package is not installed."""
         super().__init__(spec)
         kind = spec.verifier.get("kind", OWN)
         if kind != OWN:
@@ -202,7 +202,7 @@ class TurnsEpisode(ToolEpisode):
         return Execution(True, False, str(answer), name=tool, args=args)
 
     async def _ask(self, function: str, *arguments: Any) -> Any:
-        """Raises CodeError, and EnvironmentFailed where the sandbox does not work."""
+        """Raises CodeError, and EnvironmentFailed if the sandbox does not work."""
         task = {
             "classes": [[kind, f"bfcl_eval.{CODE.replace('/', '.')}.{MODULES[kind]}"] for kind in self.kinds],
             "stateless": STATELESS, "config": self.bfcl["config"], "long_context": bool(self.bfcl.get("long_context")),

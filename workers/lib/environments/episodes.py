@@ -30,13 +30,14 @@ TAG = "<tool_call>"
 MAX_CALLS = 32  # in one turn; what is beyond is refused with an observation
 MAX_TEXT = 200_000  # characters of one message that are kept
 SCORED_AT_ONCE = 16
-QUICK_TEXT = 4_000  # characters that a verifier which is `quick` judges where the episodes run: a thread takes longer to be asked
+# characters that a `quick` verifier judges in the episode's thread: handing over to another thread takes longer
+QUICK_TEXT = 4_000
 # Of our own: the default one has as many threads as the machine's cores allow, which may be too few to ask a judge in.
 _scorers = ThreadPoolExecutor(SCORED_AT_ONCE, "score")
 
 
 def as_assistant(message: Any, turn: int) -> dict:
-    """What a policy said as a well-formed assistant message: text, and calls that have a name and an id."""
+    """A policy's output as a well-formed assistant message: text, and calls that have a name and an id."""
     message = message if isinstance(message, dict) else {"content": str(message)}
     calls = [_call(call, f"call_{turn}_{n}") for n, call in enumerate(native_calls(message), 1)]
     text = clean(text_of(message | {"role": "assistant"})[:MAX_TEXT])
@@ -90,9 +91,9 @@ class ToolEnvironment:
 
 
 class ToolEpisode:
-    """An agent with tools. Subclasses say how a tool runs (`run`), what text leads to (`replied`) and what is scored.
+    """An agent with tools. Subclasses define how a tool runs (`run`), what text leads to (`replied`) and what is scored.
 
-    The state holds what the episode cannot compute again; `world` is the subclass's part of it.
+    The state holds what the episode cannot recompute; `world` is the subclass's part of it.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class ToolEpisode:
             self.stop_reason = "turns"
 
     def read(self, message: dict) -> dict:
-        """What counts as said: a text that is a call becomes one, since not every model has calls of its own."""
+        """What counts as the agent's message: text that is a call becomes one, since not every model has native calls."""
         return with_calls(message, self.turns + 1, tags=bool(self.offered)) if self.tools else message
 
     async def _answer(self, call: dict, number: int) -> dict:
@@ -188,7 +189,7 @@ class ToolEpisode:
         raise NotImplementedError
 
     async def replied(self, text: str) -> None:
-        """After a message without calls: the agent's answer, which ends the episode unless a user goes on."""
+        """After a message without calls: the agent's answer, which ends the episode unless a user continues."""
         self.stop_reason = "stop"
 
     def add_messages(self, messages: list[dict]) -> None:
@@ -214,7 +215,7 @@ class ToolEpisode:
         return masked("The environment has no verifier.")
 
     async def close(self) -> None:
-        """Nothing is held outside this process."""
+        """Nothing outside this process has to be released."""
 
 
 def _is_short(rollout: Rollout) -> bool:
@@ -222,8 +223,7 @@ def _is_short(rollout: Rollout) -> bool:
 
 
 async def judged(verifier: Verifier, rollout: Rollout) -> Score:
-    """In a thread where it may take long: verifiers may run programs or ask a model. A crash, which they promise not to have,
-    masks."""
+    """In a thread if it may take long: verifiers may run programs or call a model. A crash, which they promise not to have, masks."""
     try:
         if getattr(verifier, "quick", False) and _is_short(rollout):
             score = verifier.score(rollout)

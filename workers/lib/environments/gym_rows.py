@@ -8,7 +8,7 @@ ASKED, TRUTH, ANSWER = "responses_create_params", "ground_truth", "expected_answ
 
 
 def response_of(messages: list[dict], *, name: str, tools: list[dict], model: str = "policy") -> dict:
-    """A whole Responses object whose output is what the agent said and what its tools answered."""
+    """A whole Responses object whose output contains the agent's messages and the tool results."""
     return {
         "id": f"resp_{name}",
         "object": "response",

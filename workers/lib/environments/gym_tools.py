@@ -1,4 +1,4 @@
-"""The tools of a NeMo Gym resources server, from what it says of itself: tasks then need not name them. Pure."""
+"""The tools of a NeMo Gym resources server, from its own description: tasks then need not name them. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_TOOLS, MAX_SCHEMA = 500, 50_000  # characters of one tool's schema
 
 
 def described_tools(about: Any, openapi: Any) -> list[dict]:
-    """Those that `GET /` lists (as Flywheel does), else one for each route that is not the protocol's; [] where nothing is said."""
+    """Those listed by `GET /` (as Flywheel does), or else one for each route that is not the protocol's; [] if there is no description."""
     listed = about.get("tools") if isinstance(about, dict) else None
     if isinstance(listed, list) and all(
         isinstance(tool, dict) and isinstance(tool.get("name"), str) for tool in listed

@@ -1,7 +1,7 @@
 """Tools of an MCP server (Model Context Protocol); what the agent did with them is scored by our verifiers. Light: no torch.
 
-The tools are part of the spec, as the server listed them when it was connected, so that one hash stands for one set of
-tools. Each episode has a session of its own with the server.
+The tools are part of the spec, as the server listed them when it was connected, so that one hash identifies one set of tools. Each
+episode has its own session with the server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An environment behind an OpenEnv server: its tools, its state, and the rewards of its steps. Light: no torch.
+"""An environment on an OpenEnv server: its tools, its state, and the rewards of its steps. Light: no torch.
 
-The tools are part of the spec, as the server listed them when it was connected. Each episode has a connection of its own; its state
-is what was done in it, done again where an episode is opened again (as the REST protocol does).
+The tools are part of the spec, as the server listed them when it was connected. Each episode has its own connection; its state is the
+list of actions, which are repeated if an episode is reopened (as the REST protocol does).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class OpenEnvEpisode(ToolEpisode):
 
 
 def number_of(reward: Any) -> float:
-    """A step's reward; none is 0. Raises EnvironmentFailed for what is no finite number."""
+    """A step's reward; none is 0. Raises EnvironmentFailed if it is not a finite number."""
     if reward is None:
         return 0.0
     if isinstance(reward, bool | int | float) and math.isfinite(reward):

@@ -67,7 +67,7 @@ class Remote(ToolEnvironment):
 
 
 class RemoteEpisode(ToolEpisode):
-    """One session. Its cookies are the state; each episode has a client of its own, so that none gets another's."""
+    """One session. Its cookies are the state; each episode has its own client, so that none gets another's."""
 
     def __init__(self, environment: Remote, task: dict, state: dict | None) -> None:
         tools = [chat_tool(tool) for tool in task.get("tools") or environment.tools]
@@ -131,7 +131,7 @@ class RemoteEpisode(ToolEpisode):
         return score
 
     def _read(self, answer: Any, response: dict) -> Score:
-        """A score from what /verify answered. Raises RemoteError where the answer breaks the protocol."""
+        """A score from what /verify answered. Raises RemoteError if the answer breaks the protocol."""
         if not isinstance(answer, dict):
             raise RemoteError("its answer is not a JSON object")
         if answer.get("mask_sample"):

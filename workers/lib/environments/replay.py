@@ -1,8 +1,7 @@
-"""A recorded run served again: tools answer what they answered then. Light: no torch.
+"""Replays a recorded run: tools return what they returned then. Light: no torch.
 
-A task's metadata holds `recorded_results` [{"tool", "args", "content"}], `state` [{"path", "equals"}] (what must hold
-afterwards, see `workers.lib.checks`), and `nearest: true` where a call with other arguments may be answered with the nearest
-recorded one of that tool.
+A task's metadata holds `recorded_results` [{"tool", "args", "content"}], `state` [{"path", "equals"}] (what must hold afterwards, see
+`workers.lib.checks`), and `nearest: true` if a call with other arguments may be answered with the nearest recorded one of that tool.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class ReplayEpisode(ToolEpisode):
         return max(mine, key=lambda index: (_likeness(args, self.recorded[index]["args"]), -index))
 
     async def score(self) -> Score:
-        """The verifier's score; where not all assertions hold it is not a success, and its credit is cut to their share."""
+        """The verifier's score; if not all assertions hold, it is not a success, and its credit is reduced to their share."""
         score = await judged(self.verifier, self.rollout())
         if not self.assertions or score.masked or score.reward is None:
             return score

@@ -236,7 +236,7 @@ def make_request(rng: random.Random) -> dict:
 
 
 def make_requests(seed: int, n: int) -> list[dict]:
-    """`n` different requests; the same seed gives the same ones. Raises ValueError where fewer than `n` exist."""
+    """`n` different requests; the same seed gives the same ones. Raises ValueError if fewer than `n` exist."""
     rng, seen, made, repeats = random.Random(seed), set(), [], 0
     while len(made) < n:
         request = make_request(rng)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class RunError(Exception):
-    """A run failed in the way that `flag` names; `details` go to the flag's own text field, where it has one."""
+    """A run failed in the way named by `flag`; `details` go to the flag's own text field, if it has one."""
 
     def __init__(self, flag: str, details: str = "", kind: str = "") -> None:
         super().__init__(details or flag)

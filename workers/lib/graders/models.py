@@ -62,14 +62,14 @@ def answer(grader: ScoreModel | LabelModel, values: dict, ask: Ask | None) -> tu
 
 
 def number(value: Any, limits: list[float]) -> float:
-    """The result within the range. RunError where it is no number."""
+    """The result within the range. Raises RunError if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise RunError("model_grader_parse_error", "The model's result is not a number.")
     return float(min(max(value, limits[0]), limits[1]))
 
 
 def usage(response: dict) -> dict | None:
-    """Tokens as the graders' API reports them; None where the server does not say."""
+    """Tokens as the graders' API reports them; None if the server does not say."""
     said = response.get("usage")
     if not isinstance(said, dict):
         return None

@@ -29,7 +29,7 @@ class GraderResult(TypedDict):
 
 
 def sample_of(output: str, *, tools: list[dict] | None = None) -> dict:
-    """The `sample` namespace of an answer: output_text, output_tools, choices, and output_json where it is JSON."""
+    """The `sample` namespace of an answer: output_text, output_tools, choices, and output_json if it is JSON."""
     message: dict = {"role": "assistant", "content": output} | ({"tool_calls": tools} if tools else {})
     sample: dict = {
         "output_text": output,
@@ -53,7 +53,7 @@ class Run:
         self.sampled: str | None = None
 
     def reward(self) -> float:
-        """RunError where there is none."""
+        """Raises RunError if there is none."""
         return float(getattr(self, f"_{type_of(self.grader)}")())
 
     def _texts(self) -> tuple[str, str]:

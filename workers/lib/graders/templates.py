@@ -19,7 +19,7 @@ Path = tuple[str | int, ...]
 
 
 def parse(expression: str) -> Path:
-    """("sample", "output_tools", 0, "name") of what stands between the braces. ValueError where it is no such path."""
+    """("sample", "output_tools", 0, "name") from the text between the braces. Raises ValueError if it is not such a path."""
     found = _PATH.fullmatch(expression)
     if not found:
         raise ValueError(f"“{expression.strip()}” is not a path such as item.answer or sample.output_tools[0].name")
@@ -37,7 +37,7 @@ def pieces(template: str) -> Iterator[tuple[str, str | None]]:
 
 
 def check(template: str) -> None:
-    """ValueError for one that is too long, and for the first hole that is no path."""
+    """Raises ValueError for one that is too long, and for the first placeholder that is not a path."""
     if len(template) > MAX_TEMPLATE:
         raise ValueError(f"it has {len(template):,} characters; {MAX_TEMPLATE:,} are allowed")
     for _, hole in pieces(template):

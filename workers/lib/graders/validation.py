@@ -100,7 +100,7 @@ def validate(spec: Any, path: str = "grader") -> dict:
 
 
 def _given(value: dict) -> dict:
-    """Without what is null: a default that says nothing."""
+    """Without null values: a default that says nothing."""
     return {key: _given(item) if isinstance(item, dict) else item for key, item in value.items() if item is not None}
 
 

@@ -20,7 +20,7 @@ from workers.lib.sandbox.visits import current
 
 CPU_SECONDS, MEMORY = 4.0, 1 << 30  # of one comparison, of one helper
 LONGEST = 1000  # characters of an answer
-WALL_SECONDS = 120.0  # only a machine that stands still lets a helper take so long
+WALL_SECONDS = 120.0  # only a stalled machine makes a helper take this long
 MOST_ANSWERS = 2000  # sympy's caches grow; then a new helper takes over
 ROOT = Path(__file__).parents[3]
 
@@ -54,7 +54,7 @@ class Helpers:
         self._idle: list[Helper] = []
 
     def ask(self, request: dict) -> dict:
-        """Raises TooMuch, or HelperError where a helper dies of something else twice."""
+        """Raises TooMuch, or HelperError if a helper dies of something else twice."""
         visit = current()
         with self._slots.take(visit):
             started = time.monotonic()
@@ -65,12 +65,12 @@ class Helpers:
                     visit.seconds -= time.monotonic() - started
 
     def _try(self, request: dict) -> dict[str, Any] | None:
-        """None where the helper was lost, through no fault of the request."""
+        """None if the helper was lost, through no fault of the request."""
         helper = self._idle.pop() if self._idle else Helper()
         try:
             found = helper.send(request, WALL_SECONDS)
         except Lost:
-            # Out of processor time (SIGPROF) or, where it ended by itself, memory. Any other signal is not the answer's doing.
+            # Out of processor time (SIGPROF) or, if it ended by itself, memory. Any other signal is not the answer's doing.
             with suppress(Exception):
                 helper.process.wait(1)
             ended = helper.process.poll()

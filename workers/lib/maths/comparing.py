@@ -93,7 +93,7 @@ def as_in(gold: Any, given: Any) -> Any:
 
 
 def _place(node: Node) -> float:
-    """Where on the line a bound is. Raises Unreadable where it is no real number."""
+    """Where on the line a bound is. Raises Unreadable if it is not a real number."""
     found = parsed(node.text) if node.kind == "value" and not node.unit else sympy.nan
     try:
         return float(found)
@@ -102,7 +102,7 @@ def _place(node: Node) -> float:
 
 
 def check(node: Node) -> None:
-    """Raises Unreadable where an expression in it is none."""
+    """Raises Unreadable if an expression in it is none."""
     for part in node.parts:
         check(part)
     if node.kind == "value":
@@ -110,7 +110,7 @@ def check(node: Node) -> None:
 
 
 class Comparison:
-    """One answer held against one gold answer. `positive`: variables are positive numbers."""
+    """One answer compared with one gold answer. `positive`: variables are positive numbers."""
 
     def __init__(self, positive: bool = False) -> None:
         self.low = 0.1 if positive else -4.0
@@ -288,12 +288,12 @@ def _size_of(difference: Any, point: dict, most: int) -> Any:
 
 
 def done(expression: Any) -> Any:
-    """With its sums, limits and integrals worked out where there is a way."""
+    """With its sums, limits and integrals evaluated if possible."""
     return expression.doit() if expression.has(*_UNDONE) else expression
 
 
 def value_of(expression: Any, point: dict) -> Any:
-    """The number, real or complex, to DIGITS digits; None where there is none."""
+    """The number, real or complex, to DIGITS digits; None if there is none."""
     try:
         number = expression.evalf(DIGITS, subs=point)
     except (ValueError, TypeError, ArithmeticError):

@@ -49,7 +49,7 @@ class Unit:
 
 
 def unit_of(text: str, *, named: bool = True) -> Unit | None:
-    """cm, km/h, square meters, m^2, dollars per hour, apples. None where the words are no unit; of things that are not
+    """cm, km/h, square meters, m^2, dollars per hour, apples. None if the words are no unit; of things that are not
     `named` as text, only plurals are."""
     words = " ".join(_ALIKE.get(word.strip("."), word.strip(".")) for word in _DEGREES_OF.sub("", text).split())
     measures: dict[str, int] = {}

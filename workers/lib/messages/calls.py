@@ -33,8 +33,8 @@ _BEGINS_A_CALL = re.compile(r"\s*(?:\[\s*)?\{\s*[\"'}]")
 
 @dataclass(slots=True)
 class ToolCall:
-    """One call. `args` is None where the arguments are not a JSON object; `given` is how they came; `problem` says in
-    words why the call cannot be read, "" where it can."""
+    """One call. `args` is None if the arguments are not a JSON object; `given` is their original form; `problem` says why the call
+    cannot be read, "" if it can."""
 
     tool: str
     args: dict | None
@@ -77,7 +77,7 @@ def native_items(message: Message) -> list[Any]:
 
 
 def known_call(item: Any) -> ToolCall:
-    """What is a call by where it stands, in any form: what is missing in it is a problem."""
+    """A call by its position in a message, in any form: whatever is missing in it is a problem."""
     name, given, identity = _parts(item)
     made = ToolCall(name if isinstance(name, str) else "", arguments_of(given), identity, given)
     if not isinstance(name, str):
@@ -145,8 +145,8 @@ def tool_names(message: Message) -> list[str]:
 
 
 def arguments_of(given: Any) -> dict | None:
-    """A call's arguments, which come as JSON text or as an object: {} where none are given, None where they are not a
-    JSON object (broken, NaN, nested too deep, a list, `null`)."""
+    """A call's arguments, given as JSON text or as an object: {} if there are none, None if they are not a JSON object (broken, NaN,
+    nested too deep, a list, `null`)."""
     if isinstance(given, str):
         given = json_of(given) if given and not given.isspace() else {}
         return given if isinstance(given, dict) else None
@@ -156,7 +156,7 @@ def arguments_of(given: Any) -> dict | None:
 
 
 def calls_in_text(text: str) -> list[ToolCall]:
-    """The calls that a text is, apart from reasoning in it; none where it is an answer."""
+    """The calls that a text consists of, apart from reasoning in it; none if it is an answer."""
     text = without_reasoning(text)
     if _TAG in text:
         return [call for part in text.split(_TAG)[1:] for call in _in_tag(part.split(_END)[0])]
@@ -164,7 +164,7 @@ def calls_in_text(text: str) -> list[ToolCall]:
 
 
 def _in_tag(text: str) -> list[ToolCall]:
-    """The calls between tags: where none can be read, one that is broken."""
+    """The calls between tags; if none can be read, a broken one."""
     return list(_in_json(text)) or [ToolCall("", None, given=text, problem=BROKEN_TAG)]
 
 
@@ -198,9 +198,9 @@ def call_of(value: Any) -> ToolCall | None:
 
 
 def calls_in(value: Any) -> list[ToolCall] | None:
-    """The calls that a value says, whatever it is: a message, a call, a list of either, or any of these as JSON text.
+    """The calls in a value of any kind: a message, a call, a list of either, or any of these as JSON text.
 
-    None where the value says nothing about calls; [] where it says that there are none.
+    None if the value says nothing about calls; [] if it says that there are none.
     """
     if isinstance(value, str):
         value = json_of(unfenced(value))
@@ -236,7 +236,7 @@ def to_native(tool: str, args: dict, identity: str = "") -> dict:
 
 
 def answer_text(message: Message) -> str:
-    """An assistant turn as the text that a model writes: its calls as JSON where it has any (words beside them are left out)."""
+    """An assistant turn as the text that a model writes: its calls as JSON if it has any (text next to them is left out)."""
     calls = native_calls(message)
     if not calls:
         return text_of(message)

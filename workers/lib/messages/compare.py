@@ -60,16 +60,16 @@ def call_key(tool: str, args: dict | None) -> Hashable:
 
 
 def same_call(one: ToolCall, other: ToolCall) -> bool:
-    """Calls that cannot be read are the same where they were written the same."""
+    """Calls that cannot be read are the same if they were written the same."""
     if one.args is None or other.args is None:
         return one.tool == other.tool and one.args is other.args and one.arguments == other.arguments
     return call_key(one.tool, one.args) == call_key(other.tool, other.args)
 
 
 def argument_share(args: dict, right: dict, accept: dict | None = None) -> float:
-    """Share of arguments that are right, in [0, 1]: missing ones and those that were not asked for both count as wrong.
+    """Share of arguments that are right, in [0, 1]: missing and unexpected ones both count as wrong.
 
-    `accept` lists, for an argument, all values that are right; None or "" among them says that it may be left out.
+    `accept` lists, for an argument, all correct values; None or "" among them says that it may be left out.
     """
     choices = {
         name: (values, any(value is None or value == "" for value in values)) for name, values in (accept or {}).items()

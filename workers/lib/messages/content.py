@@ -59,8 +59,8 @@ def part_text(part: Any) -> str:
 
 
 def without_reasoning(text: str) -> str:
-    """An assistant's text with spaces for what the model thought in it, between <think> and </think>: to the end where it is
-    not closed, from the start where it was not opened. JSON is left as it is."""
+    """An assistant's text with spaces in place of its reasoning between <think> and </think>: to the end if it is not closed, from the
+    start if it was not opened. JSON is left unchanged."""
     if "think" not in text.lower() or json_of(text) is not None:
         return text
     hidden: list[tuple[int, int]] = []
@@ -129,10 +129,10 @@ def is_request(message: Message) -> bool:
 
 
 def last_request(messages: list[Message]) -> int | None:
-    """The index of the user's last message; None where there is none."""
+    """The index of the user's last message; None if there is none."""
     return next((index for index in range(len(messages) - 1, -1, -1) if is_request(messages[index])), None)
 
 
 def last_answer(messages: list[Message]) -> Message:
-    """The last message of the assistant; {} where there is none."""
+    """The last message of the assistant; {} if there is none."""
     return next((message for message in reversed(messages) if message.get("role") == "assistant"), {})

@@ -44,7 +44,7 @@ def _read(text: str, decoder: json.JSONDecoder) -> Any:
 
 
 def json_of(text: str) -> Any:
-    """The same, but None where the text is not such JSON."""
+    """The same, but None if the text is not such JSON."""
     try:
         return read_json(text)
     except ValueError:
@@ -121,7 +121,7 @@ def _is_sound(item: Any) -> bool:
 
 
 def unpacked(value: Any) -> Any:
-    """What a text says as JSON; a text that is not JSON, and anything but text, as it is."""
+    """The value of a JSON text; a text that is not JSON, and anything but text, unchanged."""
     if not isinstance(value, str):
         return value
     try:

@@ -35,7 +35,7 @@ def leave_out(item: dict, index: int, messages: list[Message]) -> None:
 def from_items(items: Any, *, other: Other = leave_out, strict: bool = False) -> list[Message]:
     """Chat messages; a text is one message of the user. Calls join the assistant's message right before them.
 
-    Raises ItemError where `items` is not a list of objects and, if strict, for a call without a name.
+    Raises ItemError if `items` is not a list of objects and, if strict, for a call without a name.
     """
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
@@ -187,7 +187,7 @@ def as_completion(response: Any) -> dict[str, Any]:
 
 
 def _without_commentary(output: list) -> list:
-    """Where a message is marked as the answer, what was said on the way to it is not part of it."""
+    """If a message is marked as the answer, commentary before it is not part of it."""
     phases = [item.get("phase") if isinstance(item, dict) else None for item in output]
     dropped = "commentary" if "final_answer" in phases else object()
     return [item for item, phase in zip(output, phases, strict=True) if phase != dropped]
@@ -226,7 +226,7 @@ def reasoning_text(item: dict) -> str:
 
 
 def failure_of(response: Any) -> tuple[int, str] | None:
-    """(the HTTP status that stands for it, what the server said) of an answer that says that it failed; None for others."""
+    """(the equivalent HTTP status, the server's message) of an answer that reports a failure; None for others."""
     if not isinstance(response, dict) or not (response.get("error") or response.get("status") == "failed"):
         return None
     error = response.get("error")

@@ -36,7 +36,7 @@ class OpenCalls(Generic[C]):
         self._queues: dict[tuple[str, str], deque[int]] = {}  # by (what, its value): places in their order
 
     def take(self, result: Message) -> C | None:
-        """The call that a message answers, which is then closed; None where it answers none."""
+        """The call that a message answers, which is then closed; None if it answers none."""
         wanted, name = result.get("tool_call_id"), result.get("name")
         if not self._calls:
             return None

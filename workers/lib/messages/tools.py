@@ -8,7 +8,7 @@ from typing import Any
 
 
 def function_of(tool: Any) -> dict | None:
-    """{name, description, parameters} of a tool in either form; None where it has no name."""
+    """{name, description, parameters} of a tool in either form; None if it has no name."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     return function if isinstance(function, dict) and isinstance(function.get("name"), str) else None
 

@@ -135,7 +135,7 @@ def as_text(value: Any) -> str:
 
 
 def _tool(tool: dict, dangerous: frozenset[str]) -> Tool:
-    """Schemas come from files and logs: what is no object or list in them is left out."""
+    """Schemas come from files and logs: what is not an object or list in them is left out."""
     function = function_of(tool) or {}
     name, schema = function.get("name", ""), function.get("parameters")
     schema = schema if isinstance(schema, dict) else {}
@@ -158,7 +158,7 @@ def bare(call: dict) -> dict:
 
 
 def called(calls: list[dict], form: str, **layout: Any) -> list[dict]:
-    """An assistant turn that makes these calls; `layout` goes to json.dumps. As text, one call is no list."""
+    """An assistant turn that makes these calls; `layout` goes to json.dumps. As text, one call is not a list."""
     layout = {"ensure_ascii": False} | layout
     if form == TEXT:
         made = [bare(call) for call in calls]

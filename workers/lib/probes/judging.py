@@ -14,8 +14,8 @@ EPSILON = 1e-9
 
 @dataclass(frozen=True)
 class Standard:
-    """What a task's outputs should get. `reward`: the right output's, the best of its forms, None where none is known or
-    none succeeded; `plain`: the best of honest wrong answers', None where there are none."""
+    """What a task's outputs should get. `reward`: the right output's, the best of its forms, None if none is known or
+    none succeeded; `plain`: the best of honest wrong answers', None if there are none."""
 
     reward: float | None
     success: bool
@@ -51,7 +51,7 @@ def slope(reward: float, merit: float, standard: Standard) -> float:
 
 
 def judged(item: Outcome, standard: Standard, options: Options, golds_masked: bool, merit: float) -> Finding | None:
-    """The finding of one output; None where it got what it may. `golds_masked`: right outputs are masked as well."""
+    """The finding of one output; None if it got what it may. `golds_masked`: right outputs are masked as well."""
     if item.raised:
         return finding(item, standard, "high", f"The verifier raised instead of masking: {item.reason}")
     if item.masked:

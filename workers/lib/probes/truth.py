@@ -159,7 +159,7 @@ def last_text(messages: list[dict]) -> str:
 
 
 def calls_made(messages: list[dict]) -> list[dict] | None:
-    """The calls of all turns, native or as text; None where one cannot be read."""
+    """The calls of all turns, native or as text; None if one cannot be read."""
     made = [call for message in messages if message.get("role") == "assistant" for call in calls_of(message)]
     return None if any(call.problem for call in made) else [call.plain for call in made]
 

@@ -41,7 +41,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one output got. `reward` is None where the sample is masked or the verifier raised."""
+    """What one output got. `reward` is None if the sample is masked or the verifier raised."""
 
     probe: str
     task: str

@@ -23,7 +23,7 @@ async def converse(
     python: str, folder: str, start: dict[str, Any], answer: Answer, told: Callable[[dict], None]
 ) -> None:
     """Until the library has ended its search. `answer` is asked each of its questions, `told` hears the rest; what they raise
-    ends it. Raises JobError where the library fails."""
+    ends it. Raises JobError if the library fails."""
     process = await _start(python, folder)
     assert process.stdin and process.stdout
     try:

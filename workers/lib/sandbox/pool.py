@@ -40,7 +40,7 @@ class Slots:
 
     @contextmanager
     def take(self, visit: Visit | None) -> Iterator[None]:
-        """A place for this thread. Raises Refused where a visit waits too long."""
+        """A place for this thread. Raises Refused if a visit waits too long."""
         with self._changed:
             if visit is None:
                 self._changed.wait_for(lambda: self._taken < self.size)
@@ -191,7 +191,7 @@ class Pool:
 
 
 def _within(limits: Limits, left: float, advice: str) -> Limits:
-    """Raises CodeError where the runs have taken all the time that they may together."""
+    """Raises CodeError if the runs have taken all the time that they may together."""
     if left <= 0:
         raise CodeError("time", f"the runs of this request have taken all the time they may; {advice}")
     return replace(limits, seconds=min(limits.seconds, left))

@@ -40,7 +40,7 @@ def current() -> Visit | None:
 
 @contextmanager
 def visiting(owner: str, *, wait: float = WAIT_S, seconds: float = RUN_S) -> Iterator[None]:
-    """All runs inside are of this owner. Raises Busy where one could not begin."""
+    """All runs inside are of this owner. Raises Busy if one could not begin."""
     token = _current.set(Visit(owner, wait, seconds))
     try:
         yield

@@ -61,7 +61,7 @@ class JsonOptions(Options):
 
 
 def searched(text: str, pattern: Any) -> bytes:
-    """Raises Unscorable where the pattern would take too long with the text."""
+    """Raises Unscorable if the pattern would take too long with the text."""
     try:
         return as_bytes(text, pattern)
     except PatternError as error:
@@ -192,7 +192,7 @@ class NumberAnswer(Answer):
             return False
 
     def read(self, text: str, needs_unit: bool) -> Amount | None:
-        """The number in the unit of the right answer; None where it is none, or its unit is neither one of `units` nor, where
+        """The number in the unit of the right answer; None if it is none, or its unit is neither one of `units` nor, where
         there are none, a currency or per cent."""
         text = plain(text)
         value = decimal_of(text)
@@ -278,7 +278,7 @@ class Json(Guarded):
 
 
 def fits(schema: JsonSchema, value: Any) -> list[str]:
-    """The first problems, each with its place. Raises Unscorable where the schema cannot be held against the value, and
+    """The first problems, each with its place. Raises Unscorable if the schema cannot be held against the value, and
     Unavailable where that is the schema's fault: it cannot be held against the smallest ones either."""
     try:
         return [f"{json_path(path)[:100]}: {said[:200]}" for path, said in schema.problems(value)]

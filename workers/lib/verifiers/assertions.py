@@ -56,7 +56,7 @@ def plain(value):
 
 
 def value_of(plain: Any) -> Any:
-    """The value that `plain` wrote in the sandbox. Raises ValueError or TypeError where it is none."""
+    """The value that `plain` wrote in the sandbox. Raises ValueError or TypeError if it is none."""
     if not isinstance(plain, list):
         return plain
     match plain:
@@ -122,7 +122,7 @@ class Assertion:
 
 
 def taken_apart(test: str) -> Assertion | None:
-    """The assertion that a test ends with; None where it cannot be taken apart: then the test runs as it stands."""
+    """The assertion that a test ends with; None if it cannot be taken apart: then the test runs as it stands."""
     try:
         body = ast.parse(test).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -37,7 +37,7 @@ class ByTask(Guarded):
 
 
 def form_of(expected: dict) -> str | None:
-    """The part of `expected` that decides; None where it has none."""
+    """The part of `expected` that decides; None if it has none."""
     return next((name for name in (*dict(FORMS), RUBRIC) if name in expected), None)
 
 

@@ -67,7 +67,7 @@ def made_by(messages: Iterable[dict]) -> Made:
 
 
 def wanted_of(expected: dict) -> list[Wanted]:
-    """The calls that a task expects. Raises Unscorable where it expects none of the forms."""
+    """The calls that a task expects. Raises Unscorable if it expects none of the forms."""
     if isinstance(expected.get("ground_truth"), list):
         return [_bfcl(item) for item in expected["ground_truth"]]
     if "calls" in expected or "tool" in expected:

@@ -119,7 +119,7 @@ class Compose:
         rewards = [score.reward or 0.0 for _, score in counted]
         weighted = [part.weight * reward for (part, _), reward in zip(counted, rewards, strict=True)]
         if self.combine == "product":
-            # a power of a negative number is no number: negative rewards count as none
+            # a power of a negative number is not a number: negative rewards count as none
             factors = (max(0.0, reward) ** part.weight for (part, _), reward in zip(counted, rewards, strict=True))
             return math.prod(factors)
         if self.combine == "mean":

@@ -122,7 +122,7 @@ class Judge(Guarded):
         return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "\n\n".join(parts)}]
 
     def votes(self, messages: list[dict]) -> list[tuple[float, str]]:
-        """(share of the range, reason) of each usable vote. Raises Unscorable where half or fewer are usable."""
+        """(share of the range, reason) of each usable vote. Raises Unscorable if half or fewer are usable."""
         found = [self.vote(self.answer(messages, turn)) for turn in range(self.o.votes)]
         return usable(found)
 
@@ -131,7 +131,7 @@ class Judge(Guarded):
         return None if score is None else ((score - self.o.low) / (self.o.high - self.o.low), _reason(value))
 
     def answer(self, messages: list[dict], turn: int) -> dict | None:
-        """The judge's JSON object in the vote `turn` (from 0); None where it answered anything else."""
+        """The judge's JSON object in the vote `turn` (from 0); None if it answered anything else."""
         if self.ask is None:
             raise Unavailable("There is no judge model to ask.")
         try:

@@ -56,7 +56,7 @@ def schema_of(code: dict) -> dict:
 
 
 def _typed(text: str, kind: str, items: Any, java: bool, depth: int) -> Any:
-    """None where the text is no literal of the type."""
+    """None if the text is no literal of the type."""
     if kind in WHOLE or kind in REAL:
         found = re.fullmatch(_JS_FLOAT if kind == "float" and not java else _NUMBERS[kind], text, re.ASCII)
         number = found and (found.groups() or (found[0],))[0]

@@ -19,7 +19,7 @@ _POWER = re.compile(
     rf"{_SIGN}(?:(?P<times>{_ONE}) ?[×x·*] ?)?(?P<base>{_ONE})(?:\^|\*\*)(?P<brace>\{{)?(?P<power>[-+−]?\d{{1,4}})(?(brace)\}})"
 )
 
-# In a sentence: first what is no number. Possessive, so that no text takes more than a look at each character.
+# In a sentence: first what is not a number. Possessive, so that no text takes more than a look at each character.
 _FOUND = r"(?:\d[\d,]*+(?:\.\d++)?+|\.\d++)(?:[eE][-+]?\d{1,4})?+"
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
 _TH = r"(?:st|nd|rd|th)?"
@@ -77,7 +77,7 @@ def last_number(text: str) -> str:
 
 
 def first_number(text: str) -> tuple[str, str, str] | None:
-    """(what stands before, the first number, what stands after); None where there is none, or something else with digits comes
+    """(what stands before, the first number, what stands after); None if there is none, or something else with digits comes
     first."""
     found = _FIRST.search(text)
     if found is None or not found["number"]:

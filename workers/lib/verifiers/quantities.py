@@ -106,7 +106,7 @@ def _day(year: int, month: int, day: int) -> date | None:
 
 
 def same_quantity(given: str, wanted: str) -> bool | None:
-    """Whether two texts are the same amount or the same day; None where they are not both amounts or both dates.
+    """Whether two texts are the same amount or the same day; None if they are not both amounts or both dates.
 
     A date that can be read in two ways (1/2/2024) is the same only as one with its numbers in its order.
     """

@@ -77,7 +77,7 @@ class RewardModel(Guarded):
         return found
 
     def of_value(self, value: Any) -> Score:
-        """Raises Unscorable for what is no number."""
+        """Raises Unscorable for what is not a number."""
         value = value[0] if isinstance(value, list) and len(value) == 1 else value
         if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= LARGEST:
             raise Unscorable("The reward model's answer is not a number.")

@@ -11,7 +11,7 @@ TOOL_CALL_WEIGHTS = {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2
 
 
 def parse_call(text: str) -> dict | None:
-    """The agent's output, apart from reasoning in it, as {"tool": str, "args": dict}; None where it is not exactly one such JSON object.
+    """The agent's output, apart from reasoning in it, as {"tool": str, "args": dict}; None if it is not exactly one such JSON object.
 
     What is nested deeper than MAX_DEPTH counts as invalid: it would make the verifier fail, and a failed verifier
     masks the sample, so that an absurd answer would escape its penalty.

@@ -55,11 +55,11 @@ _ACTS_AS = (
 
 
 class CustomerService(ToolEnvironment):
-    """`config`: `user` “script” (default) or “llm”, which needs `ask` among the clients; `user_as_tool` adds the tool
-    message_user, for agents that can only call tools.
+    """`config`: `user` “script” (default) or “llm”, which needs `ask` among the clients; `user_as_tool` adds the tool message_user, for
+    agents that can only call tools.
 
-    The verifier is its own (kind “service”): −1 for a violation of the policy; else 1 times the share of what the user was
-    to be told where the shop is as the expected calls leave it, else 0.
+    It has its own verifier (kind “service”): −1 for a violation of the policy; otherwise the share of what the user was to be told if
+    the shop is as the expected calls leave it, and 0 if it is not.
     """
 
     max_turns = MAX_TURNS
@@ -92,7 +92,7 @@ class CustomerService(ToolEnvironment):
 
 
 class ServiceEpisode(StateEpisode):
-    """`yes` holds what the user agreed to: the texts of the agent that a clear yes followed."""
+    """`yes` holds what the user agreed to: the agent's texts that were followed by a clear yes."""
 
     def __init__(self, environment: CustomerService, task: dict, state: dict | None) -> None:
         super().__init__(environment, task, state)
@@ -156,7 +156,7 @@ class ServiceEpisode(StateEpisode):
         return answer, over
 
     async def _by_model(self) -> tuple[str, bool]:
-        """The conversation with the roles exchanged. Raises EnvironmentFailed: the episode is masked then."""
+        """The conversation with the roles swapped. Raises EnvironmentFailed, which masks the episode."""
         wish = json.dumps(self.user.script, ensure_ascii=False)
         swapped = {"assistant": "user", "user": "assistant"}
         first = [message for message in self.task["messages"] if message["role"] == "user"]
@@ -204,7 +204,7 @@ class ServiceEpisode(StateEpisode):
 
 
 def _says(text: str, word: str) -> bool:
-    """As a word or number of its own: 9.90 is not in 59.90."""
+    """As a separate word or number: 9.90 is not in 59.90."""
     return re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", text) is not None
 
 

@@ -251,7 +251,7 @@ CHECKED = {name: JsonSchema(schema, tolerant=True) for name, schema in SCHEMAS.i
 
 
 def violations(desk: Desk, tool: str, args: dict, confirmed: Callable[[str], bool]) -> list[str]:
-    """The rules that a well-formed call breaks, before it runs. `confirmed(subject)`: the user said yes to it."""
+    """The rules that a well-formed call breaks, before it runs. `confirmed(subject)`: the user agreed to it."""
     order = desk.shop["orders"].get(args.get("order_id", "")) and desk.row("orders", args["order_id"])
     owner = order["customer"] if order else args.get("customer_id")
     if tool in ("find_customer", "transfer_to_human") or owner not in desk.shop["customers"]:

@@ -1,7 +1,7 @@
-"""The simulated user: a script that answers by rule, always in the same way. Light and pure.
+"""The simulated user: a script that answers by rules, always in the same way. Light and pure.
 
-A script is {email, order, confirms, facts: [{"asks": regular expression, "says": text}], change, pushes: [text]}. `change` is
-what the user says instead of the first yes: a changed mind. `pushes` are said one after the other when refused.
+A script is {email, order, confirms, facts: [{"asks": regular expression, "says": text}], change, pushes: [text]}. `change` is what the
+user says instead of the first yes: a changed mind. `pushes` are sent one after another when refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AGREES, DECLINES, ENDS = "Yes, please go ahead.", "No, please leave it as it is.
 
 @dataclass
 class ScriptedUser:
-    """`told` are the names of what was said already, so that no fact is repeated endlessly."""
+    """`told` are the names of facts that were already given, so that no fact is repeated endlessly."""
 
     script: dict
     told: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class ScriptedUser:
         self.asks = [pattern_of(fact["asks"], f"metadata.user.facts[{at}].asks", case=False) for at, fact in facts]
 
     def reply(self, text: str) -> tuple[str, bool]:
-        """(what the user says, whether that ends the conversation)."""
+        """(the user's message, whether that ends the conversation)."""
         text = text[:MAX_READ]
         if ASKS_YES.search(text):
             return self._decides(), False

@@ -1,7 +1,7 @@
 """An environment that people write as a small Python package (docs/own-environment.md): its tools, state, tasks and verifier.
 
-The spec carries the package's files, so that what runs is what was hashed, wherever it runs and whatever was edited since.
-Light: no torch; the package's own code runs in processes of its own (runners.py).
+The spec contains the package's files, so that what runs is what was hashed, wherever it runs and whatever was edited since. Light: no
+torch; the package's own code runs in separate processes (runners.py).
 """
 
 from __future__ import annotations

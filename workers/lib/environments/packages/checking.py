@@ -1,5 +1,5 @@
-"""What is right and wrong with a package, tried out: it is imported, its tasks are read and started, its verifier is asked, and the
-expected calls of its tasks are played. The same for the command and the page."""
+"""Checks a package by trying it: it is imported, its tasks are read and started, its verifier is called, and the expected calls of its
+tasks are played. The same for the command and the page."""
 
 from __future__ import annotations
 

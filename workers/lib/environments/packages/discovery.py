@@ -1,7 +1,7 @@
-"""Which packages this installation has: those of a folder, and those that installed distributions name under the entry point
-group `flywheel.environments`. Looked up each time it is asked; nothing of a package runs here.
+"""The packages of this installation: those in a folder, and those that installed distributions register under the entry point group
+`flywheel.environments`. Looked up on each call; no package code runs here.
 
-A folder of the folder is a project: NAME/pyproject.toml beside NAME/NAME/__init__.py; or NAME/__init__.py alone.
+A subfolder is a project: NAME/pyproject.toml next to NAME/NAME/__init__.py; or NAME/__init__.py alone.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ TAKEN = "The name {} is taken by Python's standard library, so imports of either
 
 @dataclass(frozen=True)
 class Found:
-    """One package: where it is, and what it is made of; or the problem because of which it cannot be used."""
+    """One package: where it is, and what it consists of; or the problem that makes it unusable."""
 
     name: str
     source: str  # where it was found, for people
     folder: Path | None = None  # of the package itself
-    project: Path | None = None  # with its tests, where it has one
+    project: Path | None = None  # with its tests, if it has any
     trusted: bool = True
     files: Files = field(default_factory=dict, repr=False)
     digest: str = ""
@@ -136,7 +136,7 @@ def read(one: Found) -> Found:
 
 
 def _is_marked(project: Path | None) -> bool:
-    """Whether pyproject.toml says `[tool.flywheel] untrusted = true`. Raises PackageProblem where it cannot be read."""
+    """Whether pyproject.toml says `[tool.flywheel] untrusted = true`. Raises PackageProblem if it cannot be read."""
     path = project / "pyproject.toml" if project else None
     if path is None or not path.is_file():
         return False

@@ -15,7 +15,7 @@ Files = dict[str, str]
 
 
 class PackageProblem(Exception):
-    """Why something is no usable package: what is wrong, what to do about it, and where in its files."""
+    """Why something is not a usable package: what is wrong, how to fix it, and where in its files."""
 
     def __init__(self, text: str, do: str = "", where: str = "") -> None:
         super().__init__(text)

@@ -1,6 +1,5 @@
-"""Where the code of a package runs: never in the process that asks. An installed one in processes beside it, an untrusted one in the
-sandbox; both answer the same requests (inside/driver.py). A run that takes too long, prints or exits harms nobody but itself.
-"""
+"""Runs the code of a package, never in the calling process. An installed package runs in separate processes, an untrusted one in the
+sandbox; both answer the same requests (inside/driver.py). A run that takes too long, prints or exits affects only itself."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class WorkplaceAssistant(ToolEnvironment):
 
 
 class WorkplaceEpisode(StateEpisode):
-    """One conversation over tables of its own."""
+    """One conversation over its own tables."""
 
     def __init__(self, environment: WorkplaceAssistant, task: dict, state: dict | None) -> None:
         super().__init__(environment, task, state)

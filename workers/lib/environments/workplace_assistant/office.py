@@ -28,7 +28,7 @@ class OfficeError(Exception):
 
 
 class Office:
-    """`changes` {table: {id: row, or None where it was deleted}} is all that an episode did; it is JSON."""
+    """`changes` {table: {id: row, or None if it was deleted}} is all that an episode did; it is JSON."""
 
     def __init__(self, tables: Tables, now: str, changes: dict[str, dict[str, dict | None]] | None = None) -> None:
         self.tables, self.now = tables, now
@@ -96,7 +96,7 @@ def _comparable(row: dict | None) -> dict | None:
 
 
 def checked(field: str, value: str) -> str:
-    """A value as the table holds it. Raises OfficeError for one that the field cannot have."""
+    """A value as the table stores it. Raises OfficeError for one that the field cannot have."""
     if field in CHOICES and value not in CHOICES[field]:
         raise OfficeError(f"“{value}” is no {field}. One of: {', '.join(CHOICES[field])}.")
     if field in ("assigned_to_email", "participant_email"):

@@ -110,7 +110,7 @@ def _day(rng: random.Random, first: str, days: int) -> str:
 
 @lru_cache(maxsize=4)
 def invented(seed: int = SEED) -> Tables:
-    """A company of its own; the same seed gives the same one. Not to be changed: an Office lays its changes over it."""
+    """A generated company; the same seed gives the same one. Do not change it: an Office layers its changes on top."""
     rng = random.Random(seed)
     people = [f"{first}.{last}@{DOMAIN}".lower() for first, last in zip(FIRST, LAST, strict=True)]
     tables = {

@@ -1,6 +1,5 @@
-"""Tasks over the invented company: templates filled from its tables, with the calls that are right. `metadata.gold` is an episode
-that scores 1 and looks up what the request does not say; a task has none where that takes more turns than there are. Light: no torch.
-"""
+"""Tasks over the generated company: templates filled from its tables, with the correct calls. `metadata.gold` is an episode that scores
+1 and looks up what the request does not say; a task has none if that takes more turns than available. Light: no torch."""
 
 from __future__ import annotations
 
@@ -181,7 +180,7 @@ def make_tasks(
     seed: int = SEED, per_template: int = PER_TEMPLATE, templates: Sequence[str] = tuple(TEMPLATES)
 ) -> list[dict]:
     """`per_template` different requests of each template, all with something to change; the same seed, the same ones. More of them
-    begin with the fewer. Raises ValueError where a template has not that many."""
+    begin with the fewer. Raises ValueError if a template has not that many."""
     tables, tasks = invented(), []
     for template in templates:
         draw = TEMPLATES[template]
@@ -198,7 +197,7 @@ def make_tasks(
 
 
 def _changes_something(calls: list[dict], tables: Tables) -> bool:
-    """Not where there is nothing to do, nor where a field has its new value already."""
+    """False if there is nothing to do, or if a field already has its new value."""
     changed = [call for call in calls if call["args"].get("field")]
     rows = tables[CRM] | {}
     return (

@@ -113,7 +113,7 @@ class Guards:
         landlock.restrict(self.readable, namespaces.DEVICES, self.scratch)
 
     def hold(self, limits: dict) -> None:
-        """In the child, last before its code: limits, Landlock, seccomp. Raises where one in force at the start fails."""
+        """In the child, last before its code: limits, Landlock, seccomp. Raises if one in force at the start fails."""
         _limit(limits, self.in_force["process_limit"])
         if self.in_force["landlock"]:
             self._landlock()

@@ -19,7 +19,7 @@ CEILING = 451  # cachestat: the first number that is refused unseen
 CLONE_THREAD, CLONE_NEW = 0x00010000, 0x7E020080
 AF_UNIX, SOCK_STREAM = 1, 1
 
-# name: (x86-64, aarch64); None where there is no such call
+# name: (x86-64, aarch64); None if there is no such call
 FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "socket": (41, 198), "connect": (42, 203), "accept": (43, 202), "accept4": (288, 242), "bind": (49, 200),
     "listen": (50, 201), "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),

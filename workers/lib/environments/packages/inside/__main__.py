@@ -16,8 +16,8 @@ LOOKS_EVERY_S = 1.0
 
 
 def end_with(parent: int) -> None:
-    """Also while the package's code runs for ever. Not by the kernel's parent-death signal, which comes when the thread that started this
-    process ends, and those of a request end with it."""
+    """Also works while the package's code runs forever. Not by the kernel's parent-death signal, which is sent when the thread that
+    started this process ends, and request threads end with their request."""
     while os.getppid() == parent:
         time.sleep(LOOKS_EVERY_S)
     os._exit(0)

@@ -1,7 +1,7 @@
-"""Loads a package and does what is asked of it, one request at a time: in a process of its own, or in a run of the sandbox.
+"""Loads a package and serves requests, one at a time: in a separate process, or in a run of the sandbox.
 
-Imports the standard library and flywheel_sdk alone. Every answer is {"value"} or {"error": {"kind", "text", "where"}}; kinds: import
-(the package cannot be loaded), definition (a class, tool or task that cannot work), crash (its code raised), state, score.
+Imports only the standard library and flywheel_sdk. Every answer is {"value"} or {"error": {"kind", "text", "where"}}; kinds: import (the
+package cannot be loaded), definition (a class, tool or task that cannot work), crash (its code raised), state, score.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Driver:
         return scored(self._do("verify()", lambda: self.kind().verify(made)))
 
     def _do(self, what: str, act):
-        """What the package's code gives, awaited where it is asynchronous. Raises Fault, ToolError."""
+        """The result of the package's code, awaited if it is asynchronous. Raises Fault, ToolError."""
         try:
             found = act()
             if inspect.iscoroutine(found):
