@@ -1,4 +1,4 @@
-"""Which fix is the lightest that the evidence supports? The guide's rules. Pure: no Django, no torch."""
+"""Recommends the smallest fix that the evidence supports, by the guide's rules. Pure: no Django, no torch."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ MIXED_ENOUGH = 0.15
 DEMONSTRATIONS_ENOUGH = 20
 PAIRS_ENOUGH = 50
 THUMBS_ENOUGH = 20  # of the rarer kind
-REWARD_PAIRS = 200  # from which a reward model generalises, and a fifth held back says how well
-CLEARLY_BETTER = 0.1  # success that a teacher has over the model
-SOMETIMES_MORE = 0.1  # pass@k above success: what it can do now and then, an instruction may make it do always
+REWARD_PAIRS = 200  # from which a reward model generalises, and the fifth that is held back shows how well
+CLEARLY_BETTER = 0.1  # by how much a teacher's success exceeds the model's
+SOMETIMES_MORE = 0.1  # pass@k minus success: what the model does sometimes, an instruction may make it do always
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an evaluation of the current model and the collected data show. Rates are in [0, 1]. `prompt_tried`: a search for a
-    better prompt has ended, or the model has a prompt version; `prompt_cost` says what one costs, as a sentence. `thumbs`: ratings up
-    and down. `teacher`: another model that was evaluated on the same tasks and did best, its success, and whether it has the model's
-    tokenizer and runs here."""
+    """What an evaluation of the current model and the collected data show. Rates are in [0, 1]. `prompt_tried`: a search for a better
+    prompt has finished, or the model has a prompt version; `prompt_cost` is a sentence about the cost of a search. `thumbs`: ratings
+    up and down. `teacher`: the best other model evaluated on the same tasks, its success, and whether it has the model's tokenizer
+    and runs here."""
 
     success: float
     valid_json: float
@@ -81,7 +81,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Advice:
-    """One recommendation; the first of a list is what to do now, the others come after it."""
+    """One recommendation; the first of a list is what to do now, the others come later."""
 
     fix: Fix
     title: str
@@ -89,7 +89,7 @@ class Advice:
 
     @property
     def method(self) -> str:
-        """As it is called where training does it; "" for what is no training."""
+        """The training method's name; "" if it is not training."""
         return METHODS.get(self.fix, "")
 
 
@@ -124,7 +124,7 @@ def _training(evidence: Evidence) -> list[Advice]:
 
 
 def _preferences(evidence: Evidence) -> list[Advice]:
-    """What people said is learned offline: cheaper than sampling, and the only signal where no verifier can say."""
+    """Learning from feedback works offline: cheaper than sampling, and the only signal if no verifier can judge."""
     if evidence.preference_pairs >= PAIRS_ENOUGH:
         reason = "" if evidence.verifiable else ", and no verifier can"
         found = [
@@ -159,7 +159,7 @@ def _reward_model(evidence: Evidence) -> Advice:
 
 
 def _distillation(evidence: Evidence) -> list[Advice]:
-    """A model that can do it already says more of each answer than a reward does."""
+    """A model that already succeeds says more about each answer than a reward does."""
     if evidence.teacher is None or evidence.teacher[1] < evidence.success + CLEARLY_BETTER:
         return []
     name, success, same_tokens = evidence.teacher
@@ -184,7 +184,7 @@ def _rejection(evidence: Evidence) -> Advice:
 
 
 def _prompt_can_help(evidence: Evidence) -> bool:
-    """Format and choice of tools can be said in words; so can what the model does right now and then."""
+    """Format and tool choice can be described in words; so can what the model does right sometimes."""
     return not evidence.prompt_tried and (
         evidence.valid_json < RELIABLE
         or evidence.correct_tool < RELIABLE

@@ -1,4 +1,4 @@
-"""The alarms of a new run as a table of inputs: what differs from the defaults is the setting, as in a training config."""
+"""The alarms of a new run as a table of inputs: the setting stores what differs from the defaults, as in a training config."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def as_inputs(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def choices_of(rule: Rule) -> list[tuple[str, str]]:
-    """An alarm without a threshold to act at can only warn."""
+    """An alarm without a threshold for acting can only warn."""
     return [("", f"{rule.action} (default)")] + [
         (name, name) for name in ACTIONS if LEVELS[name] < LEVELS["pause"] or rule.act is not None
     ]
@@ -63,7 +63,7 @@ class AlarmsTable(forms.Widget):
 
 
 class AlarmsField(forms.Field):
-    """Its value is what a config's `alarms` holds."""
+    """Its value is the `alarms` of a config."""
 
     widget = AlarmsTable
 

@@ -13,16 +13,16 @@ from apps.core.runner import job_folder
 from apps.training.models import Checkpoint, TrainingRun
 
 log = logging.getLogger(__name__)
-BEST_BY = ("validation/success", "validation/reward")  # the first of them that the run reports; higher is better
+BEST_BY = ("validation/success", "validation/reward")  # the first of these that the run reports; higher is better
 
 
 def latest(run: TrainingRun) -> Checkpoint | None:
-    """The newest checkpoint whose folder is there: a checkpoint is complete or absent."""
+    """The newest checkpoint whose folder exists: a checkpoint is complete or absent."""
     return next((checkpoint for checkpoint in run.checkpoints.all() if Path(checkpoint.path).is_dir()), None)
 
 
 def best(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
-    """The one whose last validation at or before its step was the best, the newest of equals."""
+    """The one whose last validation at or before its step was best, the newest among equals."""
     for name in BEST_BY:
         values = dict(run.metrics.filter(name=name).values_list("step", "value"))
         found = [
@@ -36,8 +36,8 @@ def best(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
 
 
 def before_alarm(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
-    """The newest one before what ended the run first showed, else before the first alarm that is not over: a warning that has stood
-    since the beginning says nothing of an explosion later. `checkpoints` are the newest first."""
+    """The newest one before the first sign of what ended the run, or else before the first active alarm: a warning that has been active
+    since the beginning says nothing about a later explosion. `checkpoints` are newest first."""
     first = _first_steps(run)
     acted = run.alarms.filter(cleared_step=None, action__in=("pause", "stop")).values_list("name", flat=True)
     steps = [first[name] for name in acted] or list(first.values())
@@ -45,9 +45,9 @@ def before_alarm(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint 
 
 
 def _first_steps(run: TrainingRun) -> dict[str, int]:
-    """{alarm that is not over: the step of its first sign}"""
+    """{active alarm: the step of its first sign}"""
     rows = run.alarms.filter(cleared_step=None).order_by("-step").values_list("name", "step")
-    return dict(rows)  # of several the first step stays
+    return dict(rows)  # if there are several, the first step counts
 
 
 def _before(step: int, checkpoints: list[Checkpoint]) -> Checkpoint | None:
@@ -55,8 +55,8 @@ def _before(step: int, checkpoints: list[Checkpoint]) -> Checkpoint | None:
 
 
 def prune(run: TrainingRun) -> None:
-    """Removes all but the newest FLYWHEEL_KEPT_CHECKPOINTS, the best, and the last one before each alarm that is not over: any of
-    them may end the run. The folders once this is committed."""
+    """Removes all but the newest FLYWHEEL_KEPT_CHECKPOINTS, the best, and the last one before each active alarm: any of them may end the
+    run. Folders are removed after the commit."""
     checkpoints = list(run.checkpoints.order_by("-step"))
     kept = {one.pk for one in checkpoints[: settings.FLYWHEEL_KEPT_CHECKPOINTS]}
     if good := best(run, checkpoints):

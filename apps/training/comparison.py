@@ -1,4 +1,4 @@
-"""Several training runs side by side: their numbers with intervals, what they were set to, and their curves, thinned out."""
+"""Several training runs side by side: their numbers with intervals, their settings, and their thinned curves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from apps.training.models import Metric, Rollout, TrainingRun
 
 MOST = 20  # runs
 POINTS = 200  # of a curve
-LAST_SHARE = 0.1  # of the steps, that the numbers of the end are taken over
+LAST_SHARE = 0.1  # share of the steps over which final numbers are computed
 SUMMED = ("train/reward_mean", "train/success", "train/loss", "train/kl", "train/entropy", "train/completion_length")
 VALIDATION_FIELDS = tuple(name for name in ROW_FIELDS if name != "run_id")
 
@@ -35,7 +35,7 @@ def runs_of(project: Project) -> QuerySet[TrainingRun]:
 
 
 def chosen_runs(project: Project, given: Iterable[str]) -> list[TrainingRun]:
-    """The runs with these ids, each once, in this order; what names none of the project is left out."""
+    """The runs with these ids, each once, in this order; ids outside the project are left out."""
     wanted = list(dict.fromkeys(pk for text in given if (pk := uuid_of(text))))[:MOST]
     found = runs_of(project).in_bulk(wanted)
     return [found[pk] for pk in wanted if pk in found]
@@ -53,8 +53,8 @@ def names_of(runs: Sequence[TrainingRun]) -> list[str]:
 def curves_of(
     runs: Sequence[TrainingRun], name: str, *, by_time: bool = False, points: int = POINTS
 ) -> dict[UUID, Curve]:
-    """{run: [(x, value)]} of a metric. Of a long run each point is the mean of some steps, and stands at the last of them. x is
-    the step, or the hours since the run's first value."""
+    """{run: [(x, value)]} of a metric. For a long run each point is the mean of several steps, placed at the last of them. x is the
+    step, or the hours since the run's first value."""
     rows = Metric.objects.filter(run__in=runs, name=name).order_by()
     spans = rows.values("run").annotate(last=Max("step"), begin=Min("at"))
     ends = {row["run"]: (row["last"], row["begin"]) for row in spans}
@@ -73,7 +73,7 @@ def curves_of(
 
 
 def smoothed(values: Sequence[float], weight: float) -> list[float]:
-    """The exponential moving average, its start corrected as Adam's moments are (what Weights & Biases and TensorBoard draw)."""
+    """The exponential moving average, its start corrected like Adam's moments (as in Weights & Biases and TensorBoard)."""
     if not weight:
         return list(values)
     found, mean, held = [], 0.0, 1.0
@@ -127,7 +127,7 @@ def across_seeds(runs: Sequence[TrainingRun]) -> list[tuple[str, float, float | 
 
 
 def validation_of(run: TrainingRun) -> dict[str, Any] | None:
-    """{step, success, reward} of the last validation, with intervals over its tasks; None where there was none."""
+    """{step, success, reward} of the last validation, with intervals over its tasks; None if there was none."""
     rows = run.rollouts.filter(phase=Rollout.Phase.VALIDATION)
     step = rows.order_by().aggregate(at=Max("step"))["at"]
     if step is None:
@@ -145,7 +145,7 @@ def evaluations_of(runs: Sequence[TrainingRun]) -> dict[int, EvalRun]:
 
 
 def settings_of(run: TrainingRun) -> dict[str, Any]:
-    """What a run was set to: its configuration, and what it trained on."""
+    """The settings of a run: its configuration, and what it trained on."""
     return {
         "method": run.method, "parent": str(run.parent), "data": str(run.dataset), "data digest": run.dataset.digest[:12],
         "environment": str(run.environment), "verifier": str(run.environment.verifier), "seed": run.spec.get("seed"),

@@ -1,4 +1,4 @@
-"""Examples over REST: those that sources have now, and those that a run learned from."""
+"""Examples over REST: those that sources currently have, and those that a run learned from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields of GRPO: a preset first, and under “More options” what goes beyond it. What is empty is as the preset has it."""
+"""The fields of GRPO: a preset first, and everything else under “More options”. An empty field uses the preset's value."""
 
 from __future__ import annotations
 
@@ -109,6 +109,6 @@ class GrpoFields(forms.Form):
 
 
 def grpo_settings(data: dict[str, Any]) -> dict[str, Any]:
-    """The preset's, and what was chosen otherwise."""
+    """The preset's settings, overridden by what was chosen."""
     chosen = {name: data[name] for name in OPTIONAL if data.get(name) not in (None, "")}
     return PRESETS[data.get("preset") or "dapo"].fields | chosen | {name: bool(data.get(name)) for name in FLAGS}

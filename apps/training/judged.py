@@ -1,4 +1,4 @@
-"""From answers that somebody has judged to what preference methods learn from: pairs, labelled answers, good answers. Pure."""
+"""Turns judged answers into what preference methods learn from: pairs, labelled answers, good answers. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from uuid import UUID
 from workers.lib.messages import clean
 
 Shape = Literal["pairs", "labels", "answers"]
-MOST_PER_PROMPT = (
-    4  # examples of one request from one source, so that a request that was answered often does not rule the rest
-)
+MOST_PER_PROMPT = 4  # examples per request and source, so that a request that was answered often does not dominate
 
 SAME = "the same answer on both sides"
 EMPTY = "an empty answer"
@@ -25,7 +23,7 @@ ALONE = "no answer with the opposite verdict for the same request"
 @dataclass(frozen=True)
 class Judged:
     """One answer to one request. `request` is the same for the same conversation, whoever had it; `messages` is that conversation
-    without the harness's part, where no task has it."""
+    without the harness's part, if no task has it."""
 
     source: str
     request: str
@@ -40,8 +38,8 @@ class Judged:
 
 @dataclass(frozen=True)
 class Example:
-    """What one step learns from: `data` has {chosen, rejected}, {answer, good} or {answer}, and {messages, tools} where no task
-    has them."""
+    """The input of one training step: `data` has {chosen, rejected}, {answer, good} or {answer}, and {messages, tools} if no task has
+    them."""
 
     source: str
     data: dict[str, Any]
@@ -56,9 +54,9 @@ class Example:
 def examples_of(
     answers: Iterable[Judged], shape: Shape, *, extremes: frozenset[str] = frozenset()
 ) -> tuple[list[Example], Counter[str]]:
-    """(examples, how many answers were left out for which reason). Each example once, the sources in the order in which they come.
+    """(examples, number of answers left out by reason). Each example once, the sources in their given order.
 
-    Of the sources in `extremes` only the best and the worst answer to a request count.
+    Of the sources in `extremes`, only the best and the worst answer to a request count.
     """
     left_out: Counter[str] = Counter()
     found: dict[tuple, Example] = {}
@@ -73,9 +71,10 @@ def examples_of(
 
 
 def kept_aside(groups: Sequence[str], share: float, kinds: Sequence[Any] = ()) -> set[int]:
-    """Places of the examples that do not train, given the group of each: whole groups in the order of a digest of their names, the
-    same for every seed, until at least this share is aside. One group at least trains, and where there are two one is aside; but
-    examples of each kind always train (KTO learns nothing from good answers alone), so a group with all that is left of one does, too."""
+    """Positions of the examples that do not train, given the group of each: whole groups in the order of a digest of their names, the
+    same for every seed, until at least this share is held back. At least one group trains, and if there are two, one is held back;
+    but examples of each kind always train (KTO learns nothing from good answers alone), so a group that contains all remaining
+    examples of a kind trains, too."""
     if not share:
         return set()
     names = sorted(set(groups), key=lambda name: hashlib.sha256(name.encode()).digest())
@@ -91,7 +90,7 @@ def kept_aside(groups: Sequence[str], share: float, kinds: Sequence[Any] = ()) -
 
 
 def _by_request(answers: Iterable[Judged], left_out: Counter[str]) -> dict[tuple[str, str], list[Judged]]:
-    """Without what is empty, and without what was called both right and wrong; equal answers once."""
+    """Without empty ones, and without those judged both right and wrong; equal answers once."""
     groups: dict[tuple[str, str], dict[str, Judged]] = defaultdict(dict)
     torn: set[tuple[str, str, str]] = set()
     for one in answers:

@@ -1,6 +1,6 @@
 """What a model version learned from, back to the production trajectories, and what learned from a trajectory or a task.
 
-Every step is a look-up by an index: task by trajectory, row by task, run by dataset, version by parent; counts end at a cap.
+Every step is an index look-up: task by trajectory, row by task, run by dataset, version by parent; counts end at a cap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from apps.training.models import DatasetRow, Example, PromptSearch, TrainingRun
 from apps.trajectories.models import Trajectory
 
 Job = TrainingRun | PromptSearch
-COUNTED, AT_ONCE = 10_000, 20_000  # trajectories: up to where they are counted, and up to where they are found first
+COUNTED, AT_ONCE = 10_000, 20_000  # trajectories: the cap for counting, and the cap for finding them first
 MOST, DEEPEST = 100, 50  # runs or versions shown; generations
 NAMED = re.compile(r"([-a-zA-Z0-9_]{1,80})-v(\d{1,9})")
 
@@ -38,13 +38,14 @@ def jobs_behind(version: ModelVersion) -> list[tuple[ModelVersion, Job | None]]:
             .order_by("-created_at")
         )
         for job in rows:
-            made[job.model_version_id] = job  # the first that made it stays: the same content made twice is one version
+            # the first run that made it stays: the same content made twice is one version
+            made[job.model_version_id] = job
     return [(node, made.get(node.pk)) for node in chain]
 
 
 def trajectories_of(datasets: Iterable[UUID]) -> QuerySet[Trajectory]:
-    """The production runs that the tasks of these datasets were made from, or that those were made from which they are variants of;
-    and those whose answers are examples of them."""
+    """The production runs from which the tasks of these datasets were made, or the tasks that they are variants of; and those whose
+    answers are examples in them."""
     rows = DatasetRow.objects.filter(dataset__in=list(datasets)).order_by()
     own = rows.filter(task__trajectory__isnull=False).values("task__trajectory")
     seeds = rows.filter(task__variant_of__trajectory__isnull=False).values("task__variant_of__trajectory")
@@ -53,7 +54,7 @@ def trajectories_of(datasets: Iterable[UUID]) -> QuerySet[Trajectory]:
 
 
 def ids_of(datasets: Iterable[UUID], most: int) -> set[UUID]:
-    """At most so many, from the rows alone: a run that was deleted since has taken its link with it."""
+    """At most this many, from the rows alone: deleting a run also deletes its link."""
     rows, found = DatasetRow.objects.filter(dataset__in=list(datasets)).order_by(), set()
     for path in ("task__trajectory", "task__variant_of__trajectory"):
         found |= set(rows.filter(**{f"{path}__isnull": False}).values_list(path, flat=True).distinct()[:most])
@@ -72,8 +73,8 @@ def datasets_behind(version: ModelVersion) -> list[UUID]:
 
 
 def narrow(rows: QuerySet[Trajectory], value: str) -> QuerySet[Trajectory]:
-    """The filter `trained`: what a version (“support-v4”) and its ancestors learned from, or one run by its id; none for what is
-    neither. `rows` are those of a project, so another project's version finds nothing."""
+    """The filter `trained`: what a version (“support-v4”) and its ancestors learned from, or one run by its id; nothing for any other
+    value. `rows` are those of a project, so another project's version finds nothing."""
     datasets = set(_datasets_named(value))
     if not datasets:
         return rows.none()
@@ -95,7 +96,7 @@ def _datasets_named(value: str) -> Iterator[UUID]:
 
 @dataclass(frozen=True)
 class Learner:
-    """A job that learned from it, and what it made; `heirs` are the versions that were made from that in turn."""
+    """A job that learned from it, and what it made; `heirs` are the versions made from that in turn."""
 
     job: Job
     kind: str
@@ -108,7 +109,7 @@ def learners_of_task(task: UUID) -> list[Learner]:
 
 
 def learners_of_trajectory(trajectory: UUID) -> list[Learner]:
-    """Also of the variants of the tasks that were made from it."""
+    """Including variants of the tasks that were made from it."""
     own = list(Task.objects.filter(trajectory=trajectory).order_by().values_list("pk", flat=True))
     shown = Example.objects.filter(trajectory=trajectory).order_by().values_list("dataset_id", flat=True).distinct()
     return _learners(
@@ -138,7 +139,7 @@ def _learners(tasks: list[UUID], datasets: Sequence[UUID] = ()) -> list[Learner]
 
 
 def heirs_of(versions: set[int]) -> dict[int, list[ModelVersion]]:
-    """{version: all that were made from it, over the generations}, a query for each generation."""
+    """{version: all that were made from it, over all generations}, one query per generation."""
     found: dict[int, list[ModelVersion]] = {version: [] for version in versions}
     parents: dict[int, int] = {}
     level = set(versions)

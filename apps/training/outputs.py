@@ -1,6 +1,7 @@
-"""What a run's policy said to the same tasks at the start, at an earlier checkpoint and at a later one, and what got better or worse.
+"""A policy's answers to the same tasks at the start, at an earlier checkpoint and at a later one, and what got better or worse.
 
-They are the samples of the validations and those of the tasks that a run answers at each checkpoint (`sampled_outputs`)."""
+They are the samples of validations and of the tasks that a run answers at each checkpoint (`sampled_outputs`).
+"""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from apps.training.models import Rollout, TrainingRun
 PHASES = (Rollout.Phase.CHECKPOINT, Rollout.Phase.VALIDATION)
 CHANGES = {"better": "Better", "worse": "Worse", "other": "Same reward, different text", "same": "Unchanged"}
 SPLITS = {Rollout.Phase.CHECKPOINT.value: "Training tasks", Rollout.Phase.VALIDATION.value: "Validation tasks"}
-LEVEL = 1e-9  # of two rewards that are the same
-DIFF_WORDS = 2_000  # of two texts together: more are not compared word by word
+LEVEL = 1e-9  # difference below which two rewards are equal
+DIFF_WORDS = 2_000  # length of two texts together above which they are not compared word by word
 
 
 def samples_of(run: TrainingRun) -> QuerySet[Rollout]:
@@ -34,8 +35,8 @@ def steps_of(run: TrainingRun) -> list[int]:
 
 
 def choice_for(run: TrainingRun, filters: Filters) -> Chosen | None:
-    """`choose` among the steps of a run. Without a choice it compares checkpoints: a step that was only validated has no answers to
-    the training tasks."""
+    """`choose` among the steps of a run. Without a choice it compares checkpoints: a step that was only validated has no answers to the
+    training tasks."""
     sampled = samples_of(run).filter(phase=Rollout.Phase.CHECKPOINT).order_by().values_list("step", flat=True)
     return choose(steps_of(run), filters, usual=set(sampled))
 
@@ -71,7 +72,7 @@ class Chosen:
 
     @property
     def columns(self) -> list[int]:
-        """Each once, in their order."""
+        """Each once, in order."""
         return sorted({self.baseline, self.than, self.at})
 
     @property
@@ -84,8 +85,8 @@ class Chosen:
 
 
 def choose(steps: list[int], filters: Filters, usual: Collection[int] = ()) -> Chosen | None:
-    """By the URL, else the last step beside the one before it, of the `usual` steps where there are some; a step that is not there
-    is the nearest one below."""
+    """From the URL, or else the last step and the one before it, of the `usual` steps if there are any; for a step that does not exist,
+    the nearest lower one is used."""
     if not steps:
         return None
     often = [step for step in steps if step in usual] or steps
@@ -117,7 +118,7 @@ class Cell:
 
 @dataclass
 class Row:
-    """A task over the columns. `delta`: how much more reward than at the earlier step; None where one of the two is missing."""
+    """A task over the columns. `delta`: the reward minus that of the earlier step; None if one of the two is missing."""
 
     task: Any  # its pk
     key: str
@@ -127,12 +128,12 @@ class Row:
     shown: dict[int, Rollout] | None = None
 
     def weight(self) -> tuple[float, str]:
-        """The greatest changes first, whichever way; then by key."""
+        """The largest changes first, in either direction; then by key."""
         return (-abs(self.delta or 0.0), self.key)
 
 
 def rows_of(run: TrainingRun, chosen: Chosen, filters: Filters) -> tuple[list[Row], Counter[str]]:
-    """The tasks that match the search, the greatest changes first, and how many changed in which way (before `change` narrows)."""
+    """The tasks that match the search, largest changes first, and the number of changes of each kind (before `change` narrows them)."""
     samples = samples_of(run).filter(step__in=chosen.columns)
     if filters.q:
         said = (
@@ -173,7 +174,7 @@ def fill(rows: Sequence[Row]) -> None:
 
 
 def words_changed(before: str, after: str) -> list[tuple[str, str]] | None:
-    """(kind: same, gone or new; text) of the later text against the earlier; None where they are too long to compare."""
+    """(kind: same, gone or new; text) of the later text against the earlier one; None if they are too long to compare."""
     old, new = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (before, after))
     if len(old) + len(new) > DIFF_WORDS:
         return None

@@ -20,8 +20,8 @@ from apps.trajectories.models import Trajectory, with_content
 def refuse_leaks(
     run: TrainingRun | PromptSearch, tasks: list[Task], rows: Iterable[tuple[str, dict]], prompt: dict | None = None
 ) -> None:
-    """The last check before anything trains, over (task, row as it is written into the job's spec): hold-outs may have been
-    frozen since the dataset was. `prompt`: a prompt version's, which stands in place of the harness's. Raises HoldoutLeak."""
+    """The last check before anything trains, over (task, row as it is written into the job's spec): hold-outs may have been frozen since
+    the dataset was. `prompt`: a prompt version's, which replaces the harness's. Raises HoldoutLeak."""
     if refused := groups.refusal(run.project, tasks):
         record_membership(run.project, refused.held, by=run.created_by, detail=f"a refusal to train: {run}")
         raise HoldoutLeak(f"Nothing was trained. {refused.sentence}")
@@ -32,14 +32,14 @@ def refuse_leaks(
 
 
 def refuse_held_runs(run: TrainingRun | PromptSearch) -> None:
-    """Raises HoldoutLeak where a production run that it learns from belongs to what is held out by now."""
+    """Raises HoldoutLeak if a production run that it learns from belongs to a held-out group by now."""
     pks = run.dataset.examples.exclude(trajectory=None).values_list("trajectory", flat=True)
     if held := _held_runs(run.project, pks):
         raise HoldoutLeak(f"Nothing was trained. {held}")
 
 
 def refusal_of(project: Project, examples: Sequence[Example]) -> tuple[str, list[str]] | None:
-    """(a sentence, canonical hashes of what is held out) where examples may not train; None where nothing is in the way."""
+    """(a sentence, canonical hashes of what is held out) if examples may not train; None if nothing prevents it."""
     if held := _held_runs(project, {example.trajectory for example in examples if example.trajectory}):
         return held, []
     tasks = Task.objects.in_bulk({example.task for example in examples if example.task})

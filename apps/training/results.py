@@ -1,4 +1,4 @@
-"""What a run leaves, wherever it was trained: its curves, the name of its version and that version's lineage."""
+"""The result of a run, wherever it was trained: its curves, the name of its version and that version's lineage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from apps.training.models import Metric, TrainingRun
 
 
 def store_metrics(run: TrainingRun, events: list[dict]) -> None:
-    """A resumed attempt repeats the steps after its checkpoint: the later value stands."""
+    """A resumed attempt repeats the steps after its checkpoint: the later value counts."""
     latest = {
         (name, event["step"]): float(value)
         for event in events

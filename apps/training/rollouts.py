@@ -1,4 +1,4 @@
-"""The rollouts of a training run: which ones a URL asks for, what each counted for, and its neighbours."""
+"""The rollouts of a training run: selected by a URL, with the effect of each on training, and its neighbours."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Filters(QueryFilters):
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Filters:
-        """What of a query makes sense; the rest is left out."""
+        """The valid parts of a query; the rest is left out."""
         given = cls.texts(query)
         if given["phase"] not in Rollout.Phase.values:
             given["phase"] = ""
@@ -56,7 +56,7 @@ class Filters(QueryFilters):
 
 
 def neighbours(chosen: Filters, run: TrainingRun, row: Rollout) -> tuple[int | None, int | None]:
-    """The rollouts before and after one in the list of these filters, by the numbers of the steps: a step is short."""
+    """The rollouts before and after one in the filtered list, by step numbers: a step is short."""
     rows = chosen.apply(run)
     here = list(rows.filter(step=row.step).values_list("pk", flat=True))
     if row.pk not in here:
@@ -118,7 +118,7 @@ def _weigh(run: TrainingRun, group: list[Rollout]) -> None:
         for row in group:
             row.advantage = None
         return
-    # What an overlong answer loses is no part of its reward, but counts.
+    # The overlong penalty is not part of the reward, but counts.
     shaped = [None if row.reward is None else row.reward + row.components.get(OVERLONG, 0.0) for row in group]
     weights = group_advantages(shaped, config.get("scale_rewards", "group"), config.get("baseline", "mean"))
     for row, weight in zip(group, weights, strict=True):
@@ -126,7 +126,7 @@ def _weigh(run: TrainingRun, group: list[Rollout]) -> None:
 
 
 def _weigh_turns(config: dict, group: list[Rollout]) -> None:
-    """`turn_advantages` of each, of which the first is its `advantage`."""
+    """`turn_advantages` of each; the first is its `advantage`."""
     earned = [
         None if row.reward is None
         else [one + row.components.get(OVERLONG, 0.0) for one in returns(row.reward, row.components, row.turns or 1)]
@@ -139,7 +139,7 @@ def _weigh_turns(config: dict, group: list[Rollout]) -> None:
 
 @dataclass(frozen=True)
 class Standing:
-    """What a rollout counted for: `state` is a word for its badge, `why` a sentence."""
+    """The effect of a rollout: `state` is a word for its badge, `why` a sentence."""
 
     state: str
     tone: str
@@ -190,7 +190,7 @@ def rewards_of(group: list[Rollout]) -> list[float]:
 
 
 def same_task(row: Rollout) -> list[dict]:
-    """[{step, n, reward, passed, first}] of the task's groups in other steps of the run, the newest first."""
+    """[{step, n, reward, passed, first}] of the task's groups in other steps of the run, newest first."""
     rows = (
         Rollout.objects.filter(run=row.run, phase=row.phase, task=row.task_id).exclude(step=row.step).order_by("-step")
     )

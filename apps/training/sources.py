@@ -1,4 +1,4 @@
-"""Where a project's judged answers are: corrections and feedback in production, reward reviews, evaluations of training tasks."""
+"""Sources of a project's judged answers: corrections and feedback in production, reward reviews, evaluations of training tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from apps.trajectories.exports import HELD_OUT, LeftOut, corrected_turn, correct
 from apps.trajectories.models import Feedback, Outcome, Trajectory, TrajectoryKey, in_chunks
 from workers.lib.messages import answer_text
 
-MOST_RUNS = 2_000  # production runs that are read, the newest
+MOST_RUNS = 2_000  # production runs that are read, newest first
 MOST_SAMPLES = 20_000
 CHECKED_AT_ONCE = 500
 SEVERAL_TURNS = "an answer with several turns"
@@ -56,7 +56,7 @@ class Found:
 def find_examples(
     *, eval_set: EvalSet, shape: Shape, sources: Collection[str], evaluation: EvalRun | None = None
 ) -> Found:
-    """What these sources give, without what is held out or holds something of it, and without what the set measures a run on.
+    """The examples of these sources, without what is held out or contains held-out content, and without what the set measures a run on.
     `evaluation`: of the set's training tasks."""
     found = Found()
     answers: list[Judged] = []
@@ -75,7 +75,7 @@ def find_examples(
 
 
 def usual_examples(method: str, eval_set: EvalSet, evaluation: EvalRun | None) -> Found:
-    """Of all sources that a method learns from; of an evaluation's samples where one is named."""
+    """From all sources that a method learns from; from an evaluation's samples if one is named."""
     sources = [source for source in SOURCES[method] if source != Source.EVALUATION or evaluation]
     return find_examples(eval_set=eval_set, shape=SHAPES[method].value, sources=sources, evaluation=evaluation)
 
@@ -87,7 +87,8 @@ def evaluations_of(project: Project) -> Any:
 
 
 def why_not_learned(method: str, parent: ModelVersion | None, evaluation: EvalRun) -> str:
-    """A sentence where the method does not learn from this model's samples: a teacher is another model, rejection sampling one's own."""
+    """A sentence if the method does not learn from this model's samples: a teacher is another model, rejection sampling uses the model's
+    own."""
     if parent is None or method not in (Method.DISTILL, Method.REJECTION):
         return ""
     own = evaluation.model_version.model in (parent, *parent.ancestors())
@@ -99,7 +100,7 @@ def why_not_learned(method: str, parent: ModelVersion | None, evaluation: EvalRu
 
 
 def leak_row(example: Example, task: Task | None) -> dict[str, Any]:
-    """In the form in which texts that train are compared with the hold-outs."""
+    """In the format in which training texts are compared with the hold-outs."""
     messages = task.messages if task else example.data["messages"]
     if "chosen" in example.data:
         return {"prompt": messages, "chosen": example.data["chosen"], "rejected": example.data["rejected"]}
@@ -107,8 +108,8 @@ def leak_row(example: Example, task: Task | None) -> dict[str, Any]:
 
 
 def groups_of(examples: Sequence[Any]) -> list[str]:
-    """What each example (a row) belongs to, so that nothing held back has a relative that trains: its task's group, or the request that it
-    answers, which is that of a task's group where one asks the same."""
+    """The group of each example (a row), so that nothing held back is related to what trains: its task's group, or the request that it
+    answers, which is that of a task's group if one has the same request."""
     of_request = {one.task.canonical_hash: one.task.group for one in examples if one.task}
     asked = [one.task.canonical_hash if one.task else canonical_hash(one.data["messages"]) for one in examples]
     return [
@@ -133,8 +134,8 @@ def _leave_out_held(project: Project, found: Found) -> None:
 
 
 def words_of_people(project: Project) -> dict[str, Any]:
-    """For the advisor, from the rows alone: how many corrections there are (up to a cap), and ratings up and down; of runs that
-    no held-out task was made from."""
+    """For the advisor, from the rows alone: the number of corrections (up to a cap), and ratings up and down; of runs that no held-out
+    task was made from."""
     held = Task.objects.holdout().filter(project=project, trajectory__isnull=False).values("trajectory__external_id")
     said = Feedback.objects.filter(project=project).exclude(external_id__in=held).order_by()
     corrected = Q(interventions__contains=[{"kind": "edit"}]) | Q(interventions__contains=[{"kind": "takeover"}])
@@ -155,14 +156,14 @@ def _of_production(eval_set: EvalSet, sources: list[str], left_out: Counter[str]
                 continue
             for source in sources:
                 for answer in OF_RUN[source](run, left_out):
-                    if answer.request in requests:  # a run of another group that asks the same
+                    if answer.request in requests:  # a run of another group with the same request
                         left_out[MEASURES] += 1
                     else:
                         yield answer
 
 
 def _runs_with_a_word(project: Project) -> Any:
-    """Runs that feedback was given on, and runs that failed (they may have come with their correction); no dismissed failures."""
+    """Runs with feedback, and failed runs (they may have arrived with their correction); no dismissed failures."""
     said = Feedback.objects.filter(project=project).order_by("-given_at").values_list("external_id", flat=True)
     keys = TrajectoryKey.objects.filter(project=project, external_id__in=list(said[:MOST_RUNS]))
     failed = project.trajectories.filter(outcome_status=Outcome.FAILURE).order_by("-pk").values_list("pk", flat=True)
@@ -171,7 +172,7 @@ def _runs_with_a_word(project: Project) -> Any:
 
 
 def _corrections(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
-    """The last correction of each step: what the agent did there is worse than what somebody put in its place."""
+    """The last correction of each step: what the agent did there is worse than the correction."""
     last: dict[int, Any] = {}
     for item in run.interventions:
         if item.get("kind") in ("edit", "takeover") and item.get("after"):
@@ -191,7 +192,7 @@ def _corrections(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
 
 
 def _feedback(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
-    """The last thumb on the run: up or down for the step that it names, else for the agent's last."""
+    """The last thumb on the run: up or down for the step it names, or else for the agent's last."""
     steps = steps_of(run.messages)
     thumb = next((found for said in reversed(run.feedback) if (found := _thumb(said)) is not None), None)
     if thumb is None:
@@ -205,7 +206,7 @@ def _feedback(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
 
 
 def _thumb(said: Feedback) -> tuple[bool, int | None] | None:
-    """(up, the message that it is about); None where it does not say which."""
+    """(up, the message it refers to); None if it does not say which."""
     kinds = {item.get("kind"): item.get("message_index") for item in said.interventions}
     index = next((at for at in kinds.values() if isinstance(at, int)), None)
     if (status := said.outcome.get("status")) in (Outcome.SUCCESS, Outcome.FAILURE):
@@ -235,7 +236,7 @@ OF_RUN: dict[str, Callable[[Trajectory, Counter[str]], Iterator[Judged]]] = {
 
 
 def _of_reviews(eval_set: EvalSet, left_out: Counter[str]) -> Iterator[Judged]:
-    """Samples of the set's training tasks as people judged them; where all were wrong, the task's demonstration is right."""
+    """Samples of the set's training tasks as people judged them; if all were wrong, the task's demonstration is right."""
     tasks = eval_set.tasks.trainable().in_bulk()
     reviews = list(RewardReview.objects.filter(project=eval_set.project))
     said = labels_of(review.pk for review in reviews)

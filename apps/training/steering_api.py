@@ -1,4 +1,4 @@
-"""What a person does with a training run on its page, over REST: stop it, resume it, fork it from a checkpoint."""
+"""Actions on a training run's page, over REST: stop it, resume it, fork it from a checkpoint."""
 
 from __future__ import annotations
 

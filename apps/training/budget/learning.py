@@ -1,4 +1,4 @@
-"""Whether the tasks of a run can teach at all, before the button: by the newest evaluation of the parent on them (docs/learnability.md)."""
+"""Whether the tasks of a run can teach at all, before it starts: by the newest evaluation of the parent on them (docs/learnability.md)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from apps.training.budget.asked import Asked
 from apps.training.models import SHAPES, Method
 
 SAMPLES = 8
-LITTLE = 0.15  # of the groups
+LITTLE = 0.15  # share of the groups
 RELIABLE = 0.95
 
 
 @dataclass(frozen=True)
 class Teaching:
-    """A sentence for the screen, how good that is ("success", "warn", "error"), and a page with its link's words."""
+    """A sentence for the page, its level ("success", "warn", "error"), and a link with its text."""
 
     sentence: str
     tone: str = ""
@@ -29,7 +29,7 @@ class Teaching:
 
 
 def expected_signal(run: EvalRun | None, group_size: int) -> float | None:
-    """The share of groups whose outcomes probably differ; None where that evaluation does not say."""
+    """The expected share of groups with different outcomes; None if that evaluation does not show it."""
     if run is None or run.split != Split.TRAIN or run.samples_per_task < 2:
         return None
     found = RunLearnability(run, max(2, group_size)).found

@@ -1,4 +1,4 @@
-"""How long the answers of a run will be: nobody knows before. From the parent's own evaluations, else between one token and the limit."""
+"""Estimates the length of a run's answers: from the parent's own evaluations, or else between one token and the limit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from apps.training.budget.asked import Asked
 from workers.lib.training_cost import Lengths
 
 READ = 400  # samples of an evaluation
-WIDER = (0.7, 1.5)  # of the measured mean: a policy's answers change while it trains
+WIDER = (0.7, 1.5)  # relative to the measured mean: a policy's answers change while it trains
 
 
 @dataclass(frozen=True)
 class Known:
-    """Low, likely and high lengths, and where they are from, as a sentence."""
+    """Low, likely and high lengths, and their source as a sentence."""
 
     low: Lengths
     likely: Lengths
@@ -26,7 +26,7 @@ class Known:
 
 
 def evaluation_of(asked: Asked) -> EvalRun | None:
-    """The newest of the parent in this environment, on the training tasks where there is one; never of a hold-out."""
+    """The parent's newest evaluation in this environment, on the training tasks if possible; never on a hold-out."""
     rows = EvalRun.objects.current().filter(
         project=asked.project, model_version=asked.parent, environment=asked.environment, state=JobState.SUCCEEDED
     )
@@ -35,7 +35,7 @@ def evaluation_of(asked: Asked) -> EvalRun | None:
 
 
 def lengths_of(asked: Asked, *, turns: int) -> Known:
-    """`turns`: the most that an episode has."""
+    """`turns`: the maximum of an episode."""
     most = asked.config["max_new_tokens"]
     run = evaluation_of(asked)
     rows = (
@@ -52,7 +52,7 @@ def lengths_of(asked: Asked, *, turns: int) -> Known:
         )  # fmt: skip
     written, longest = mean(one[0] for one in found), max(one[0] for one in found)
     acted = mean(one[2] or 1 for one in found)
-    # The last turn's prompt holds what was said before; over all turns of n, prompts add up to about n(n-1)/2 times that.
+    # The last turn's prompt contains everything before it; over n turns, prompts add up to about n(n-1)/2 times that.
     limit = most * max(1.0, acted)
     likely = Lengths(min(written, limit), min(longest, limit), min(written, limit), acted)
     between = _observed(found, acted)
@@ -64,7 +64,7 @@ def lengths_of(asked: Asked, *, turns: int) -> Known:
 
 
 def _observed(found: list[tuple[int, int | None, int]], turns: float) -> float:
-    """Tokens of tool results and of users in an episode: what the prompts of its later turns have beside its own answers."""
+    """Tokens of tool results and users in an episode: the prompts of its later turns contain them in addition to its own answers."""
     if turns <= 1:
         return 0.0
     several = [(written, asked or 0, count) for written, asked, count in found if count > 1]

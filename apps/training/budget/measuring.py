@@ -1,4 +1,4 @@
-"""The measurement that estimates stand on: a job of half a minute for each model, shape of its adapter and place where it samples."""
+"""The measurement behind estimates: a half-minute job for each model, adapter shape and sampling location."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from apps.training.models import Measurement
 from workers.lib.specs import SIDE_BY_SIDE, Lora
 from workers.lib.typed import convert
 
-TASKS = 16  # of the run's own, that are measured with
+TASKS = 16  # the run's own tasks that are measured with
 TIME_LIMIT_S = 600.0
 
 
@@ -28,7 +28,7 @@ def lora_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def key_of(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]) -> str:
-    """What a measurement holds for: the weights and how they compute, the adapter's shape, the servers that sample."""
+    """What a measurement is valid for: the weights and how they are computed, the adapter's shape, the servers that sample."""
     lora = lora_of(config)
     shape = [
         lora.get("lora_rank"),
@@ -41,7 +41,7 @@ def key_of(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any
 
 
 def newest(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]) -> Measurement | None:
-    """The newest that succeeded, of any version with these weights below its adapter."""
+    """The newest successful one, of any version with these base weights."""
     rows = Measurement.objects.filter(project=parent.project_id, key=key_of(parent, config, rollouts))
     return rows.filter(state=JobState.SUCCEEDED).order_by("-created_at").first()
 
@@ -51,7 +51,7 @@ def under_way(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, 
 
 
 def failed(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]) -> Measurement | None:
-    """The newest, where that failed."""
+    """The newest one, if it failed."""
     rows = Measurement.objects.filter(project=parent.project_id, key=key_of(parent, config, rollouts))
     last = rows.order_by("-created_at").first()
     return last if last and last.state == JobState.FAILED else None
@@ -67,7 +67,7 @@ def measure(
     rollouts: dict[str, Any],
     by: Any,
 ) -> Measurement:
-    """Queues it, or gives the one that is queued or running already."""
+    """Queues it, or returns the queued or running one."""
     ModelVersion.objects.select_for_update().get(pk=parent.pk)
     if found := under_way(parent, config, rollouts):
         return found
@@ -80,7 +80,7 @@ def measure(
 
 
 def measure_for(asked: Any, *, by: Any) -> Measurement:
-    """Of a `budget.asked.Asked`."""
+    """For a `budget.asked.Asked`."""
     return measure(
         parent=asked.parent, environment=asked.environment, eval_set=asked.eval_set, config=asked.config,
         rollouts=asked.rollouts, by=by,

@@ -1,4 +1,4 @@
-"""Numbers that are not known exactly: low, likely, high. Pure."""
+"""Uncertain numbers: low, likely, high. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Training in engines of others: a run's plan as a folder that runs there, what comes back, and jobs on a Ray cluster."""
+"""Training in other engines: a run's plan as a folder that runs there, its results, and jobs on a Ray cluster."""

@@ -1,7 +1,7 @@
 """A training run as a job on a Ray cluster: its folder and its keys, what its job may fetch and send, and how it ends.
 
-`workers.ray_job` submits and follows it. The job gets a key of the project for the reward (scope `evaluate`) and a token that is good for
-this run's base model and for one adapter; both end with the run.
+`workers.ray_job` submits and follows it. The job gets an API key of the project for the reward (scope `evaluate`) and a token that is
+valid for this run's base model and for one adapter; both end with the run.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from apps.training.models import Method, TrainingRun
 from apps.training.results import lineage, version_name
 
 SALT = "flywheel.ray-run"
-LASTS = timedelta(days=30)  # of key and token, should the run not end before
+LASTS = timedelta(days=30)  # lifetime of key and token, unless the run ends earlier
 BASE_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja")
 CARRIED_KEYS = ("picked_by", "picked", "picked_of", "sources", "samples_of", "sampled_from", "shape")
 
 
 class TokenRefused(Exception):
-    """No token of this run, or one that has expired."""
+    """No token of this run, or an expired one."""
 
 
 class AlreadyReturned(ResultError):
-    """The run has its adapter, or has ended."""
+    """The run already has its adapter, or has ended."""
 
 
 def submit(*, run: TrainingRun, engine: str, cluster: RayCluster, by: Any) -> TrainingRun:
-    """Queues a run that is not saved yet as a job on the cluster. Raises TrainingError."""
+    """Queues an unsaved run as a job on the cluster. Raises TrainingError."""
     chosen = exporting.engine_named(engine)
     if reason := exporting.reason_against(run, chosen):
         raise TrainingError(reason)
@@ -73,7 +73,7 @@ def submit(*, run: TrainingRun, engine: str, cluster: RayCluster, by: Any) -> Tr
 
 
 def copy_of(run: TrainingRun, by: Any) -> TrainingRun:
-    """A new run with the inputs and settings of another one, not saved. Raises TrainingError, TrainingLocked."""
+    """A new, unsaved run with the inputs and settings of another one. Raises TrainingError, TrainingLocked."""
     made = prepared_run(
         project=run.project, method=Method(run.method), parent=run.parent, dataset=run.dataset, environment=run.environment,
         config=run.spec["config"], seed=run.spec.get("seed", 0), name=run.name, by=by,
@@ -82,11 +82,11 @@ def copy_of(run: TrainingRun, by: Any) -> TrainingRun:
     return made
 
 
-# What the worker is given
+# The worker's input
 
 
 def child_spec(run: TrainingRun) -> dict[str, Any]:
-    """The spec of `workers.ray_job`. A later attempt follows the job that an earlier one has submitted. Raises TrainingError."""
+    """The spec of `workers.ray_job`. A later attempt follows the job that an earlier one submitted. Raises TrainingError."""
     cluster = RayCluster.objects.filter(project=run.project_id, pk=run.spec["cluster"]["id"]).first()
     if cluster is None:
         raise TrainingError(
@@ -115,7 +115,7 @@ def child_spec(run: TrainingRun) -> dict[str, Any]:
 
 
 def package(run: TrainingRun, submission: str) -> bytes:
-    """The exported folder and what makes a job of it, zipped. The submission is in it, so that no two jobs share a working folder."""
+    """The exported folder and what turns it into a job, zipped. The submission is in it, so that no two jobs share a working folder."""
     made = exporting.folder(run=run, engine=exporting.engine_named(run.spec["engine"]), by=run.created_by)
     base, home = run.parent.base_version(), base_folder(run.parent)
     files = [{"path": path.relative_to(home).as_posix(), "size": path.stat().st_size} for path in files_of_base(home)]
@@ -154,14 +154,14 @@ def key_name(run: TrainingRun) -> str:
 
 
 def write_secret(path: Path, value: Any) -> None:
-    """Only the owner of this process reads it."""
+    """Readable only by the owner of this process."""
     beside = path.with_suffix(".part")
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(value, file)
     beside.rename(path)
 
 
-# What the job may ask
+# The job's requests
 
 
 def token_for(run: TrainingRun, submission: str) -> str:
@@ -208,7 +208,7 @@ def receive(run: TrainingRun, given: Returned) -> None:
 
 
 def complete(run: TrainingRun, result: dict[str, Any]) -> dict[str, Any]:
-    """Makes a model version of the adapter that the job has sent."""
+    """Creates a model version from the adapter that the job sent."""
     fresh = TrainingRun.objects.get(pk=run.pk)
     if (found := fresh.result.get("returned")) is None:
         raise Incomplete(
@@ -226,7 +226,7 @@ def complete(run: TrainingRun, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def ended(run: TrainingRun) -> None:
-    """The job's key works no more, and its secrets are removed."""
+    """The job's key is revoked, and its secrets are removed."""
     for key in run.project.api_keys.live().filter(name=key_name(run)):
         revoke_api_key(key=key, by=None, actor_label="the end of the run")
     transaction.on_commit(lambda: shutil.rmtree(job_folder(run) / "ray", ignore_errors=True))

@@ -1,4 +1,4 @@
-"""Submitting to a Ray cluster by page and API, and what its job asks: a file of the base model, and to take its adapter."""
+"""Submitting to a Ray cluster by page and API, and the job's requests: reading a file of the base model, and uploading its adapter."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def submit_by_api(request: Request, pk: UUID) -> Response:
     return Response(as_json(request, runs_of(run.project).get(pk=made.pk)), status=201)
 
 
-# For the job alone, by its token
+# For the job only, by its token
 
 
 def job_view(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Called with the run whose job has the token of the request. Wrong ones are counted as wrong API keys are."""
+    """Called with the run whose job has the request's token. Wrong tokens are counted like wrong API keys."""
 
     @csrf_exempt
     @wraps(view)

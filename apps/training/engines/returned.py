@@ -1,6 +1,6 @@
-"""What comes back of a run that was exported: its adapter becomes a model version, its metrics the curves of a finished run.
+"""Imports the results of an exported run: its adapter becomes a model version, its metrics the curves of a finished run.
 
-Only four files are read, by their names; nothing of an archive is unpacked to a path that it names.
+Only four files are read, by their names; nothing is unpacked from an archive to a path that it names.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ AT_ONCE = 5000
 
 
 class ResultError(TrainingError):
-    """What came back cannot be registered; a sentence for the screen. The API answers 400."""
+    """A result that cannot be registered; a sentence for the page. The API answers 400."""
 
     field = ""
 
@@ -66,7 +66,7 @@ class Returned:
     opened: list[Any] = field(default_factory=list)
 
     def add(self, name: str, source: BinaryIO) -> None:
-        """Raises ResultError for a second file of one name; a file of another name is left."""
+        """Raises ResultError for a second file of the same name; files with other names are ignored."""
         if (which := NAMES.get(PurePosixPath(name.replace("\\", "/")).name)) is None:
             return
         if getattr(self, which) is not None:
@@ -79,7 +79,7 @@ class Returned:
 
 
 def from_files(files: list[tuple[str, BinaryIO]]) -> Returned:
-    """Of uploads, by their names; one zip archive stands for what is in it. Raises ResultError."""
+    """From uploads, by their names; a zip archive counts as its contents. Raises ResultError."""
     found = Returned()
     for name, source in files:
         if name.casefold().endswith(".zip"):
@@ -90,7 +90,7 @@ def from_files(files: list[tuple[str, BinaryIO]]) -> Returned:
 
 
 def from_folder(folder: Path) -> Returned:
-    """Of a folder on the server, and of what lies below it. Links are not followed. Raises ResultError."""
+    """From a folder on the server, recursively. Links are not followed. Raises ResultError."""
     found = Returned()
     paths = [path for name in NAMES for path in sorted(folder.rglob(name)) if path.is_file() and not path.is_symlink()]
     for path in paths:
@@ -126,7 +126,7 @@ def _add_archive(found: Returned, source: BinaryIO) -> None:
 
 
 def import_result(*, project: Project, returned: Returned, by: Any) -> TrainingRun:
-    """The finished run that stands for it. The same adapter of the same export twice is one run. Raises ResultError."""
+    """The finished run for the result. Importing the same adapter of the same export twice gives one run. Raises ResultError."""
     try:
         return _import(project, returned, by)
     except (ModelError, ArtifactError) as error:
@@ -151,7 +151,7 @@ def _import(project: Project, returned: Returned, by: Any) -> TrainingRun:
 
 
 def facts_of(project: Project, source: BinaryIO) -> tuple[dict[str, Any], str]:
-    """What the manifest says, if this installation wrote it for this project, and the digest of it. Raises ResultError."""
+    """The manifest's facts, if this installation wrote it for this project, and its digest. Raises ResultError."""
     text = bounded(source, MANIFEST, MAX_MANIFEST).read()
     try:
         signature = json.loads(text)["signature"]
@@ -166,7 +166,7 @@ def facts_of(project: Project, source: BinaryIO) -> tuple[dict[str, Any], str]:
 
 
 def unsaved(project: Project, facts: dict[str, Any], signature: str, by: Any) -> TrainingRun:
-    """The run that the facts describe. Raises ResultError where something of it is gone."""
+    """The run that the facts describe. Raises ResultError if anything it refers to is gone."""
     parent = ModelVersion.objects.filter(project=project, pk=facts["parent_id"]).first()
     dataset = Dataset.objects.filter(project=project, pk=facts["dataset"]).first()
     environment = Environment.objects.filter(project=project, pk=facts["environment_id"]).first()
@@ -192,7 +192,7 @@ def unsaved(project: Project, facts: dict[str, Any], signature: str, by: Any) ->
 
 
 def store_adapter(parent: ModelVersion, facts: dict[str, Any], returned: Returned) -> tuple[Artifact, dict[str, Any]]:
-    """The files, and what was found of them (`check_adapter`). Raises ModelError, ResultError, ArtifactError."""
+    """Stores the files; returns what was found in them (`check_adapter`). Raises ModelError, ResultError, ArtifactError."""
     if parent.base_version().digest != facts["base_digest"]:
         raise ResultError(f"The base of {parent} is not the one that was exported.")
     with tempfile.TemporaryDirectory(prefix="result-") as made:
@@ -205,7 +205,7 @@ def store_adapter(parent: ModelVersion, facts: dict[str, Any], returned: Returne
 
 
 def check_lora(config: dict[str, Any], rank: int, planned: dict[str, Any]) -> None:
-    """Raises ResultError for an adapter that is not the plan's: its lineage would say what is not so."""
+    """Raises ResultError for an adapter that does not match the plan: its lineage would be wrong."""
     if rank != planned["rank"]:
         raise ResultError(
             f"The adapter has rank {rank}, the exported plan rank {planned['rank']}. If it belongs to another run, register it "
@@ -218,7 +218,7 @@ def check_lora(config: dict[str, Any], rank: int, planned: dict[str, Any]) -> No
 
 
 def metrics_in(source: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Events of a file with {"step", "values": {name: number}} a line, or the numbers beside the step. Raises ResultError."""
+    """Events of a file with {"step", "values": {name: number}} per line, or the numbers next to the step. Raises ResultError."""
     text, points = bounded(source, METRICS, MAX_METRICS).read(), 0
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -259,7 +259,7 @@ def record(
     run: TrainingRun, artifact: Artifact, found: dict[str, Any], events: list[dict], facts: dict[str, Any], by: Any
 ) -> TrainingRun:
     """The finished run with its model version and its curves."""
-    Project.objects.select_for_update().get(pk=run.project_id)  # two uploads of one result at a time
+    Project.objects.select_for_update().get(pk=run.project_id)  # serialises concurrent uploads of one result
     version = register_adapter(
         project=run.project, name=version_name(run), parent=run.parent, artifact=artifact, by=by,
         lineage=facts | {"run": str(run.pk), "trained": "elsewhere"} | found,

@@ -1,4 +1,4 @@
-"""Texts of other languages, written so that no name and no text of a task can end what it stands in. Pure."""
+"""Text in other languages (YAML, TOML, shell), written so that no name or text of a task can escape its context. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _value(value: Any) -> str:
 
 
 def command(*words: Any, **options: Any) -> str:
-    """One shell command, a word a line; every word is quoted. `options` become `name=value` words."""
+    """One shell command, one word per line; every word is quoted. `options` become `name=value` words."""
     given = [*words, *(f"{name}={value}" for name, value in options.items())]
     return " \\\n  ".join(
         shlex.quote(str(word).encode("utf-8", "replace").decode().replace("\0", "")) for word in given

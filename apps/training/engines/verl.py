@@ -1,4 +1,4 @@
-"""veRL 0.9: GRPO with a custom reward function. Prompts go in rendered, so that tools and template are Flywheel's."""
+"""veRL 0.9: GRPO with a custom reward function. Prompts are passed rendered, so that tools and template are Flywheel's."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def config(plan: Plan) -> dict:
 
 
 def correction(settings: Any) -> dict:
-    """A sampler apart from the trainer is corrected unless that is off: TIS clamps weights at the upper bound, MIS and IcePop zero
-    them outside both."""
+    """A sampler separate from the trainer is corrected unless that is turned off: TIS clamps weights at the upper bound, MIS and IcePop
+    zero them outside both."""
     bounds = f"{settings.correction_min:g}_{settings.correction_max:g}"
     clamps = settings.correction in ("auto", "tis")
     threshold = settings.correction_max if clamps else bounds

@@ -1,4 +1,4 @@
-"""Training runs side by side: one table, what they were set to, and a chart for each metric with all of their curves."""
+"""Training runs side by side: one table, their settings, and a chart for each metric with all curves."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def reward(metric: dict | None) -> Cell:
 
 @dataclass(frozen=True)
 class View:
-    """How the curves are drawn, and which: what of the URL makes sense."""
+    """How the curves are drawn, and which: the valid parts of the URL."""
 
     metrics: tuple[str, ...] = ()
     x: str = "step"
@@ -101,7 +101,7 @@ class View:
 
 @project_view()
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
-    """Without two runs in the URL it offers them."""
+    """Without two runs in the URL, it offers a choice."""
     given = request.GET.getlist("run")
     runs = chosen_runs(project, given)
     note = left_out(given, len(runs), MOST, "runs")

@@ -31,7 +31,7 @@ def as_yaml(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 @project_view(Role.ENGINEER)
 def from_yaml(request: HttpRequest, project: Project) -> HttpResponse:
-    """Asks for a file, and shows the form that says the same: nothing starts before it is sent."""
+    """Asks for a file, and shows the form with its settings: nothing starts before the form is submitted."""
     text, error = request.POST.get("yaml", "").replace("\r\n", "\n"), ""
     if request.method == "POST":
         try:

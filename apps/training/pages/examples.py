@@ -1,4 +1,4 @@
-"""The examples that a run would learn from, before its button, and those that it did learn from."""
+"""The examples that a run would learn from, before it starts, and those that a run learned from."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from apps.training.picks import PickForm
 from workers.lib.messages import text_of
 
 PREVIEWED, SIZE = 5, 25
-ABOUT = ("method", "eval_set", "picked_by", *EXAMPLES)  # the fields that say which examples
+ABOUT = ("method", "eval_set", "picked_by", *EXAMPLES)  # the fields that select examples
 
 
 @project_view(Role.ENGINEER)
 def preview(request: HttpRequest, project: Project) -> HttpResponse:
-    """The fragment below the sources of the new-run form: how many there are, from where, and a few of them."""
+    """The fragment below the sources of the new-run form: the number of examples, their origin, and a few of them."""
     form = PickForm(project, request.GET)
     form.is_valid()  # the rest of the form may still be empty
     shape = SHAPES.get(form.cleaned_data.get("method", ""))
@@ -93,7 +93,7 @@ def task_counts(form: PickForm) -> dict[str, Any]:
 
 
 def spread(examples: list[judged.Example], most: int) -> list[judged.Example]:
-    """A few of them, of every source."""
+    """A few of them, from every source."""
     by_source: dict[str, list[judged.Example]] = {}
     for example in examples:
         by_source.setdefault(example.source, []).append(example)
@@ -102,7 +102,7 @@ def spread(examples: list[judged.Example], most: int) -> list[judged.Example]:
 
 
 def rows_of(project: Project, examples: Iterable[judged.Example | Example]) -> list[dict[str, Any]]:
-    """As the table shows them: where each is from, what was asked, and the answers."""
+    """For the table: origin, request, and answers of each."""
     given = [
         (one, getattr(one, "task_id", None) or one.task, getattr(one, "trajectory_id", None) or one.trajectory)
         for one in examples
@@ -124,10 +124,10 @@ def rows_of(project: Project, examples: Iterable[judged.Example | Example]) -> l
 
 
 def asked(messages: list[dict]) -> str:
-    """What the user said last."""
+    """The user's last message."""
     return next((text_of(message) for message in reversed(messages) if message.get("role") == "user"), "")
 
 
 def weights_of(good: int, bad: int) -> tuple[float, float]:
-    """What `workers.kto` weighs good and bad answers by."""
+    """The weights that `workers.kto` gives to good and bad answers."""
     return max(1.0, bad / max(1, good)), max(1.0, good / max(1, bad))

@@ -22,6 +22,6 @@ def of_trajectory(request: HttpRequest, project: Project, pk: UUID) -> HttpRespo
 
 @project_view()
 def of_task(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    """Of a held-out task there is nothing to show: it never trains."""
+    """A held-out task has nothing to show: it never trains."""
     task = get_object_or_404(Task.objects.only("pk", "key"), project=project, pk=pk)
     return render(request, "training/_learned.html", {"learners": learners_of_task(pk), "task": task})

@@ -1,4 +1,4 @@
-"""One rollout of a training run, whole: what was asked, said and expected, its reward, and what it counted for."""
+"""One rollout of a training run in full: request, output and expected answer, its reward, and its effect on training."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OF_THE_STEP = (
 
 
 def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
-    """The rollouts that the URL asks for."""
+    """The rollouts selected by the URL."""
     chosen = Filters.of(request.GET)
     rows = chosen.apply(run).select_related("task").only(*LISTED).annotate(head=Left("output", SHOWN + 1))
     page = page_of(request, rows, SIZE)
@@ -60,7 +60,7 @@ def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
 
 @project_view()
 def rollouts(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The fragment with the rollouts by other filters; its address is that of the page with them."""
+    """The fragment with the rollouts by other filters; its URL is that of the page with them."""
     run = get_object_or_404(runs_of(project), pk=pk)
     page = reverse("training:detail", args=[project.slug, pk])
     if not request.htmx:
@@ -73,7 +73,7 @@ def rollouts(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 @project_view()
 def rollout(request: HttpRequest, project: Project, pk: str, number: int) -> HttpResponse:
-    """The page; for htmx (j and k) only what is of this rollout."""
+    """The page; for htmx (j and k) only this rollout's part."""
     run = get_object_or_404(runs_of(project), pk=pk)
     row = get_object_or_404(run.rollouts.select_related("task__trajectory"), pk=number)
     row.run = run

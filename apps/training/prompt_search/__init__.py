@@ -1,1 +1,1 @@
-"""Searching a better prompt with GEPA, as a job (docs/prompt-search.md)."""
+"""Searches for a better prompt with GEPA, as a job (docs/prompt-search.md)."""

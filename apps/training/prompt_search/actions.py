@@ -1,4 +1,4 @@
-"""Starting a prompt search, and going on with one that stopped."""
+"""Starting a prompt search, and resuming one that stopped."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def submit_search(
     engine: str = engines.AUTO,
     seed: int = 0,
 ) -> PromptSearch:
-    """Queues a search that starts with the prompt of `version`, or the environment's where it has none; `model` on `server`
-    reflects. Raises TrainingLocked where the reward is not reviewed, TrainingError for all else that can be known now."""
+    """Queues a search that starts with the prompt of `version`, or the environment's if it has none; `model` on `server` reflects.
+    Raises TrainingLocked if the reward is not reviewed, TrainingError for everything else that can be known now."""
     if not is_installed():
         raise TrainingError(ABSENT)
     if version.kind == ModelKind.AGENT:
@@ -158,8 +158,8 @@ def _reflecting(server: Server, model: str) -> dict[str, Any]:
 
 
 def resume(*, search: PromptSearch, by: Any) -> None:
-    """Queues a failed or cancelled search again; what it asked before is not asked again. Raises TrainingError where it goes on
-    or has ended well, TrainingLocked where the reward may not be optimised any more."""
+    """Queues a failed or cancelled search again; earlier questions are not asked again. Raises TrainingError if it is running or has
+    succeeded, TrainingLocked if the reward may no longer be optimised."""
     if not is_installed():
         raise TrainingError(ABSENT)
     require_unlocked(environment=search.environment, tasks=search.dataset.tasks(), by=by)

@@ -1,4 +1,4 @@
-"""What trying a better prompt for an evaluated model would cost, for the advisor."""
+"""The cost of trying a better prompt for an evaluated model, for the advisor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from apps.training.prompt_search.cost import Size, expected
 
 
 def was_tried(run: EvalRun) -> bool:
-    """Whether the evaluated model has a prompt version, or a search for one has ended."""
+    """Whether the evaluated model has a prompt version, or a search for one has finished."""
     version = run.model_version
     if version.kind == ModelKind.PROMPT:
         return True
@@ -38,7 +38,7 @@ def cost_words(run: EvalRun) -> str:
 
 
 def _reflecting_price(run: EvalRun) -> tuple[float, float] | None:
-    """Of the model that wrote proposals last, else of a served model of the project; None where no price is known."""
+    """Of the model that wrote the last proposals, or else of a served model of the project; None if no price is known."""
     last = PromptSearch.objects.filter(project=run.project).first()
     if last and last.spec["reflecting"]["price"]:
         return tuple(last.spec["reflecting"]["price"])

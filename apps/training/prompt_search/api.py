@@ -1,4 +1,4 @@
-"""Prompt searches over REST: start one, follow it, stop it, go on with it, keep a candidate. The key decides the project."""
+"""Prompt searches over REST: start, follow, stop or resume one, keep a candidate. The key determines the project."""
 
 from __future__ import annotations
 

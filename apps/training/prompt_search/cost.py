@@ -1,17 +1,17 @@
-"""What a prompt search may cost, before it is started. Pure: no Django."""
+"""The cost of a prompt search, before it is started. Pure: no Django."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-RECORD_TOKENS = 800  # of one example of a failure, as the reflecting model is shown it: rather many
-PROPOSAL_TOKENS = 800  # of a proposal: rather many
-PROPOSALS, MINIBATCH = 20, 3  # of a search whose settings nobody has changed
+RECORD_TOKENS = 800  # tokens of one example of a failure, as shown to the reflecting model: an upper estimate
+PROPOSAL_TOKENS = 800  # tokens of a proposal: an upper estimate
+PROPOSALS, MINIBATCH = 20, 3  # of a search with default settings
 
 
 @dataclass(frozen=True)
 class Size:
-    """Tasks, samples of each, proposals at most, training tasks that one proposal is made from."""
+    """Tasks, samples per task, maximum number of proposals, training tasks per proposal."""
 
     validation: int
     samples: int = 1
@@ -20,18 +20,18 @@ class Size:
 
     @property
     def first_calls(self) -> int:
-        """Samples until one proposal has been tried: the start on validation, then the parent and the child on training tasks."""
+        """Samples until one proposal has been tried: the start prompt on validation, then the parent and the child on training tasks."""
         return self.samples * (self.validation + 2 * self.minibatch)
 
     @property
     def calls(self) -> int:
-        """Samples at most: every proposal is kept, and so is scored on all of validation."""
+        """Maximum number of samples: every proposal is kept, and so is scored on all of validation."""
         return self.samples * (self.validation + self.proposals * (2 * self.minibatch + self.validation))
 
 
 @dataclass(frozen=True)
 class Cost:
-    """`usd` is None where a price is not known."""
+    """`usd` is None if a price is unknown."""
 
     calls: int
     tokens: int

@@ -14,7 +14,7 @@ MOST_CALLS = 300
 
 
 class SearchForm(PlainForm):
-    """A search's settings; what is offered is the project's own."""
+    """A search's settings; all choices belong to the project."""
 
     version = forms.ModelChoiceField(
         None, label="Improve the prompt of", help_text="A model, or a prompt version of one"

@@ -1,4 +1,4 @@
-"""What a prompt search gives its child process, and what it keeps of the answers."""
+"""A prompt search's input to its child process, and what it stores of the answers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from apps.training.models import PromptCandidate, PromptSearch
 from apps.training.refusals import refuse_leaks
 from workers.lib.prompts import from_harness
 
-TIMEOUT_S = 180.0  # for one answer of the reflecting model
+TIMEOUT_S = 180.0  # seconds for one answer of the reflecting model
 MOST_EVIDENCE = 1_000  # characters of one task's
 USED = ("calls", "input_tokens", "output_tokens", "usd")
 
 
 def child_spec(search: PromptSearch) -> dict:
-    """Asks the lock and the hold-outs again: both may have changed since the search was queued. Raises TrainingLocked,
-    HoldoutLeak, ModelError, ScorerChanged."""
+    """Checks the lock and the hold-outs again: both may have changed since the search was queued. Raises TrainingLocked, HoldoutLeak,
+    ModelError, ScorerChanged."""
     record_scorer(search, search.environment, scored=search.candidates.exists())
     tasks, version = search.dataset.tasks(), search.version
     require_unlocked(environment=search.environment, tasks=tasks, by=search.created_by, scorer=search.spec["scorer"])
@@ -53,14 +53,14 @@ def child_spec(search: PromptSearch) -> dict:
 
 
 def _server(reflecting: dict[str, Any]) -> dict[str, Any]:
-    """Raises ModelError where it may not be asked any more."""
+    """Raises ModelError if it may no longer be called."""
     price = reflecting["price"] or (0.0, 0.0)
     dialect = reflecting.get("dialect", Dialect.NATIVE)
     return asked_at(server_of(reflecting), model=reflecting["model"], dialect=dialect, timeout_s=TIMEOUT_S, price=price)
 
 
 def evidence(tasks: list[Task]) -> dict[str, str]:
-    """{task: what was found out about the production failure that it was made from}."""
+    """{task: what is known about the production failure that it was made from}."""
     by_run = {task.trajectory_id: str(task.pk) for task in tasks if task.trajectory_id}
     found = {}
     for failure in Failure.objects.filter(trajectory__in=by_run).select_related("mode"):
@@ -71,7 +71,7 @@ def evidence(tasks: list[Task]) -> dict[str, str]:
 
 
 def store_events(search: PromptSearch, events: list[dict]) -> None:
-    """A resumed search repeats its candidates: those that are there stay."""
+    """A resumed search repeats its candidates: existing ones stay."""
     PromptCandidate.objects.bulk_create(
         [_candidate(search, event) for event in events if event["type"] == "candidate"], ignore_conflicts=True
     )
@@ -101,8 +101,8 @@ def _is_number(value: Any) -> bool:
 
 
 def complete(search: PromptSearch, result: dict) -> dict:
-    """The best prompt as a version, in the transaction that ends the search. Raises HoldoutLeak where the prompt says what is
-    held out: a reflecting model may know it from elsewhere."""
+    """The best prompt as a version, in the transaction that ends the search. Raises HoldoutLeak if the prompt contains held-out content:
+    a reflecting model may know it from elsewhere."""
     names = ("best", "score", "start_score", "proposals", "stopped", "used")
     kept = {name: result.get(name) for name in names}
     if not result["best"]:
@@ -113,7 +113,7 @@ def complete(search: PromptSearch, result: dict) -> dict:
 
 
 def save_prompt(search: PromptSearch, text: str, *, number: int, by: Any, viewer: Any = None) -> ModelVersion:
-    """A candidate as a prompt version with its lineage. Raises HoldoutLeak, which `by`, or the key `viewer`, has looked at."""
+    """A candidate as a prompt version with its lineage. Raises HoldoutLeak, which `by`, or the key `viewer`, has then viewed."""
     on, environment = search.version, search.environment
     prompt = on.prompt | {"system_prompt": text}
     if leak := next(leaks.of_rows(search.project, leaks.harness_rows(environment, prompt)), None):

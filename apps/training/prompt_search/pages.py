@@ -95,7 +95,7 @@ def settings_in_words(config: dict[str, Any]) -> list[tuple[str, Any]]:
 
 @project_view()
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The fragment that a running search's page asks for; when it has ended the whole page is loaded again."""
+    """The fragment that a running search's page polls; when it has ended, the whole page is reloaded."""
     search = get_object_or_404(_searches(project), pk=pk)
     return progress(request, "training/prompt_search/_status.html", live(request, search), runs=search.is_active)
 

@@ -1,7 +1,7 @@
-"""Scores what a policy wrote, in the Flywheel environment that this folder was exported from. Standard library only.
+"""Scores a policy's output in the Flywheel environment that this folder was exported from. Standard library only.
 
-`FLYWHEEL_API_KEY` is a key of the project with the scope `evaluate`; `FLYWHEEL_URL` replaces the server's address. What cannot
-be scored (the verifier failed, the server was away) is masked: `score` is None then, never a silent 0.
+`FLYWHEEL_API_KEY` is a key of the project with the scope `evaluate`; `FLYWHEEL_URL` replaces the server's address. What cannot be scored
+(the verifier failed, the server was unreachable) is masked: `score` is then None, never a silent 0.
 """
 
 import json
@@ -46,7 +46,7 @@ def verified(row: dict, text: str) -> dict:
 
 
 def post(route: str, body: dict) -> dict:
-    """Tries again while the server is away or busy. Raises OSError."""
+    """Retries while the server is unreachable or busy. Raises OSError."""
     key = os.environ.get("FLYWHEEL_API_KEY", "")
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     request = urllib.request.Request(f"{address()}/{route}", json.dumps(body).encode(), headers)

@@ -7,7 +7,7 @@ from flywheel_environment import verified
 
 
 def reward_func(queries, prompts, labels, **_):
-    """`queries` are prompt and answer decoded together, with special tokens; the end token is no part of the answer."""
+    """`queries` are prompt and answer decoded together, with special tokens; the end token is not part of the answer."""
     found = [
         verified(json.loads(label), answer(query, prompt))
         for query, prompt, label in zip(queries, prompts, labels, strict=True)

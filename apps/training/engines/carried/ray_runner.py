@@ -1,7 +1,7 @@
 """The job on a Ray cluster: puts the base model where launch.sh looks for it, trains, and sends the adapter to Flywheel.
 
-Standard library only. FLYWHEEL_RUN_TOKEN is good for this run's base model and for one result; FLYWHEEL_BASES names a folder in which
-the base model lies, else it is downloaded once a node into ~/.cache/flywheel.
+Standard library only. FLYWHEEL_RUN_TOKEN is valid for this run's base model and for one result; FLYWHEEL_BASES names a folder that
+contains the base model, otherwise it is downloaded once per node into ~/.cache/flywheel.
 """
 
 import json

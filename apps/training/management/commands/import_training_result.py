@@ -1,4 +1,4 @@
-"""`manage.py import_training_result FOLDER`: what an engine left of an exported run becomes a model version."""
+"""`manage.py import_training_result FOLDER`: turns the result of an exported run into a model version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py training_config`: exports a run's settings as YAML, checks a file, estimates what it would cost, or starts the run that it describes."""
+"""`manage.py training_config`: exports a run's settings as YAML, checks a file, estimates its cost, or starts the run that it describes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Command(BaseCommand):
         parser.add_argument("--seeds", type=int, default=1, choices=range(1, MOST_SEEDS + 1), metavar="N")
 
     def handle(self, *, action: str, what: str, project: str | None, **options: Any) -> None:
-        """Exit status 2 for anything that is wrong with the file or the names in it."""
+        """Exits with status 2 if anything is wrong with the file or the names in it."""
         try:
             found = find_project(project)
             if action == "export":
