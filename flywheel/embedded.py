@@ -138,7 +138,7 @@ def _prepare(layout: Layout) -> None:
 
 
 def lock(path: Path, how: int) -> int:
-    """An open file with the lock. Raises BlockingIOError where LOCK_NB is asked for and another holds it."""
+    """An open file with the lock. Raises BlockingIOError if LOCK_NB is asked for and another holds it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, how)

@@ -235,7 +235,7 @@ def _broker_listens(layout: Layout) -> bool:
 
 
 def _own_folder(path: Path, user: str | None, mode: int = 0o755) -> None:
-    """Makes the folder. Raises ServiceError where it is someone else's: made under our name in /var/tmp, perhaps."""
+    """Makes the folder. Raises ServiceError if it is someone else's: made under our name in /var/tmp, perhaps."""
     path.mkdir(parents=True, exist_ok=True, mode=mode)
     if path.stat().st_uid not in {os.getuid(), pwd.getpwnam(user).pw_uid if user else os.getuid()}:
         raise ServiceError(f"{path} belongs to another user. Remove it, or name another folder with FLYWHEEL_DATA_DIR.")

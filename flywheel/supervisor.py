@@ -54,7 +54,7 @@ class Program:
 
 
 def require_free_port(host: str, port: int) -> None:
-    """Raises StackError where something listens there already."""
+    """Raises StackError if something listens there already."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -67,7 +67,7 @@ def require_free_port(host: str, port: int) -> None:
 
 
 def free_port_after(host: str, port: int) -> int:
-    """Of the endpoint: usually the next one. Raises StackError where none of some is free."""
+    """Of the endpoint: usually the next one. Raises StackError if none of some is free."""
     last = min(port + 20, 65_535)
     for found in range(port + 1, last + 1):
         with contextlib.suppress(StackError):
@@ -120,7 +120,7 @@ class Stack:
             raise KeyboardInterrupt
 
     def start(self) -> None:
-        """Raises StackError where the port is taken."""
+        """Raises StackError if the port is taken."""
         require_free_port(self.host, self.port)
         self.logs.mkdir(parents=True, exist_ok=True)
         for program in self.programs:
@@ -139,7 +139,7 @@ class Stack:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # Beat's handler asks the database: a second signal meanwhile waits for ever for the first one's connection.
+            # Beat's handler asks the database: a second signal meanwhile waits forever for the first one's connection.
             preexec_fn=end_with_parent(signal.SIGKILL if program.name == "beat" else program.stop_signal),
             env={"MALLOC_ARENA_MAX": "2", "FLYWHEEL_URL": self.url, "FLYWHEEL_ENDPOINT_URL": self.endpoint_url}
             | os.environ

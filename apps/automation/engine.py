@@ -35,7 +35,7 @@ MAY = Role.ENGINEER.upward
 
 
 def locked(flow: Flow) -> Flow:
-    """The flow, for who begins, continues, changes or deletes: one at a time. Raises FlowError where it is deleted."""
+    """The flow, for who begins, continues, changes or deletes: one at a time. Raises FlowError if it is deleted."""
     found = Flow.objects.select_for_update().filter(pk=flow.pk).first()
     if found is None:
         raise FlowError(f"“{flow}” has been deleted.")
@@ -48,7 +48,7 @@ def _locked_run(run: FlowRun) -> FlowRun:
 
 
 def begin(*, flow: Flow, cause: dict[str, Any], by: Any = None) -> FlowRun:
-    """Queues a run of the flow's newest version. Raises FlowError where one is open already."""
+    """Queues a run of the flow's newest version. Raises FlowError if one is open already."""
     with transaction.atomic():
         flow = locked(flow)
         if flow.project.stage != Stage.ACTIVE:
@@ -358,7 +358,7 @@ def _announce(run: FlowRun, event: Event, said: str) -> None:
 
 
 def answer(*, run: FlowRun, yes: bool, by: Any) -> None:
-    """Raises FlowError where the run does not ask (any more)."""
+    """Raises FlowError if the run does not ask (any more)."""
     with transaction.atomic():
         run = _locked_run(run)
         step = run.steps.select_for_update().filter(kind="ask", state=StepState.WAITING).first()
@@ -379,7 +379,7 @@ def answer(*, run: FlowRun, yes: bool, by: Any) -> None:
 
 
 def cancel(*, run: FlowRun, by: Any) -> bool:
-    """False where it has ended."""
+    """False if it has ended."""
     asked = (
         FlowRun.objects.open().filter(pk=run.pk, cancel_requested_at=None).update(cancel_requested_at=timezone.now())
     )

@@ -149,7 +149,7 @@ class FlowRun(models.Model):
         return self.state in OPEN_STATES
 
     def end(self, state: RunState, error: str = "") -> bool:
-        """False where it has ended already."""
+        """False if it has ended already."""
         rows = FlowRun.objects.open().filter(pk=self.pk)
         return bool(rows.update(state=state, error=error, note="", finished_at=Now()))
 

@@ -91,7 +91,7 @@ def unlock_account(*, username: str, project: Project | None, by: Any) -> bool:
     return unlocked
 
 
-# What floors above give a new project, in the same transaction: functions of project and by.
+# What layers above give a new project, in the same transaction: functions of project and by.
 GIVEN: list[Callable[..., None]] = []
 
 
@@ -179,7 +179,7 @@ class NameTaken(Exception):
 def invite(*, project: Project, email: str, role: Role, by: Any) -> tuple[Invitation, str]:
     """The row and the token of its link, which cannot be read again. An open invitation of the same address is replaced.
 
-    Raises InvitationError where `by` is an owner no more.
+    Raises InvitationError if `by` is an owner no more.
     """
     if by.pk not in _locked_owners(project):
         raise InvitationError(f"Only owners of {project} invite.")
@@ -195,7 +195,7 @@ def invite(*, project: Project, email: str, role: Role, by: Any) -> tuple[Invita
 
 @transaction.atomic
 def revoke_invitation(*, invitation: Invitation, by: Any) -> bool:
-    """False where it was not open any more."""
+    """False if it was not open any more."""
     revoked = Invitation.objects.open().filter(pk=invitation.pk).update(revoked_at=timezone.now())
     if revoked:
         audit("invitation.revoked", project=invitation.project, by=by, target=invitation, email=invitation.email)
@@ -309,7 +309,7 @@ def _locked_owners(project: Project) -> set[int]:
 
 @dataclass(frozen=True)
 class FirstStart:
-    """What a first start made. The secrets are empty where the environment chose them: they are not to be printed."""
+    """What a first start made. The secrets are empty if the environment chose them: they are not to be printed."""
 
     username: str
     project: str

@@ -14,7 +14,7 @@ from apps.core.errors import Rejected
 from workers.lib.errors import SpecError
 from workers.lib.typed import FormError
 
-TOLD: list[Callable[[Request, Rejected], None]] = []  # what floors above record of a sentence that an API key is told
+TOLD: list[Callable[[Request, Rejected], None]] = []  # what layers above record of a sentence that an API key is told
 
 
 def answer_of(error: Exception, context: dict[str, Any]) -> Response | None:

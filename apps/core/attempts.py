@@ -63,7 +63,7 @@ def address_of(request: HttpRequest) -> str:
 
 
 def begin(kind: Attempts.Kind, name: str) -> Attempts:
-    """Counts an attempt. Raises Locked, and counts nothing, where none may be made now."""
+    """Counts an attempt. Raises Locked, and counts nothing, if none may be made now."""
     now = timezone.now()
     with transaction.atomic():
         digest = _digest(name)
@@ -164,7 +164,7 @@ def _note(action: str, user: Any, address: str, **detail: Any) -> None:
 
 def refuse_key(digest: str, address: str) -> None:
     """Counts a key that was refused; the first and each that locks is in the audit log, of its project where it was
-    revoked. Raises Locked where too many came from the address: then nothing more is written."""
+    revoked. Raises Locked if too many came from the address: then nothing more is written."""
     row = begin(Attempts.Kind.KEYS, address)
     if row.failures > 1 and row.locked_until is None:
         return

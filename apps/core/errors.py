@@ -19,7 +19,7 @@ TEXTS = {
 
 
 class Rejected(Exception):
-    """Something that may not be done; the message is a sentence for the screen.
+    """Something that may not be done; the message is a sentence for the page.
 
     The API answers 409, or 400 where `field` names what was sent wrongly ("": what was sent as a whole).
     """

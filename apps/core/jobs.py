@@ -92,7 +92,7 @@ def cancel(job: Job, *, by: Any) -> bool:
 
 @transaction.atomic
 def end(job: Job, state: JobState, *, error: str = "", result: dict | None = None) -> bool:
-    """Ends the current attempt, and with it the job. False where it is no longer this attempt's."""
+    """Ends the current attempt, and with it the job. False if it is no longer this attempt's."""
     ended = job.finish(state, error=error, result=result)
     if ended:
         job.refresh_from_db()

@@ -97,7 +97,7 @@ def take_steps(job: Job, kind: InProcess) -> None:
 
 
 def step(job: Job, steps: Iterator[Progress]) -> bool:
-    """One step and what is known of it, in one transaction. False where it was the last one."""
+    """One step and what is known of it, in one transaction. False if it was the last one."""
     with transaction.atomic():
         try:
             progress = next(steps)
@@ -116,7 +116,7 @@ def step(job: Job, steps: Iterator[Progress]) -> bool:
 
 
 def finish(job: Job, state: JobState, *, error: str = "", result: dict | None = None) -> None:
-    """Raises OwnershipLost, also where an earlier try did it and its answer was lost on the way."""
+    """Raises OwnershipLost, also if an earlier try did it and its answer was lost on the way."""
     if not jobs.end(job, state, error=error, result=result):
         raise OwnershipLost
 

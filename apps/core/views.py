@@ -124,7 +124,7 @@ def invite(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def send_invitation(invitation: Invitation, link: str) -> bool:
-    """False where the mail server does not take it."""
+    """False if the mail server does not take it."""
     text = render_to_string("core/invitation.txt", {"invitation": invitation, "link": link})
     try:
         send_mail(f"[Flywheel] Join {invitation.project}", text, None, [invitation.email])

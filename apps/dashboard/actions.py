@@ -112,7 +112,7 @@ def duplicate_chart(*, chart: Chart, by: Any) -> Chart:
 
 @transaction.atomic
 def move_chart(*, chart: Chart, earlier: bool, by: Any) -> bool:
-    """Changes places with the one before or after it. False where there is none."""
+    """Changes places with the one before or after it. False if there is none."""
     dashboard = Dashboard.objects.select_for_update().get(pk=chart.dashboard_id)
     chart.refresh_from_db(fields=["position"])
     side = {"position__lt": chart.position} if earlier else {"position__gt": chart.position}

@@ -92,7 +92,7 @@ ACTIONS = (
 
 
 def rank(text: str, found: Found) -> int | None:
-    """0 is the same, 1 a beginning, 2 the beginning of a word, 3 within; None where a word of the text is nowhere."""
+    """0 is the same, 1 a beginning, 2 the beginning of a word, 3 within; None if a word of the text is nowhere."""
     title, wanted = found.title.lower(), text.lower()
     if title == wanted:
         return 0

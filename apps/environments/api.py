@@ -1,4 +1,4 @@
-"""Environments and verifiers over REST: read; verifiers saved. The key decides the project."""
+"""Environments and verifiers over REST: read; verifiers saved. The key determines the project."""
 
 from __future__ import annotations
 

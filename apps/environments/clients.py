@@ -90,7 +90,7 @@ def judge_of(project: Project) -> Server | None:
 def asker(server: Server) -> Callable[..., str]:
     """ask(messages, *, sample=0) → text. Touches no database, so that it may be called in another thread.
 
-    Raises ServerError where no answer comes.
+    Raises ServerError if no answer comes.
     """
 
     def judge(messages: list[dict], *, sample: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""Environments over REST: listed, made, connected. The key decides the project; its creator must be an engineer."""
+"""Environments over REST: listed, made, connected. The key determines the project; its creator must be an engineer."""
 
 from __future__ import annotations
 

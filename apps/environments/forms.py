@@ -53,7 +53,7 @@ class ListOfObjects(forms.CharField):
 
 
 def unnamed_tool(tools: list[dict]) -> str:
-    """What is wrong with the first tool that has no name; empty where all have one."""
+    """What is wrong with the first tool that has no name; empty if all have one."""
     for index, tool in enumerate(tools):
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):

@@ -156,7 +156,7 @@ def _grader(body: dict) -> dict:
 
 
 def _ask(project: Project, grader: dict) -> Any:
-    """Raises Wrong where the grader asks a model and the project has no judge."""
+    """Raises Wrong if the grader asks a model and the project has no judge."""
     parts = grader.get("graders", {}).values() if grader["type"] == "multi" else [grader]
     if not any(part["type"] in MODEL_GRADERS for part in parts):
         return None

@@ -68,7 +68,7 @@ class Package(models.Model):
 class Environment(Archivable):
     """One immutable version: what it runs in, the agent's harness, the verifier, and the tasks it was made for.
 
-    `dataset` holds facts of a frozen eval set ({name, digest, tasks}); the set itself stands a floor above. A remote
+    `dataset` holds facts of a frozen eval set ({name, digest, tasks}); the set itself stands a layer above. A remote
     environment scores by itself: its verifier's spec says where. `hash` is of all of it. `task_hash` is of what the task is
     and `agent_hash` of what the agent brings (`agent_part`): only evaluations of the same task can be compared.
     """
@@ -154,7 +154,7 @@ class Environment(Archivable):
     def job_spec(self, prompt: dict | None = None, verifier: dict | None = None) -> dict:
         """The `environment` part of a job's spec (docs/jobs.md), see `as_spec`. `verifier`: a spec in place of its own.
 
-        Raises ServerError where the judge may not be asked, RefusedKey where a remote one's key may not be sent, ArtifactError where
+        Raises ServerError where the judge may not be asked, RefusedKey if a remote one's key may not be sent, ArtifactError where
         the weights of a reward model are missing or were altered.
         """
         from apps.environments.clients import check_key, client_specs

@@ -157,7 +157,7 @@ def use(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 
 def _used(found: Found, form: UseForm, project: Project, *, by: Any) -> Any:
-    """None where it cannot be used; the form says why then."""
+    """None if it cannot be used; the form says why then."""
     data = form.cleaned_data
     try:
         return packages.save_package(

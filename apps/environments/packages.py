@@ -79,7 +79,7 @@ def save_package(
 ) -> Environment:  # fmt: skip
     """The version of an environment with this package's code: the one there is, or a new one. `verifier`: in place of its own.
 
-    Raises PackageProblem where the package cannot be imported, SpecError.
+    Raises PackageProblem if the package cannot be imported, SpecError.
     """
     described = describe(found)
     package, _ = Package.objects.get_or_create(

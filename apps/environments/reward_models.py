@@ -93,7 +93,7 @@ def used_in(spec: Any) -> Iterator[dict]:
 
 
 def folders(project: Project, spec: dict) -> list[dict[str, str]]:
-    """`workers.lib.reward_scorer.RewardModelFolder` of each reward model in a spec. Raises ArtifactError where weights are missing or
+    """`workers.lib.reward_scorer.RewardModelFolder` of each reward model in a spec. Raises ArtifactError if weights are missing or
     were altered."""
     found: dict[str, dict[str, str]] = {}
     for part in used_in(spec):

@@ -20,7 +20,7 @@ def runtime_hash(environment: Environment) -> str:
 
 
 def scorer_of(environment: Environment, *, verifier: dict | None = None, ask: bool = False) -> dict[str, Any]:
-    """The environment, the judge (server, model and a hash of our own part of its prompt; None where none is asked), and
+    """The environment, the judge (server, model and a hash of our own part of its prompt; None if none is asked), and
     what a remote server reports of its version. `verifier`: a spec in place of the environment's own.
 
     Only with `ask` is a remote server asked, for seconds where it does not answer; else `remote` is None.
@@ -40,7 +40,7 @@ class ScorerChanged(Exception):
 def record_scorer(job: Job, environment: Environment, verifier: dict | None = None, scored: bool = False) -> None:
     """Keeps in a starting job's spec who scores: what is reviewed later must say whose scores they are.
 
-    `scored`: an earlier attempt has stored scores already. Raises ScorerChanged where those were given by somebody else.
+    `scored`: an earlier attempt has stored scores already. Raises ScorerChanged if those were given by somebody else.
     """
     now = scorer_of(environment, verifier=verifier, ask=True)
     if scored and (told := differences(job.spec.get("scorer", now), now)):
@@ -50,7 +50,7 @@ def record_scorer(job: Job, environment: Environment, verifier: dict | None = No
 
 
 def _judge(environment: Environment, verifier: dict) -> str | None:
-    """Who is asked, in one line; None where nobody is."""
+    """Who is asked, in one line; None if nobody is."""
     if not needs_judge([verifier, environment.config, environment.harness]):
         return None
     server = judge_of(environment.project)

@@ -85,7 +85,7 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def made_by(form: EnvironmentForm, *, by: Any, dataset: dict | None = None) -> Environment | None:
-    """None where it cannot be made; the form says why then."""
+    """None if it cannot be made; the form says why then."""
     try:
         return form.save(by=by, dataset=dataset)
     except SpecError as error:
@@ -110,7 +110,7 @@ def connect(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def connected_by(form: ConnectionForm, found: remote.Found, *, by: Any) -> Environment | None:
-    """None where the server is not what it should be; the form says why then."""
+    """None if the server is not what it should be; the form says why then."""
     if not found.ok:
         form.add_error(found.field, found.sentence)
         return None

@@ -20,7 +20,7 @@ from apps.webhooks.models import Event
 
 DIGEST_AFTER = timedelta(minutes=2)  # what happens meanwhile goes into the same mail
 KEPT = timedelta(days=90)
-# What floors above answer of keys: those whose excerpts may no longer be quoted.
+# What layers above answer of keys: those whose excerpts may no longer be quoted.
 WITHHELD: list[Callable[[Collection[str]], Collection[str]]] = []
 
 
@@ -30,7 +30,7 @@ def notify(
 ) -> int:  # fmt: skip
     """Tells people of an event, in the caller's transaction. `to`: users; None is every member whose role is notified.
 
-    Nobody is told of their own deed (`by`), nor who is no member, has too small a role (`role`, else the topic's) or wants
+    Nobody is told of their own deed (`by`), nor who is not a member, has too small a role (`role`, else the topic's) or wants
     neither. `excerpt` must not be of what is held out. A `key` is told once to each person. Says how many are told.
     """
     role = role or RULES[topic].role

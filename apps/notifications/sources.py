@@ -1,4 +1,4 @@
-"""What the floor below reports: jobs that have ended, invitations that were accepted, keys that expire soon."""
+"""What the layers below reports: jobs that have ended, invitations that were accepted, keys that expire soon."""
 
 from __future__ import annotations
 

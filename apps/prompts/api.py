@@ -1,4 +1,4 @@
-"""Playgrounds over REST: a few versions answer a few requests side by side; what is good is kept. The key decides the project."""
+"""Playgrounds over REST: a few versions answer a few requests side by side; what is good is kept. The key determines the project."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SHOWN = [
 
 
 class JsonList(forms.CharField):
-    """JSON text → a list; None where nothing is typed, which is not the same as []."""
+    """JSON text → a list; None if nothing is typed, which is not the same as []."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(required=False, max_length=400_000, widget=forms.Textarea(attrs=CODE), **options)
@@ -149,7 +149,7 @@ class PlaygroundForm(PlainForm):
     )
 
     def __init__(self, project: Project, tasks: QuerySet[Task] | None, *args: Any, **kwargs: Any) -> None:
-        """`tasks` to choose from; None where a step of a run is replayed."""
+        """`tasks` to choose from; None if a step of a run is replayed."""
         super().__init__(*args, **kwargs)
         self.fields["environment"].queryset = project.environments.current().order_by("-pk").select_related("verifier")
         versions = project.model_versions.current().run_here()

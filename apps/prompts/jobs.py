@@ -17,7 +17,7 @@ PARTS = ("side", "index", "text", "thought", "calls", "seq")
 
 
 def child_spec(run: Playground) -> dict[str, Any]:
-    """Raises ModelError, ArtifactError where a version can no longer be asked."""
+    """Raises ModelError, ArtifactError if a version can no longer be asked."""
     versions = ModelVersion.objects.filter(project=run.project).in_bulk([side["version"] for side in run.spec["sides"]])
     return {
         "kind": "playground",

@@ -40,7 +40,7 @@ NEVER_HELD = "The playground never runs on what is held out. "
 
 
 class PlaygroundError(EvalSetError):
-    """What cannot be run or kept; the message is a sentence for the screen."""
+    """What cannot be run or kept; the message is a sentence for the page."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Step:
 
 
 def task_at(step: Step) -> Task:
-    """The unsaved task of a step, of no set. Raises PlaygroundError where there is no such step."""
+    """The unsaved task of a step, of no set. Raises PlaygroundError if there is no such step."""
     trajectory = step.trajectory
     if step.cut not in from_failures.steps_of(trajectory.messages):
         raise PlaygroundError(f"Message {step.cut} is not a step of the agent. Choose one of its turns.")
@@ -93,7 +93,7 @@ def task_at(step: Step) -> Task:
 
 
 def require_not_held(project: Project, tasks: Sequence[Task]) -> None:
-    """Raises PlaygroundError or HoldoutLeak where a task is, or is like, one that is held out, or of a held-out group."""
+    """Raises PlaygroundError or HoldoutLeak if a task is, or is like, one that is held out, or of a held-out group."""
     if any(task.split == Split.HOLDOUT for task in tasks):
         raise PlaygroundError(f"{NEVER_HELD}Choose tasks of another split.")
     if refused := groups.refusal(project, tasks):
@@ -162,7 +162,7 @@ def _case(task: Task, environment: Environment) -> dict[str, Any]:
 def _side(
     side: Side, environment: Environment, tasks: Sequence[Task], step: Step | None, limits: dict[str, Any]
 ) -> dict[str, Any]:
-    """What the spec keeps of a side. Raises EvalSetError where this version cannot be asked so."""
+    """What the spec keeps of a side. Raises EvalSetError if this version cannot be asked so."""
     version = side.version
     try:
         changed = checked_prompt(side.changes) if side.changes else {}
@@ -216,7 +216,7 @@ def failures(run: Playground) -> dict[int, dict[str, Any]]:
 
 
 def tokens_of(answers: Sequence[PlaygroundAnswer]) -> int | None:
-    """Of all of them together; None where a server did not count those of an answer."""
+    """Of all of them together; None if a server did not count those of an answer."""
     counts = [(one.input_tokens, one.output_tokens) for one in answers if one.turns]
     return None if any(None in pair for pair in counts) else sum(map(sum, counts))
 

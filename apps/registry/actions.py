@@ -25,7 +25,7 @@ SERVED_NAME = 200  # characters
 
 
 class ModelError(Rejected):
-    """A model's folder or server that cannot be used; the message is a sentence for the screen."""
+    """A model's folder or server that cannot be used; the message is a sentence for the page."""
 
     field = ""
 
@@ -237,7 +237,7 @@ def _check_agent(name: str, agent_version: str) -> None:
 
 
 def checked_address(base_url: str, key_variable: str) -> None:
-    """Raises ModelError where this installation may not call the address, or send it the key."""
+    """Raises ModelError if this installation may not call the address, or send it the key."""
     try:
         check_address(base_url, key_variable)
     except ServerError as error:

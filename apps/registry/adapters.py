@@ -52,7 +52,7 @@ def load_for(job: Job, version: ModelVersion, engine: dict[str, Any] | None) -> 
 
 
 def path_of(server: Server, version: ModelVersion) -> str:
-    """As a server sees it that shares our disk (`copies`: of the others). Raises ArtifactError where it is not whole."""
+    """As a server sees it that shares our disk (`copies`: of the others). Raises ArtifactError if it is not whole."""
     local_path(version.artifact)
     return f"{artifacts_at(server)}/{version.artifact_id}"
 

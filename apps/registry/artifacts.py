@@ -33,12 +33,12 @@ MAX_FILES = 1000
 TRIES = 3  # to read a file of a store whose connection breaks
 SPARE = 64 * 2**20  # bytes that a fetch leaves free on the disk
 
-# What floors above need of artifacts that no model version has: {digests} → those to be kept.
+# What layers above need of artifacts that no model version has: {digests} → those to be kept.
 NEEDED: list[Callable[[set[str]], set[str]]] = []
 
 
 class ArtifactError(Exception):
-    """A folder that cannot be stored or read; the message is a sentence for the screen."""
+    """A folder that cannot be stored or read; the message is a sentence for the page."""
 
 
 def manifest(folder: Path) -> list[dict]:
@@ -97,7 +97,7 @@ def local_path(artifact: Artifact) -> Path:
 
 def require_there(artifact: Artifact) -> None:
     """Verified where the store is this machine; a bucket is only asked whether it has the files. One that does not answer proves nothing.
-    Raises ArtifactError where files are gone or altered."""
+    Raises ArtifactError if files are gone or altered."""
     home, far = _home(artifact.digest), store()
     problem = problem_of(home, artifact.files)
     if problem and not far.is_here:
@@ -119,7 +119,7 @@ def read_file(artifact: Artifact, name: str) -> bytes:
 
 
 def chunks_of(artifact: Artifact, name: str) -> Iterator[bytes]:
-    """A file as it is read from this machine or the store. Raises ArtifactError, at the latest before its last chunk is given where
+    """A file as it is read from this machine or the store. Raises ArtifactError, at the latest before its last chunk is given if
     it is not what was stored."""
     entry = next((entry for entry in artifact.files if entry["path"] == name), None)
     if entry is None:
@@ -246,7 +246,7 @@ def _fetch_file(artifact: Artifact, entry: dict, folder: Path) -> None:
 
 
 def require_space(home: Path, size: int) -> None:
-    """Raises OSError where the disk has too little for `size` bytes."""
+    """Raises OSError if the disk has too little for `size` bytes."""
     free = shutil.disk_usage(home.parent).free
     if free < size + SPARE:
         raise OSError(f"{size / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} MiB are free on the disk")
@@ -263,7 +263,7 @@ def write(folder: Path, entry: dict, chunks: Iterator[bytes]) -> None:
 
 
 def verified(entry: dict, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The chunks. Raises OSError where they are more or other bytes than were stored, before more are taken than there should be."""
+    """The chunks. Raises OSError if they are more or other bytes than were stored, before more are taken than there should be."""
     digest, size = hashlib.sha256(), 0
     for data in chunks:
         digest.update(data)

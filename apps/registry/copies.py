@@ -30,7 +30,7 @@ def ask(run: ServerRun, version: ModelVersion) -> None:
 
 
 def path_there(run: ServerRun, version: ModelVersion) -> str:
-    """Of what was asked for; "" until it is there. Raises ArtifactError where it cannot be had."""
+    """Of what was asked for; "" until it is there. Raises ArtifactError if it cannot be had."""
     copy = AdapterCopy.objects.filter(run=run, version=version).select_related("run__server").first()
     if copy is None:  # the server was taken up by another machine
         ask(run, version)

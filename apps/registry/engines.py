@@ -177,7 +177,7 @@ def with_limits(
     usd_per_call: float = 0.0,
 ) -> dict[str, Any]:
     """The engine with limits on what its whole job may use; 0 is none. Of an agent each needs what a call counts for that does
-    not report it. Raises ModelError where one could not hold."""
+    not report it. Raises ModelError if one could not hold."""
     if engine["kind"] == "agent":
         _check_limit("tokens", "most_tokens", most_tokens, "tokens_per_call", tokens_per_call)
         _check_limit("cost", "most_usd", most_usd, "usd_per_call", usd_per_call)
@@ -288,7 +288,7 @@ def model_spec(version: ModelVersion, engine: dict[str, Any] | None = None) -> d
 
 
 def engine_spec(version: ModelVersion, batch_size: int, engine: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The `engine` part of a job's spec, of what `choose` chose. Raises ModelError where it may not be asked any more."""
+    """The `engine` part of a job's spec, of what `choose` chose. Raises ModelError if it may not be asked any more."""
     version = version.model
     engine = engine or default_engine(version)
     if engine["kind"] == "transformers":
@@ -321,7 +321,7 @@ def _agent_spec(version: ModelVersion, engine: dict[str, Any]) -> dict[str, Any]
 
 
 def server_of(engine: dict[str, Any]) -> Server:
-    """The server that a spec names (`server`, `server_name`, `base_url`, `managed`), as it is now. Raises ModelError where it may
+    """The server that a spec names (`server`, `server_name`, `base_url`, `managed`), as it is now. Raises ModelError if it may
     not be asked any more."""
     rows = Server.objects.filter(pk=engine["server"])
     server = (rows if engine.get("managed") else rows.filter(base_url=engine["base_url"])).first()
@@ -332,7 +332,7 @@ def server_of(engine: dict[str, Any]) -> Server:
 
 
 def check_askable(server: Server) -> None:
-    """Raises ModelError where this installation may not call it now: what is allowed may have changed since it was added."""
+    """Raises ModelError if this installation may not call it now: what is allowed may have changed since it was added."""
     if reason := why_not_up(server):
         raise ModelError(reason)
     if not server.is_managed:

@@ -38,7 +38,7 @@ LOADS = timedelta(minutes=10)  # within which a server loads what it was told is
 SPARE = 64 * 2**20  # bytes of a download beside its files: the model card and the archive's own
 UNREAD = (OSError, ValueError, httpx2.HTTPError, tarfile.TarError)
 
-# Of the floor above: the address from which a version's files are downloaded, once.
+# Of the layers above: the address from which a version's files are downloaded, once.
 DOWNLOADS: list[Callable[[ModelVersion], str]] = []
 
 

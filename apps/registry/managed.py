@@ -109,7 +109,7 @@ def start(*, server: Server, by: Any) -> ServerRun:
 
 
 def stop(*, server: Server, by: Any) -> bool:
-    """False where it was not running."""
+    """False if it was not running."""
     run = server.runs.active().first()
     return run is not None and jobs.cancel(run, by=by)
 
@@ -118,7 +118,7 @@ def stop(*, server: Server, by: Any) -> bool:
 
 
 def child_spec(run: ServerRun) -> dict[str, Any]:
-    """Raises ModelError where the base's folder is not whole."""
+    """Raises ModelError if the base's folder is not whole."""
     server = Server.objects.select_related("base").get(pk=run.server_id)
     check_base_folder(Path(server.base.base))
     model = ServedModel(base=server.base.base, name=served_name(server), **server.serving)

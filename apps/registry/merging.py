@@ -30,7 +30,7 @@ def merged_of(version: ModelVersion) -> MergedModel | None:
 
 
 def merge(*, version: ModelVersion, by: Any) -> MergeJob | None:
-    """The job that merges a version, also where it is under way; None where the merged model is there. Raises Rejected."""
+    """The job that merges a version, also where it is under way; None if the merged model is there. Raises Rejected."""
     if not can_be_merged(version):
         raise Rejected(f"{version} cannot be merged: it is not a LoRA adapter whose files and base are here.")
     if merged_of(version):

@@ -93,7 +93,7 @@ class Server(models.Model):
     Policies, judges and writers of variants may share its address.
 
     `served` is what it listed last: [{id, context, parent}], an adapter's `parent` being its base. `capabilities` is what
-    a probe found out about `probed_model`: {name: {value, how}}, value null where it stays unknown. `prices` are in USD per
+    a probe found out about `probed_model`: {name: {value, how}}, value null if it stays unknown. `prices` are in USD per
     million tokens: {model: [input, output]}.
     """
 

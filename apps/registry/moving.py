@@ -43,7 +43,7 @@ def move_all(source: Any, target: Any, *, remove: bool, said: Callable[[str], No
 
 
 def _copy(artifact: Artifact, entry: dict, source: Any, target: Any) -> bool:
-    """False where it is there. Raises OSError."""
+    """False if it is there. Raises OSError."""
     name = f"{artifact.digest}/{entry['path']}"
     if target.has(name, entry["size"]) and _is_whole(entry, target, name):
         return False

@@ -50,7 +50,7 @@ def config_of(path: Path) -> dict[str, Any]:
 
 
 def check_layers(ranks: Mapping[str, int], tensors: Iterable[str], config: Mapping[str, Any]) -> None:
-    """`ranks`: those of the weights, by layer. Raises ModelError where the configuration says another thing: a server would load other layers, or
+    """`ranks`: those of the weights, by layer. Raises ModelError if the configuration says another thing: a server would load other layers, or
     fail."""
     rank_of, alpha_of = _pattern(config, "rank_pattern"), _pattern(config, "alpha_pattern")
     targeted, excluded = _names(config["target_modules"]), _names(config.get("exclude_modules") or [])

@@ -26,7 +26,7 @@ MOST_PRICES, LARGEST = 200, 100_000.0
 
 
 def price_of(server: Server, model: str) -> tuple[float, float] | None:
-    """(input, output), None where nobody has said. “*” among a server's own prices stands for all its other models."""
+    """(input, output), None if nobody has said. “*” among a server's own prices stands for all its other models."""
     own = server.prices.get(model) or server.prices.get("*")
     if own:
         return own[0], own[1]

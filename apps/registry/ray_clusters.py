@@ -75,7 +75,7 @@ def checked(fields: Mapping[str, Any], *, operator: bool) -> dict[str, Any]:
 
 
 def save(cluster: RayCluster) -> RayCluster:
-    """Raises ServerError where its name is taken."""
+    """Raises ServerError if its name is taken."""
     try:
         with transaction.atomic():
             cluster.save()

@@ -77,7 +77,7 @@ def _named(holder: Holder) -> dict[str, Any]:
 
 def rollouts_spec(job: UUID, rollouts: dict[str, Any]) -> dict[str, Any]:
     """`specs.Rollouts` of a job, with the servers as they are now. Adapters are written beside the artifacts, where servers see
-    them. Raises ModelError where one may not be asked any more."""
+    them. Raises ModelError if one may not be asked any more."""
     name = f"rollouts/{job}"
     ours = f"{settings.FLYWHEEL_DATA_DIR}/artifacts"
     found = []

@@ -45,7 +45,7 @@ RESET: dict[str, Any] = {
 
 
 class ServerError(Rejected):
-    """Something that may not be done to a server; the message is a sentence for the screen. `field`: what it is about."""
+    """Something that may not be done to a server; the message is a sentence for the page. `field`: what it is about."""
 
     def __init__(self, sentence: str, field: str = "") -> None:
         super().__init__(sentence)
@@ -53,7 +53,7 @@ class ServerError(Rejected):
 
 
 def check_address(base_url: str, key_variable: str, *, operator: bool = True) -> str:
-    """The address as it is stored. Raises ServerError where this installation may not call it or send it the key."""
+    """The address as it is stored. Raises ServerError if this installation may not call it or send it the key."""
     base_url = base_url.strip().rstrip("/")
     try:
         host = check_url(base_url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS).host
@@ -83,7 +83,7 @@ def add_server(*, project: Project, fields: Mapping[str, Any], by: Any, operator
 
 
 def insert(server: Server) -> Server:
-    """In the caller's transaction. Raises ServerError where the project has too many, or its name is taken."""
+    """In the caller's transaction. Raises ServerError if the project has too many, or its name is taken."""
     project = Project.objects.select_for_update().get(pk=server.project_id)
     if project.servers.count() >= MOST:
         raise ServerError(f"{project} has {MOST} servers, which is the most. Remove one first.")
@@ -118,7 +118,7 @@ def edit_server(*, server: Server, fields: Mapping[str, Any], by: Any, operator:
 
 
 def save(server: Server) -> Server:
-    """Raises ServerError where its name or address is taken."""
+    """Raises ServerError if its name or address is taken."""
     if server.name in RESERVED:
         raise ServerError(f"“{server.name}” is a reserved engine name; choose another name for the server.", "name")
     try:
@@ -134,7 +134,7 @@ def save(server: Server) -> Server:
 
 @transaction.atomic
 def remove_server(*, server: Server, by: Any) -> None:
-    """Raises ServerError where something uses it, and for a managed one that is running."""
+    """Raises ServerError if something uses it, and for a managed one that is running."""
     name, pk = server.name, server.pk
     if server.runs.active().exists():
         raise ServerError(f"{name} is running; stop it first.")
@@ -228,7 +228,7 @@ def submit_probe(*, server: Server, by: Any, model: str = "") -> ServerProbe:
 
 
 def probe_spec(probe: ServerProbe) -> dict[str, Any]:
-    """The child's spec. Raises ServerError where what was allowed is no longer."""
+    """The child's spec. Raises ServerError if what was allowed is no longer."""
     given = probe.spec
     private = may_be_private(probe.server)
     if not probe.server.is_managed:

@@ -83,7 +83,7 @@ def register_trained_adapter(
 
 
 def register_checked(*, project: Project, name: str, parent: ModelVersion, folder: Path, by: Any) -> ModelVersion:
-    """Raises ModelError for what is no adapter of the base of `parent`."""
+    """Raises ModelError for what is not an adapter of the base of `parent`."""
     lineage = {"trained": "elsewhere"} | check_adapter(folder, parent)
     try:
         with transaction.atomic():
@@ -140,7 +140,7 @@ def check_adapter(folder: Path, parent: ModelVersion) -> dict[str, Any]:
 
 
 def check_target_modules(names: list[str], version: ModelVersion) -> None:
-    """Raises ModelError where a name is that of no linear layer of the base."""
+    """Raises ModelError if a name is that of no linear layer of the base."""
     base = version.base_version()
     layers = {
         name.removesuffix(".weight")
@@ -156,7 +156,7 @@ def check_target_modules(names: list[str], version: ModelVersion) -> None:
 
 
 def check_answer_length(tokens: int, version: ModelVersion) -> None:
-    """Raises ModelError where answers of so many tokens leave no room for a prompt."""
+    """Raises ModelError if answers of so many tokens leave no room for a prompt."""
     base = version.base_version()
     try:
         context = json.loads((Path(base.base) / "config.json").read_bytes()).get("max_position_embeddings")

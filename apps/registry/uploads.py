@@ -116,7 +116,7 @@ def add_part(*, upload: AdapterUpload, path: str, number: int, data: bytes) -> N
 
 
 def finish(*, upload: AdapterUpload, by: Any) -> ModelVersion:
-    """The model version. Raises UploadError where parts are missing or are not what was announced: those are to be sent again; ModelError
+    """The model version. Raises UploadError if parts are missing or are not what was announced: those are to be sent again; ModelError
     where the adapter does not fit its base: the upload is then given up."""
     if lacking := sum(map(len, missing(upload).values())):
         raise UploadError(f"{lacking} part{'s are' if lacking > 1 else ' is'} missing. GET the upload: it lists them.")

@@ -1,4 +1,4 @@
-"""Uploading an adapter in parts over REST (`uploads`). The key decides the project."""
+"""Uploading an adapter in parts over REST (`uploads`). The key determines the project."""
 
 from __future__ import annotations
 

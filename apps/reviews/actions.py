@@ -31,7 +31,7 @@ __all__ = [
 ]  # fmt: skip
 
 SIZE = 60
-JUDGED: list[Callable[[RewardReview], None]] = []  # what floors above do when people have judged an output of theirs
+JUDGED: list[Callable[[RewardReview], None]] = []  # what layers above do when people have judged an output of theirs
 
 
 @transaction.atomic
@@ -151,7 +151,7 @@ def answer(*, item: ReviewItem, agrees: bool, by: Any, reason: str = "") -> Judg
 @transaction.atomic
 def undo(*, review: RewardReview, by: Any) -> ReviewItem | None:
     """Takes back the person's last answer on a score; the word they gave blind stands. Returns its item, or None where there
-    is no answer. Raises ReviewError where the item has been ruled on."""
+    is no answer. Raises ReviewError if the item has been ruled on."""
     rows = Judgement.objects.select_for_update(of=("self",)).select_related("item__review__project")
     last = rows.filter(item__review=review, by=by, agrees__isnull=False).order_by("-agreed_at", "-pk").first()
     if last is None:

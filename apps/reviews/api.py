@@ -1,4 +1,4 @@
-"""Reviews with their results, and the lock of training in each environment, over REST. The key decides the project."""
+"""Reviews with their results, and the lock of training in each environment, over REST. The key determines the project."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def lock_of(
 def require_unlocked(
     *, environment: Environment, tasks: Sequence[Task], by: Any, scorer: dict[str, Any] | None = None
 ) -> Lock:
-    """Raises TrainingLocked where nobody, or not this person, may train on these tasks in this environment."""
+    """Raises TrainingLocked if nobody, or not this person, may train on these tasks in this environment."""
     lock = lock_of(environment=environment, tasks=tasks, by=by, scorer=scorer)
     if lock.locked:
         raise TrainingLocked(

@@ -15,7 +15,7 @@ from apps.reviews.drift import Drift
 
 
 class ReviewError(Rejected):
-    """Something that may not be done to a review; the message is a sentence for the screen."""
+    """Something that may not be done to a review; the message is a sentence for the page."""
 
 
 class TrainingLocked(ReviewError):
@@ -55,7 +55,7 @@ class Facts:
     """All that the decision goes by. `environment`: what it is asked for, "" for any that uses the verifier.
 
     `judged`: samples that anybody has judged; `judged_by_others`: those that somebody has who neither wrote the verifier nor
-    starts the run. `starter`: who starts it, None where that is not asked. `drift`: None where no tasks are named.
+    starts the run. `starter`: who starts it, None where that is not asked. `drift`: None if no tasks are named.
     """
 
     policy: Mapping[str, Any]

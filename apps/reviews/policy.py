@@ -19,7 +19,7 @@ FIELDS = (
 
 
 class PolicyError(Exception):
-    """A policy that cannot be; the message is a sentence for the screen."""
+    """A policy that cannot be; the message is a sentence for the page."""
 
 
 def as_dict(policy: ReviewPolicy) -> dict[str, Any]:

@@ -29,7 +29,7 @@ DIGITS = 6  # rewards that differ by less are the same
 
 
 class RescoringError(Rejected):
-    """A probe or a rescoring that may not start; the message is a sentence for the screen."""
+    """A probe or a rescoring that may not start; the message is a sentence for the page."""
 
 
 # Probes.
@@ -44,7 +44,7 @@ class CheatingModel:
     tokens: int = CHEAT_TOKENS
 
     def as_spec(self) -> dict[str, Any]:
-        """Raises RescoringError where this installation may not call the server, or send it its key, now."""
+        """Raises RescoringError if this installation may not call the server, or send it its key, now."""
         try:
             check_askable(self.server)
         except ModelError as error:
@@ -94,7 +94,7 @@ def _spread(tasks: Any, count: int) -> list[Task]:
 
 
 def probe_spec(run: ProbeRun) -> dict:
-    """Raises RescoringError where the model that is told to cheat may not be asked any more."""
+    """Raises RescoringError if the model that is told to cheat may not be asked any more."""
     record_scorer(run, run.environment)
     return _cheat_spec(run) | {
         "kind": "probe",
@@ -123,7 +123,7 @@ def _cheat_spec(run: ProbeRun) -> dict[str, Any]:
 def complete_probe(run: ProbeRun, result: dict) -> dict:
     """Keeps the report. Findings of high severity lock, and those of medium severity where there are many.
 
-    Raises ValueError where most outputs could not be scored: a judge that is away finds no hole and proves nothing.
+    Raises ValueError if most outputs could not be scored: a judge that is away finds no hole and proves nothing.
     """
     report = result["report"]
     tried, masked = (sum(probe[name] for probe in report["probes"]) for name in ("n", "masked"))
@@ -214,7 +214,7 @@ class Change:
 
     @property
     def delta(self) -> float | None:
-        """New reward less old; None where either is masked."""
+        """New reward less old; None if either is masked."""
         new = self.score["reward"]
         return None if new is None or self.sample.reward is None else round(new - self.sample.reward, DIGITS)
 

@@ -20,7 +20,7 @@ def needed_of(review: RewardReview) -> int:
 
 
 def reserve(*, item: ReviewItem, by: Any) -> bool:
-    """Puts a sample on the person's screen for RESERVED_FOR. False where it is on somebody else's."""
+    """Puts a sample on the person's screen for RESERVED_FOR. False if it is on somebody else's."""
     now = timezone.now()
     free = Q(reserved_until=None) | Q(reserved_until__lt=now) | Q(reserved_by=by) | Q(reserved_by=None)
     rows = ReviewItem.objects.filter(free, pk=item.pk)
@@ -61,7 +61,7 @@ class Queue:
         return self.waiting().count() + self.mine().filter(agrees=None).count()
 
     def next(self, after: int | None = None, skip: int | None = None) -> int | None:
-        """The pk of the first free sample after a position, round to the top; None where none is free.
+        """The pk of the first free sample after a position, round to the top; None if none is free.
 
         One that this person has judged, but not said whether the score is right, comes first.
         """

@@ -64,7 +64,7 @@ STARTS = (
 
 
 class SpecTextError(ValueError):
-    """A text that is no JSON object; the message is a sentence with line and column."""
+    """A text that is not JSON object; the message is a sentence with line and column."""
 
 
 def read(text: str) -> dict[str, Any]:

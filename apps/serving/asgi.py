@@ -29,7 +29,7 @@ def require_method(method: str, wanted: str) -> None:
 
 
 async def read_body(headers: dict[str, str], receive: Receive, most: int) -> bytes | None:
-    """None where the client went away. Raises Refusal."""
+    """None if the client went away. Raises Refusal."""
     too_large = Refusal(413, f"The body is larger than {most >> 20} MiB.", code="request_too_large")
     given = headers.get("content-length", "")
     if given.isdigit() and int(given) > most:

@@ -68,7 +68,7 @@ def read_request(path: str, body: bytes, headers: Mapping[str, str]) -> Asked:
 
 
 def _field(fields: dict[str, Raw], name: str, kind: Any) -> Any:
-    """None where it is missing. Raises BadRequest."""
+    """None if it is missing. Raises BadRequest."""
     if name not in fields:
         return None
     try:
@@ -78,7 +78,7 @@ def _field(fields: dict[str, Raw], name: str, kind: Any) -> Any:
 
 
 def _text(fields: dict[str, Raw], name: str) -> str:
-    """What is no text says nothing: its own server may know better."""
+    """What is not a text says nothing: its own server may know better."""
     try:
         return (_field(fields, name, str) or "")[:LONGEST_ID]
     except BadRequest:
@@ -125,7 +125,7 @@ def body_for(
     """`prompt`: of the prompt version that goes in front. `count_tokens`: have a stream say at its end what it used.
     `tools_as_text`: for a model without native calls, as an evaluation asks it: it answers with a call's JSON. Without
     `takes_metadata` that of a chat stays here, unless the request has the server store it.
-    Raises BadRequest where the request cannot take the prompt."""
+    Raises BadRequest if the request cannot take the prompt."""
     fields: dict[str, Any] = asked.fields | {"model": served_as}
     if not takes_metadata and asked.path == CHAT and bytes(asked.fields.get("store", b"")) != b"true":
         fields.pop("metadata", None)

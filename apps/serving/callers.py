@@ -53,7 +53,7 @@ class Callers:
         return routes[model]
 
     def begin(self, key: Key, now: float) -> Meter:
-        """To be ended with what was used. Raises Refusal where a limit is reached."""
+        """To be ended with what was used. Raises Refusal if a limit is reached."""
         meter = self.meters.setdefault(key.pk, Meter(now))
         try:
             meter.begin(key.limits, now)

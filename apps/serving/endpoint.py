@@ -156,7 +156,7 @@ class Endpoint:
                 self.servers.end(begun)
 
     async def _from_candidate(self, turn: Turn) -> Begun | None:
-        """None where the candidate has no good answer: that is noted, the turn goes over to the current version, and the client feels
+        """None if the candidate has no good answer: that is noted, the turn goes over to the current version, and the client feels
         nothing but the time."""
         lane, record = turn.lane, turn.record
         try:

@@ -68,7 +68,7 @@ def error_event(path: str, error: dict[str, Any]) -> bytes:
 
 
 def tokens_counted(parts: Sequence[bytes]) -> int | None:
-    """What an answer says that it used, read and written; None where it says nothing."""
+    """What an answer says that it used, read and written; None if it says nothing."""
     tail = b"".join(parts[-8:])[-TAIL:]
     start = tail.rfind(b'"usage":')
     counts = [int(count) for count in COUNTED.findall(tail, start)] if start >= 0 else []

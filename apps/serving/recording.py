@@ -79,7 +79,7 @@ def _ms(ns: int) -> float:
 
 
 def _json(data: bytes) -> dict[str, Any]:
-    """{} for what is no JSON object."""
+    """{} for what is not JSON object."""
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

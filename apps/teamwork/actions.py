@@ -28,7 +28,7 @@ MOST = 2000  # comments on one object
 
 
 class CommentError(Rejected):
-    """A sentence for the screen."""
+    """A sentence for the page."""
 
     def __init__(self, sentence: str, field: str = "") -> None:
         super().__init__(sentence)
@@ -137,7 +137,7 @@ def edit_comment(*, comment: Comment, kind: Kind, target: Any, text: str, by: An
 
 @transaction.atomic
 def delete_comment(*, comment: Comment, kind: Kind, target: Any, by: Any) -> bool:
-    """False where it was deleted before, or is not theirs."""
+    """False if it was deleted before, or is not theirs."""
     deleted = bool(_own(comment, by).update(text="", deleted_at=Now()))
     if deleted:
         comment.mentions.clear()

@@ -1,4 +1,4 @@
-"""Floor 4: what people say about an object, and whose work it is. Objects are of the floors above (`targets`)."""
+"""Floor 4: what people say about an object, and whose work it is. Objects are of the layers above (`targets`)."""
 
 from __future__ import annotations
 

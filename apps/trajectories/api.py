@@ -1,4 +1,4 @@
-"""The REST API that production agents call. The key decides the project."""
+"""The REST API that production agents call. The key determines the project."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def decode(body: Any) -> Decoded | Any:
 
 
 def split(body: bytes | bytearray, ndjson: bool) -> list[memoryview]:
-    """The undecoded rows of a batch: of a JSON array, or one a line. Raises RowError where the array is broken."""
+    """The undecoded rows of a batch: of a JSON array, or one a line. Raises RowError if the array is broken."""
     if not ndjson and next((byte for byte in body if byte not in b" \t\r\n"), None) == ord("["):
         try:
             return [memoryview(raw) for raw in msgspec.json.decode(body, type=list[msgspec.Raw])]

@@ -136,7 +136,7 @@ class LeftOut(Exception):
     """A trajectory that is not a training example; the message is the reason."""
 
 
-# What floors above forbid to teach: (project, runs, their lines of the export) to the indexes of those that may not leave.
+# What layers above forbid to teach: (project, runs, their lines of the export) to the indexes of those that may not leave.
 Guard = Callable[[Project, Sequence[Trajectory], Sequence[dict]], Collection[int]]
 GUARDS: list[Guard] = []
 GUARDED_AT_ONCE = 100

@@ -84,7 +84,7 @@ EXPOSED = {"q", "outcome", "mode", "agent_version", "model", "tool", "since"}  #
 SIGNS = {"min": "≥", "max": "≤"}
 LINKED: dict[
     str, Callable[[QuerySet, str], QuerySet]
-] = {}  # filters of floors above: {name: narrows the rows to what is linked}
+] = {}  # filters of layers above: {name: narrows the rows to what is linked}
 FEW = 1_000  # rows: more are soon met from the newest on
 
 
@@ -208,7 +208,7 @@ def matching(text: str, within: Mapping[str, Any] | None = None) -> Q | Exists:
 
 
 def _few(texts: QuerySet[SearchText]) -> list[UUID] | None:
-    """The ids, where they are no more than FEW; None where they are many.
+    """The ids, where they are no more than FEW; None if they are many.
 
     Words that many rows have are found by walking back from the newest row, words that few have by the index alone:
     a walk would unpack the text of every row. The planner cannot tell (it takes a word it does not know for one in

@@ -266,7 +266,7 @@ class TrajectoryRevision(models.Model):
 class EvalClaim(models.Model):
     """What a run says of itself: of which evaluation, task and sample it is. `run` and `task` are texts from outside.
 
-    It waits until a floor above has made it that sample, or has refused it: then `note` says why. The run stays either way.
+    It waits until a layer above has made it that sample, or has refused it: then `note` says why. The run stays either way.
     """
 
     class State(models.TextChoices):

@@ -31,7 +31,7 @@ Place = tuple[bool, float, int]  # without a value, the value, the id; in the or
 
 def page_of(rows: QuerySet[Trajectory], cursor: str | None, limit: int, order: Sorting | None = None) -> dict[str, Any]:
     """{rows, next, previous}, the last two cursors or None: a direction, an id and the value that is sorted by. `sorted` is how many
-    rows were, where that is not by time, and `more` that there are others. Raises ValidationError for a text that is no cursor."""
+    rows were, where that is not by time, and `more` that there are others. Raises ValidationError for a text that is not a cursor."""
     direction, pk, value = _decode(cursor)
     if order and order.chosen not in ("", "started"):
         return _sorted(rows, direction, pk, value, limit, order)

@@ -228,7 +228,7 @@ def parse_row(given: Any) -> Parsed:
 
 
 def settle_usage(usage: Usage) -> None:
-    """Brings both names of a count to one. Raises RowError where they disagree."""
+    """Brings both names of a count to one. Raises RowError if they disagree."""
     for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
         if (count := getattr(usage, other)) is not None:
             if getattr(usage, name) not in (None, count):
@@ -237,7 +237,7 @@ def settle_usage(usage: Usage) -> None:
 
 
 def status_of(success: bool, status: Status | UnsetType = UNSET) -> Status:
-    """The status that `success` means. Raises RowError where a status was given that contradicts it."""
+    """The status that `success` means. Raises RowError if a status was given that contradicts it."""
     meant: Status = "success" if success else "failure"
     if status not in (UNSET, "unknown", meant):
         raise RowError("outcome.success", f"is {str(success).lower()}, but outcome.status is {status}")

@@ -1,4 +1,4 @@
-"""Every page and answer that shows what runs said calls `runs_shown`; floors above may want to know who has seen which."""
+"""Every page and answer that shows what runs said calls `runs_shown`; layers above may want to know who has seen which."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def open_span(row: Trajectory, metadata: dict[str, Any], step: dict[str, Any]) -
 
 
 def find(row: Trajectory, metadata: dict[str, Any], step: dict[str, Any]) -> tuple[Span, list[LogRecord]] | None:
-    """The span and its log records; None where it was removed, or never came over OTLP."""
+    """The span and its log records; None if it was removed, or never came over OTLP."""
     span_id, traces = step.get("span_id"), metadata.get("trace_ids")
     trace_id = step.get("trace_id") or (traces[0] if isinstance(traces, list) and traces else None)
     if metadata.get("source") != "otlp" or not isinstance(span_id, str) or not isinstance(trace_id, str):

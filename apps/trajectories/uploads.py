@@ -175,13 +175,13 @@ def submit(*, project: Project, by: Any, path: Path, token: dict[str, Any]) -> U
 
 
 def resubmit(*, upload: Upload, by: Any) -> bool:
-    """False where it did not fail. Rows that are stored already count as duplicates."""
+    """False if it did not fail. Rows that are stored already count as duplicates."""
     failed = Upload.objects.filter(state=JobState.FAILED)
     return jobs.restart(upload, among=failed, by=by, action="resubmitted", cursor={}, done=0)
 
 
 def steps(upload: Upload) -> Iterator[Progress]:
-    """Stores the file batch by batch. Raises ImportError_ where it is gone, or where none of its rows could be stored."""
+    """Stores the file batch by batch. Raises ImportError_ where it is gone, or if none of its rows could be stored."""
     summary = Summary(**upload.cursor)
 
     def store(rows: list[dict]) -> Stored:

@@ -34,7 +34,7 @@ DISABLED = "The webhook was disabled before this was delivered."
 
 
 class WebhookError(Rejected):
-    """Something that may not be done; a sentence for the screen. `field`: what it is about."""
+    """Something that may not be done; a sentence for the page. `field`: what it is about."""
 
     def __init__(self, sentence: str, field: str = "") -> None:
         super().__init__(sentence)
@@ -84,7 +84,7 @@ def wake() -> None:
 
 
 def checked_url(url: str) -> str:
-    """The address as it is stored. Raises WebhookError where this installation may not call it."""
+    """The address as it is stored. Raises WebhookError if this installation may not call it."""
     try:
         return str(check_url(url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS))
     except RefusedAddress as error:
@@ -137,7 +137,7 @@ def edit_webhook(
 
 @transaction.atomic
 def delete_webhook(*, hook: Webhook, by: Any) -> None:
-    """Raises WebhookError where something depends on it."""
+    """Raises WebhookError if something depends on it."""
     _audit("deleted", hook, by)
     try:
         with transaction.atomic():

@@ -36,7 +36,7 @@ class AccountAdapter(DefaultAccountAdapter):
         return address_of(request)
 
     def authenticate(self, request: HttpRequest, **credentials: Any) -> Any:
-        """The user, if the password is right and the account active. Raises ValidationError where attempts are locked."""
+        """The user, if the password is right and the account active. Raises ValidationError if attempts are locked."""
         attempt = begun(request, name_of(credentials))
         user = super().authenticate(request, **credentials)
         if user is None or not user.is_active:

@@ -27,7 +27,7 @@ Model = type[models.Model]
 KEPT: tuple[Model, ...] = (Project, AuditEvent, Membership, ProjectDeletion)
 CHUNK = 2000
 SETTLES = timedelta(seconds=10)  # keys are trusted for some seconds, and requests take some
-# What floors above do with rows that are about to go, in the same transaction: {model: [function of the rows]}. A function that
+# What layers above do with rows that are about to go, in the same transaction: {model: [function of the rows]}. A function that
 # returns another has it called when they are gone.
 BEFORE: dict[Model, list[Callable[[models.QuerySet], Callable[[], None] | None]]] = {}
 

@@ -23,7 +23,7 @@ class LifecycleError(Rejected):
 
 @transaction.atomic
 def rename(*, project: Project, name: str, slug: str, description: str, by: Any, **label: str) -> Project:
-    """Raises LifecycleError where another project has the short name."""
+    """Raises LifecycleError if another project has the short name."""
     row = Project.objects.select_for_update().get(pk=project.pk)
     before = {"name": row.name, "slug": row.slug}
     row.name, row.slug, row.description = name, slug, description
@@ -39,7 +39,7 @@ def rename(*, project: Project, name: str, slug: str, description: str, by: Any,
 
 @transaction.atomic
 def archive(*, project: Project, by: Any, **label: str) -> bool:
-    """Makes it read-only: no data, no jobs, no schedules. False where it was not active. Raises LifecycleError while jobs are under way."""
+    """Makes it read-only: no data, no jobs, no schedules. False if it was not active. Raises LifecycleError while jobs are under way."""
     if not Project.objects.filter(pk=project.pk, stage=Stage.ACTIVE).update(stage=Stage.ARCHIVED):
         return False
     if under_way := active_jobs(project):
@@ -72,6 +72,6 @@ def delete(*, project: Project, confirm: str, by: Any, **label: str) -> ProjectD
 
 
 def try_again(*, deletion: ProjectDeletion, by: Any) -> bool:
-    """Goes on with a deletion that has ended before its end. False where it is under way or done."""
+    """Goes on with a deletion that has ended before its end. False if it is under way or done."""
     ended = ProjectDeletion.objects.filter(project__stage=Stage.DELETING)
     return jobs.restart(deletion, among=ended, by=by, action="resumed")

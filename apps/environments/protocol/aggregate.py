@@ -16,7 +16,7 @@ MAX_ROWS = 100_000
 def aggregate(given: Any) -> dict[str, Any]:
     """{group_level_metrics, agent_metrics, key_metrics} of verify responses; masked ones count as coverage only.
 
-    Raises Refusal where it is given something else.
+    Raises Refusal if it is given something else.
     """
     if not isinstance(given, list) or len(given) > MAX_ROWS or not all(isinstance(row, dict) for row in given):
         raise Refusal(422, f"“verify_responses” must be a list of at most {MAX_ROWS} objects.")

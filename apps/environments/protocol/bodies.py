@@ -68,7 +68,7 @@ def value_of(body: bytes | msgspec.Raw) -> Any:
 
 
 def object_of(body: bytes, what: str) -> dict:
-    """Raises Refusal where the body is no JSON object; an empty body is an empty one."""
+    """Raises Refusal if the body is not JSON object; an empty body is an empty one."""
     found = value_of(body) if body.strip() else {}
     if not isinstance(found, dict):
         raise Refusal(422, f"{what} must be a JSON object.")

@@ -1,4 +1,4 @@
-"""What the floors above say before a task that a caller sent is opened or an answer to it is scored."""
+"""What the layers above say before a task that a caller sent is opened or an answer to it is scored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Use(Enum):
     SCORE = "scored"
 
 
-# Raises Refusal where the caller may not. A task is {messages, expected, …}, or any row that a grader is given.
+# Raises Refusal if the caller may not. A task is {messages, expected, …}, or any row that a grader is given.
 Guard = Callable[[ApiKey, dict, Use], None]
 GUARDS: list[Guard] = []
 

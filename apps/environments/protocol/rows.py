@@ -32,7 +32,7 @@ def task_of(row: dict) -> dict:
 
 
 def _exported(row: dict) -> dict | None:
-    """Raises Refusal where there is one of ours that is not whole: it must not be scored as another task."""
+    """Raises Refusal if there is one of ours that is not whole: it must not be scored as another task."""
     metadata = row.get("verifier_metadata")
     exported = metadata.get("flywheel") if isinstance(metadata, dict) else None
     if exported is None:

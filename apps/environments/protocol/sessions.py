@@ -42,7 +42,7 @@ def digest(environment: Environment, token: str) -> str:
 def start(environment: Environment, task: dict, name: str = "") -> str:
     """A new session's token. With a `name` of the caller's own, the same name again is the same session.
 
-    Raises Refusal where too many are open.
+    Raises Refusal if too many are open.
     """
     token = name or secrets.token_urlsafe(32)
     hashed = digest(environment, token)
@@ -78,7 +78,7 @@ def locked(environment: Environment, token: str) -> Iterator[EnvironmentSession]
 
 
 def found(environment: Environment, token: str) -> EnvironmentSession | None:
-    """The session as it is now; None where there is none that lives."""
+    """The session as it is now; None if there is none that lives."""
     return _open(environment, token).first() if token else None
 
 

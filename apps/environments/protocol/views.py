@@ -1,4 +1,4 @@
-"""The routes below /env/<slug>@<version>/. The key decides the project; what the caller did wrong is JSON."""
+"""The routes below /env/<slug>@<version>/. The key determines the project; what the caller did wrong is JSON."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Seed:
     def with_arguments(self, arguments: list[dict]) -> Seed:
         """New arguments for each call, exchanged in the other messages and in recorded results as well.
 
-        A system message is the harness's and stays. Raises Bad where the form or a type differs, or if an old value
+        A system message is the harness's and stays. Raises Bad if the form or a type differs, or if an old value
         would get two new ones.
         """
         changes: dict[str, str] = {}

@@ -66,7 +66,7 @@ def _context(project: Project, on: ModelVersion, start: Environment | None, form
 
 
 def _save(request: HttpRequest, on: ModelVersion, start: Environment | None, form: PromptForm) -> HttpResponse | None:
-    """Where it leads; None where the model cannot have a prompt, which is then an error of the form."""
+    """Where it leads; None if the model cannot have a prompt, which is then an error of the form."""
     given = form.cleaned_data
     started_from = {"name": str(start), "prompt": from_harness(start.harness)} if start else None
     try:

@@ -114,7 +114,7 @@ def _tasks(eval_set: EvalSet | None, query: str) -> Any:
 
 
 def _start(request: HttpRequest, project: Project, form: PlaygroundForm, step: Step | None) -> Playground | None:
-    """None where it may not run, which is then an error of the form."""
+    """None if it may not run, which is then an error of the form."""
     given = form.cleaned_data
     try:
         return actions.start(

@@ -16,7 +16,7 @@ PERCENTILES = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
 
 
 def cohen_kappa(person: Sequence[bool], verifier: Sequence[bool]) -> float | None:
-    """Cohen's κ = (p_o − p_e)/(1 − p_e) (Cohen 1960); None where it is not defined (one constant answer)."""
+    """Cohen's κ = (p_o − p_e)/(1 − p_e) (Cohen 1960); None if it is not defined (one constant answer)."""
     a, b = np.asarray(person, dtype=bool), np.asarray(verifier, dtype=bool)
     if len(a) == 0:
         return None
@@ -46,7 +46,7 @@ def draws_of(n: int, seed: int) -> np.ndarray:
 
 
 def kappas(a: np.ndarray, b: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """κ of each draw; NaN where it is not defined."""
+    """κ of each draw; NaN if it is not defined."""
     first, second = a[draws], b[draws]
     p, q = first.mean(axis=1), second.mean(axis=1)
     chance = p * q + (1 - p) * (1 - q)
@@ -56,7 +56,7 @@ def kappas(a: np.ndarray, b: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def percentiles(values: np.ndarray) -> tuple[float, float] | None:
-    """The middle 95%; None where nothing is defined."""
+    """The middle 95%; None if nothing is defined."""
     found = values[np.isfinite(values)]
     if len(found) == 0:
         return None
@@ -67,8 +67,8 @@ def percentiles(values: np.ndarray) -> tuple[float, float] | None:
 def krippendorff_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
     """Krippendorff's nominal α = 1 − D_o / D_e from the coincidence matrix (Krippendorff 2011, “Computing α-Reliability”).
 
-    `units`: for each item the reviewers' values, None where one gave none; items with fewer than two do not count.
-    None where nothing can be paired or all values are the same.
+    `units`: for each item the reviewers' values, None if one gave none; items with fewer than two do not count.
+    None if nothing can be paired or all values are the same.
     """
     return finite(float(_alphas(_coincidences(units).sum(axis=0))))
 
@@ -101,7 +101,7 @@ def _coincidences(units: Sequence[Sequence[Hashable]]) -> np.ndarray:
 
 
 def _alphas(coincidences: np.ndarray) -> np.ndarray:
-    """α of each matrix (…, values, values); NaN where it is not defined."""
+    """α of each matrix (…, values, values); NaN if it is not defined."""
     totals = coincidences.sum(axis=-1)
     n = totals.sum(axis=-1)
     observed = n - np.trace(coincidences, axis1=-2, axis2=-1)
@@ -115,7 +115,7 @@ def _alphas(coincidences: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Correlation:
-    """A rank correlation with its 95% interval; None where it is not defined."""
+    """A rank correlation with its 95% interval; None if it is not defined."""
 
     value: float | None
     low: float | None

@@ -180,7 +180,7 @@ def _too_lenient(found: Rate, most: float) -> list[str]:
 
 
 def _more(found: Rate, enough: Callable[[float, int], bool]) -> int | None:
-    """How many more would be enough at the same rate; None where no number of them is."""
+    """How many more would be enough at the same rate; None if no number of them is."""
     assert found.value is not None
     return next((n - found.n for n in range(found.n + 1, MANY) if enough(found.value, n)), None)
 

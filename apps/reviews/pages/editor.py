@@ -26,7 +26,7 @@ TRIED = 10
 
 
 def typed(request: HttpRequest, project: Project) -> dict:
-    """The spec in the form, with what it names filled in. Raises SpecTextError or SpecError, both with a sentence that says where."""
+    """The spec in the form, with what it names filled in. Raises SpecTextError or SpecError, both with a sentence that says if."""
     spec = specs.with_code(
         specs.read(request.POST.get("spec", "")), request.POST.get("code", ""), request.POST.get("field", "")
     )

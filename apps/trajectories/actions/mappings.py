@@ -39,7 +39,7 @@ def delete_mapping(*, saved: ImportMapping, by: Any) -> None:
 
 
 def find_mapping(project: Project, name: str) -> Mapping:
-    """Raises MappingError where there is none of this name."""
+    """Raises MappingError if there is none of this name."""
     saved = ImportMapping.objects.filter(project=project, name=name).first()
     if saved is None:
         names = ", ".join(project.import_mappings.values_list("name", flat=True)[:20]) or "none yet"

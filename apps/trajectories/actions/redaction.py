@@ -27,7 +27,7 @@ _kept: dict[int, tuple[float, Redactor]] = {}
 def redactor_of(project: Project) -> Redactor:
     """The project's enabled rules, compiled; at most `FRESH_FOR` seconds old in every process.
 
-    Raises RuleError where a stored rule cannot be used here (Presidio is gone): then nothing may be stored unread.
+    Raises RuleError if a stored rule cannot be used here (Presidio is gone): then nothing may be stored unread.
     """
     until, redactor = _kept.get(project.pk, (0.0, None))
     if redactor is None or until < time.monotonic():
@@ -56,9 +56,9 @@ def secret_of(project: Project) -> bytes:
 
 @transaction.atomic
 def save_builtins(*, project: Project, chosen: Mapping[str, bool], by: Any) -> None:
-    """Switches the built-in kinds: those in `chosen` on, True where a token shall tell equal values, the others off.
+    """Switches the built-in kinds: those in `chosen` on, True if a token shall tell equal values, the others off.
 
-    Raises RuleError for an unknown kind and for Presidio where it is not installed.
+    Raises RuleError for an unknown kind and for Presidio if it is not installed.
     """
     rules = [_builtin_rule(kind, token) for kind, token in chosen.items()]
     Redactor(rules, key=secret_of(project))

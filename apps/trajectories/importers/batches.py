@@ -94,7 +94,7 @@ def batches(
 ) -> Iterator[None]:
     """Stores the rows of a file, but the first `skip`, and adds what became of them to `summary`; yields after each batch.
 
-    Raises ImportError_ where the file breaks off, with what came before stored.
+    Raises ImportError_ if the file breaks off, with what came before stored.
     """
     batch: list[tuple[str, dict]] = []
     flushed = 0

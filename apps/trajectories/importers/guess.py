@@ -145,7 +145,7 @@ def guess(records: list[dict]) -> Mapping:
 
 
 def guess_beside(records: list[dict], known: frozenset[str]) -> Mapping | None:
-    """A mapping for chat rows that have their id, time, agent … under names of their own; None where it would read no more.
+    """A mapping for chat rows that have their id, time, agent … under names of their own; None if it would read no more.
 
     `known`: the names that a chat row may have. Rows with our nested fields (`agent`, `usage` …) are ours: a mapping would lose these.
     """

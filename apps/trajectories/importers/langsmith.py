@@ -124,7 +124,7 @@ def _tools(run: dict) -> list[dict]:
 
 
 def _conversation(root: dict, runs: list[dict], models: list[dict]) -> list[dict]:
-    """Raises RowError where nobody said anything."""
+    """Raises RowError if nobody said anything."""
     found: list[list[dict]] = []
     for run in models:
         talk = _said(run.get("inputs"), "user") + _said(run.get("outputs"), "assistant")

@@ -155,7 +155,7 @@ NUMBERS = ("input_tokens", "output_tokens", "cost_usd", "latency_ms", "latency_s
 
 
 class MappingError(ValueError):
-    """A mapping that cannot be used; the message is a sentence for the screen."""
+    """A mapping that cannot be used; the message is a sentence for the page."""
 
 
 class Mapping(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -188,7 +188,7 @@ def load(given: Any) -> Mapping:
 
 
 def check(mapping: Mapping, columns: set[str] | None = None) -> None:
-    """Raises MappingError where a field is unknown to the layout, a needed one is missing, or a path is none."""
+    """Raises MappingError if a field is unknown to the layout, a needed one is missing, or a path is none."""
     known = {one.name for one in BY_LAYOUT[mapping.layout]}
     if unknown := sorted(set(mapping.fields) - known):
         raise MappingError(
@@ -467,7 +467,7 @@ class Mapper:
         )
 
     def status(self, raw: Any) -> str | None:
-        """What a value of the outcome means; None where nothing says so."""
+        """What a value of the outcome means; None if nothing says so."""
         said = outcome_text(raw)
         if said in self.success:
             return "success"

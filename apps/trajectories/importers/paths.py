@@ -44,12 +44,12 @@ class Path:
                 self._problem = str(error)
 
     def check(self, columns: set[str] | None = None) -> None:
-        """Raises PathError where it is neither a path nor a column; where the columns are not known, it may be one."""
+        """Raises PathError if it is neither a path nor a column; where the columns are not known, it may be one."""
         if self.constant is None and self._compiled is None and columns is not None and self.text not in columns:
             raise PathError(f"“{self.text}” is neither a column nor a JMESPath")
 
     def get(self, record: dict) -> Any:
-        """None where there is no such value."""
+        """None if there is no such value."""
         if self.constant is not None:
             return self.constant
         if self.text in record:

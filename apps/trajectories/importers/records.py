@@ -21,7 +21,7 @@ Record = tuple[int, Any]  # (position from 1, a JSON value or a RowError)
 
 
 class ImportError_(Exception):
-    """A file that cannot be read at all; the message is a sentence for the screen."""
+    """A file that cannot be read at all; the message is a sentence for the page."""
 
 
 class Readable(Protocol):
@@ -52,7 +52,7 @@ class _Counted:
 class Source:
     """The bytes of a file, gzip or not, with its first `SAMPLE` bytes to look at.
 
-    `taken` is how many bytes of the (packed) file were read. Raises ImportError_ where the file cannot be read, its gzip
+    `taken` is how many bytes of the (packed) file were read. Raises ImportError_ if the file cannot be read, its gzip
     is broken, or more than `limit` bytes come out of it; with `stop` it ends there instead, and says so in `stopped`.
     `mended` has the first of its characters that were replaced, [{position, path, warning}]; `mendings` counts them all.
     """

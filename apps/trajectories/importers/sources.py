@@ -13,7 +13,7 @@ from apps.trajectories.importers.records import ImportError_
 
 @contextmanager
 def open_source(name: str) -> Iterator[BinaryIO]:
-    """The bytes of `name` ("-" is standard input). Raises ImportError_ where it cannot be opened."""
+    """The bytes of `name` ("-" is standard input). Raises ImportError_ if it cannot be opened."""
     if name == "-":
         yield sys.stdin.buffer
         return

@@ -24,7 +24,7 @@ ARCHIVES = {b"PK\x03\x04": "a zip archive or an Excel file", b"%PDF": "a PDF", b
 def csv_records(source: Source) -> Iterator[Record]:
     """Rows by the header's names; positions are lines. A row with more cells than the header is refused.
 
-    Text is UTF-8; a line that is not is read as Windows-1252, which is noted. Raises ImportError_ where there is no header.
+    Text is UTF-8; a line that is not is read as Windows-1252, which is noted. Raises ImportError_ if there is no header.
     """
     lines = _Lines(source)
     csv.field_size_limit(MAX_RECORD)

@@ -38,7 +38,7 @@ SPEAKER = re.compile(r"^[ \t*#>-]*\**([A-Za-z][A-Za-z _-]{0,30}?)\**[ \t]*:\**[ 
 
 
 def role_of(name: Any, roles: Mapping[str, str]) -> str | None:
-    """Our role for what the file says; None where nobody knows."""
+    """Our role for what the file says; None if nobody knows."""
     said = text(name).strip().lower()
     return roles.get(said) or ROLES.get(said)
 
@@ -78,7 +78,7 @@ def turn(item: Any, path: str, roles: Mapping[str, str]) -> list[dict]:
 
 
 def called_in(content: Any) -> list[dict] | None:
-    """The tool calls that a value says: `{name, arguments}`, `name(argument=value)`, or several; None where a part is neither."""
+    """The tool calls that a value says: `{name, arguments}`, `name(argument=value)`, or several; None if a part is neither."""
     found = loose(content)
     found = _written(found) if isinstance(found, str) else found if isinstance(found, list) else [found]
     calls = [one for said in found for one in (_written(said) if isinstance(said, str) else [said])]
@@ -105,7 +105,7 @@ def _written(text_: str) -> list[Any]:
 
 
 def _python_call(node: ast.expr) -> dict | None:
-    """Raises ValueError where an argument is no literal. Arguments without a name are refused, but for one object."""
+    """Raises ValueError if an argument is no literal. Arguments without a name are refused, but for one object."""
     if not isinstance(node, ast.Call) or any(word.arg is None for word in node.keywords):
         return None
     arguments = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}

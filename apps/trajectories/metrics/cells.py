@@ -17,7 +17,7 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of one trajectory: what cells add up. `buckets` are of SKETCHED, None where the number is not known."""
+    """Of one trajectory: what cells add up. `buckets` are of SKETCHED, None if the number is not known."""
 
     failed: bool
     unknown: bool
@@ -93,7 +93,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a cell: `value` is None where the cell says nothing of it. `interval` where it is a proportion."""
+    """A figure of a cell: `value` is None if the cell says nothing of it. `interval` where it is a proportion."""
 
     title: str
     unit: str  # of the value: runs, share, tokens, usd, ms

@@ -43,7 +43,7 @@ def title_of(answer: Answer, by: str) -> str:
 
 
 def figure(answer: Answer, by: str, kind: str = "auto", height: int = HEIGHT) -> dict | None:
-    """A chart; None where there are no runs, or where the kind is not a chart."""
+    """A chart; None if there are no runs, or where the kind is not a chart."""
     if not any(one.runs for one in answer.series) or kind in ("number", "table"):
         return None
     measure = MEASURES[answer.series[0].measure]

@@ -81,7 +81,7 @@ class Answer:
 
     @property
     def note(self) -> str:
-        """What a reader has to know beside the figures; empty where nothing."""
+        """What a reader has to know beside the figures; empty if nothing."""
         said = []
         if self.more:
             said.append(f"Of the newest {self.read:,} matching runs.")
@@ -190,7 +190,7 @@ def _read(
 def _add_rows(
     found: Read, project: Project, given: Mapping[str, str], by: str, unit: str, begin: datetime, end: datetime
 ) -> bool:
-    """Adds the runs of a part of an hour. False where they are too many to be read."""
+    """Adds the runs of a part of an hour. False if they are too many to be read."""
     if begin >= end:
         return True
     given = {**dict(given.items()), "since": "", "from": begin.isoformat(), "to": end.isoformat()}
@@ -202,7 +202,7 @@ def _add_rows(
 
 
 def _dimension(given: Mapping[str, str], by: str) -> tuple[str, str | None] | None:
-    """The dimension of the roll-ups, and its value where it is filtered by; None where they cannot answer."""
+    """The dimension of the roll-ups, and its value where it is filtered by; None if they cannot answer."""
     wanted: dict[str, str | None] = {by: None} if by else {}
     for chip in active(given):
         if chip.name in ("since", "from", "to"):

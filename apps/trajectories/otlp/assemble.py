@@ -95,7 +95,7 @@ def _most_outer(group: Group, name: str) -> str:
 
 
 def _eval_sample(group: Group) -> dict[str, Any] | None:
-    """The sample of an evaluation that a span, or what the process says of itself, names; None where none does."""
+    """The sample of an evaluation that a span, or what the process says of itself, names; None if none does."""
     resource = group.nodes[0].span.resource
     run, task, sample = (
         group.id_of(name) or label(resource.get(key))
@@ -103,7 +103,7 @@ def _eval_sample(group: Group) -> dict[str, Any] | None:
     )
     if not run:
         return None
-    # What is no number is none of any evaluation's samples, and is said so where it is settled.
+    # What is not a number is none of any evaluation's samples, and is said so where it is settled.
     number = int(sample) if sample.isascii() and sample.isdigit() and len(sample) < 6 else MAX_SAMPLE if sample else 0
     return {"run": run[:200], "task": task[:200] or "(none)", "sample": min(number, MAX_SAMPLE)}
 

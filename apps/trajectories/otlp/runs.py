@@ -22,7 +22,7 @@ CONTEXT = ("session_id", "user_id", "workload", "tags", "agent_version", "eval_r
 
 
 class Node(Struct):
-    """A span in its trace. `top` is its outermost agent, `agent` the nearest; `parent` is None where it has not come (yet)."""
+    """A span in its trace. `top` is its outermost agent, `agent` the nearest; `parent` is None if it has not come (yet)."""
 
     span: Span
     reading: Reading

@@ -15,7 +15,7 @@ MOST_ALIGNED = 1_000  # difflib takes time by the square of them
 
 @dataclass(slots=True)
 class Pair:
-    """A turn of each run, or of one of them; `differences` are in words, empty where both say the same."""
+    """A turn of each run, or of one of them; `differences` are in words, empty if both say the same."""
 
     a: Turn | None
     b: Turn | None

@@ -131,7 +131,7 @@ def start(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def _kept(request: HttpRequest, project: Project) -> tuple[Path, dict[str, Any]] | None:
-    """The file that was uploaded before and what is known of it; None where it is gone, or somebody else's."""
+    """The file that was uploaded before and what is known of it; None if it is gone, or somebody else's."""
     try:
         token = signing.loads(request.POST.get("token", ""), salt=SALT, max_age=TOKEN_S)
     except signing.BadSignature:

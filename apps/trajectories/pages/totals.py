@@ -55,7 +55,7 @@ def _hours(project: Project, known: Mapping[str, str]) -> QuerySet[HourlyCount]:
 
 
 def trend(project: Project, given: Mapping[str, str], measure: str) -> dict | None:
-    """The roll-ups by time as a chart; None where there is nothing. Filters they do not know are left out.
+    """The roll-ups by time as a chart; None if there is nothing. Filters they do not know are left out.
 
     Without an end it ends tomorrow: a run whose clock went wrong would squeeze all others into one bar. The title says so.
     """

@@ -150,7 +150,7 @@ _NUMBER = re.compile(r"[\d/.:,-]+(?:st|nd|rd|th|am|pm|h|d|s|min|%)?")
 
 
 def password(text: bytes, start: int, end: int) -> Span | None:
-    """The span of the secret that a trigger at `start` announces; None where there is none."""
+    """The span of the secret that a trigger at `start` announces; None if there is none."""
     if found := _first(_ASSIGNED, text, start):
         return _assigned(text, found)
     if found := _first(_BY_PLACE, text, start):

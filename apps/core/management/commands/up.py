@@ -31,7 +31,7 @@ class Command(BaseCommand):
 
 
 def prepare(command: BaseCommand, host: str, port: int, *, quiet: bool = False) -> Stack:
-    """Migrations, static files, the first admin; signals stop the stack. Raises CommandError where the port is taken."""
+    """Migrations, static files, the first admin; signals stop the stack. Raises CommandError if the port is taken."""
     try:
         require_free_port(host, port)
     except StackError as error:

@@ -104,7 +104,7 @@ def add_instructions(spoken: Spoken) -> None:
 
 
 def _instructions(spoken: Spoken, found: Any) -> list[Message]:
-    """Every call of a run repeats them. A marker that is no JSON keeps them apart from single messages."""
+    """Every call of a run repeats them. A marker that is not JSON keeps them apart from single messages."""
     if not isinstance(found, str):
         return spoken.messages(found, "system")
     key = b"system " + found.encode("utf-8", "surrogatepass")
