@@ -143,7 +143,7 @@ def supervise() -> None:
 
 
 def _become_supervisor(layout: Layout) -> int | None:
-    """The supervisor's lock, or None where another has it. A user who only looks holds it for a moment: ask twice."""
+    """The supervisor's lock, or None if another has it. A user who only looks holds it for a moment: ask twice."""
     for _ in range(20):
         try:
             return lock(layout.data / "supervisor.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -88,7 +88,7 @@ async def _answer(side: Side, task: dict, seed: int) -> Finished:
 
 
 def _milliseconds(done: Finished, limits: Limits) -> float | None:
-    """The time that the model took; the limit where it was reached; None where something else failed."""
+    """The time that the model took; the limit where it was reached; None if something else failed."""
     if done.stop_reason == "time":
         return limits.seconds * 1000
     if done.stop_reason in ("policy error", "environment error"):

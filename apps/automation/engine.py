@@ -76,7 +76,7 @@ def begin(*, flow: Flow, cause: dict[str, Any], by: Any = None) -> FlowRun:
 
 
 def advance(run: FlowRun) -> bool:
-    """Does what can be done now. True where something has changed. Another process that is at it is not waited for."""
+    """Does what can be done now. True if something has changed. Another process that is at it is not waited for."""
     changed = False
     for _ in range(MOST_AT_ONCE):
         if not _once(run):

@@ -84,7 +84,7 @@ def _owners_of(target: models.Model) -> list[str]:
 
 @transaction.atomic
 def unlock_account(*, username: str, project: Project | None, by: Any) -> bool:
-    """Lets somebody try to log in again at once. False where there was nothing to unlock."""
+    """Lets somebody try to log in again at once. False if there was nothing to unlock."""
     unlocked = attempts.unlock(Attempts.Kind.ACCOUNT, username)
     if unlocked:
         audit("login.unlocked", project=project, by=by, username=username)

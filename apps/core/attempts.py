@@ -90,7 +90,7 @@ def locks_of(names: list[str]) -> dict[str, datetime]:
 
 
 def unlock(kind: Attempts.Kind, name: str) -> bool:
-    """Forgets the failures. False where there were none."""
+    """Forgets the failures. False if there were none."""
     return bool(Attempts.objects.filter(kind=kind, digest=_digest(name)).delete()[0])
 
 

@@ -18,7 +18,7 @@ LONGEST_FILTER = 120  # characters
 
 @dataclass(frozen=True)
 class QueryFilters:
-    """Filters that a page's address carries: a subclass has a text field for each parameter, "" where it is not given."""
+    """Filters that a page's address carries: a subclass has a text field for each parameter, "" if it is not given."""
 
     @classmethod
     def texts(cls, query: Mapping[str, str]) -> dict[str, str]:

@@ -48,7 +48,7 @@ class ChildProcess(Generic[J]):
     flush_every_s: float = 1.0  # how often what comes is stored
     if_lost: str = ""  # a sentence for the person whose job died too often
     memory_advice: Callable[[J], str] = _no_words  # where the memory ran out: what to reduce, as a sentence
-    reduce: Callable[[J], str] = _no_words  # has the next attempt need less memory, and says how; "" where it may not
+    reduce: Callable[[J], str] = _no_words  # has the next attempt need less memory, and says how; "" if it may not
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Writes of floor 5. Verifiers and environments are immutable: a change is a new version."""
+"""Actions on verifiers and environments. Both are immutable: a change is a new version."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def own_kinds() -> dict[str, str]:
 
 
 def check_verifier(spec: dict) -> None:
-    """Raises SpecError naming the path of what is wrong. Verifiers that are part of an environment have no options; that of a package
-    names its code."""
+    """Raises SpecError naming the path of the error. Verifiers that are part of an environment have no options; that of a package names
+    its code."""
     if spec.get("kind") == OWN and spec.keys() == OWN_OF_PACKAGE:
         return
     if spec.get("kind") not in own_kinds().values() or spec.keys() != {"kind"}:
@@ -50,8 +50,8 @@ def check_verifier(spec: dict) -> None:
 
 @transaction.atomic
 def save_verifier(*, project: Project, name: str, spec: dict, by: Any, note: str = "") -> Verifier:
-    """The version with this spec: the one there is, or a new one; which weights of a reward model score is filled in. Raises
-    SpecError naming the path of what is wrong."""
+    """The version with this spec: the existing one, or a new one; the version of a reward model is filled in. Raises SpecError naming
+    the path of the error."""
     spec = reward_models.resolved(project, spec)
     check_verifier(spec)
     return _save(Verifier, project, {"name": name}, content_hash(spec), by, spec=spec, note=note[:300])
@@ -62,10 +62,10 @@ def save_environment(
     *, project: Project, slug: str, harness: dict, verifier: Verifier, by: Any, builtin: str = "",
     kind: str = EnvironmentKind.BUILTIN, config: dict | None = None, dataset: dict | None = None, package: Package | None = None,
 ) -> Environment:  # fmt: skip
-    """The version with this content: the one there is, or a new one. The verifier's hash is part of the content.
+    """The version with this content: the existing one, or a new one. The verifier's hash is part of the content.
 
-    `dataset` is {name, digest, tasks} of a frozen eval set. `package`: of the kind “package”, whose digest is in the config. Raises
-    SpecError where the environment cannot be loaded.
+    `dataset` is {name, digest, tasks} of a frozen eval set. `package`: for the kind “package”, whose digest is in the config. Raises
+    SpecError if the environment cannot be loaded.
     """
     config = config or {}
     _check_dataset(dataset)
@@ -107,8 +107,8 @@ def connect_remote(
     timeout_s: float = 60.0, success_at: float = 1.0, turn_rewards: bool = False, dataset: dict | None = None,
     tools: list[dict] | None = None,
 ) -> Environment:  # fmt: skip
-    """An environment that another server runs and scores. `api_key_env` names the variable with that server's key. `turn_rewards`:
-    it also reports what each turn earned. `tools`: those of tasks that name none.
+    """An environment that another server runs and scores. `api_key_env` names the variable with that server's key. `turn_rewards`: it
+    also reports the reward of each turn. `tools`: for tasks that name none.
 
     Raises RefusedAddress, RefusedKey, SpecError.
     """
@@ -122,7 +122,7 @@ def connect_remote(
 
 
 def _of_server(project: Project, slug: str, url: str, by: Any) -> Verifier:
-    """What the server itself says."""
+    """The server's own description."""
     spec = REMOTE_VERIFIER | {"url": url}
     name = {"name": f"{slug}-remote"}
     return _save(Verifier, project, name, content_hash(spec), by, spec=spec, note="Scored by the remote server")

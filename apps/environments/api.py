@@ -77,7 +77,7 @@ PAGING = [
 
 
 def page_of(request: Request, rows: QuerySet) -> tuple[list, int | None]:
-    """The rows asked for, and the offset of the next ones. Raises ValidationError."""
+    """The requested rows, and the offset of the next ones. Raises ValidationError."""
     limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 10**9)
     found = list(rows[offset : offset + limit + 1])
     return found[:limit], offset + limit if len(found) > limit else None

@@ -56,8 +56,8 @@ def needs_judge(value: Any) -> bool:
 
 
 def client_specs(environment: Environment, verifier: dict) -> dict[str, Any]:
-    """For a job's process: where the judge is that the environment asks, and the folders of the reward models that score
-    (workers.lib.clients); {} where it asks none. Raises ServerError, RefusedKey, ArtifactError."""
+    """For a job's process: the address of the judge that the environment calls, and the folders of reward models that score
+    (workers.lib.clients); {} if it calls none. Raises ServerError, RefusedKey, ArtifactError."""
     folders = reward_models.folders(environment.project, verifier)
     found = {"reward_models": folders} if folders else {}
     return found | _judge_spec(environment, verifier)
@@ -76,7 +76,7 @@ def _judge_spec(environment: Environment, verifier: dict) -> dict[str, Any]:
 def clients_of(project: Project) -> dict[str, Any]:
     """`ask` (messages → text) and `complete` (a completion's request → its response) of the project's judge.
 
-    {} where none is switched on.
+    {} if none is enabled.
     """
     server = judge_of(project)
     return {"ask": asker(server), "complete": completer(server)} if server else {}

@@ -28,11 +28,11 @@ from workers.lib.specs import REMOTE
 from workers.lib.typed import FormError, Text, convert, json_schema
 
 Kind = Literal[tuple(EnvironmentKind.values)]  # type: ignore[valid-type]
-TURNS, CONNECTED_TURNS = 1, 10  # where none are given
+TURNS, CONNECTED_TURNS = 1, 10  # if none are given
 
 
 class NewHarness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the agent brings and what bounds it. `tools` are for environments that run here."""
+    """The agent's part and its limits. `tools` are for environments that run here."""
 
     system_prompt: Annotated[str, Meta(max_length=100_000)] = ""
     examples: list[dict[str, Any]] = []
@@ -44,11 +44,11 @@ class NewHarness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class NewEnvironment(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`verifier`: “name@version”; built-in environments come with one, a remote one scores itself. `builtin`: of kind “builtin”.
-    `nearest`: a replay answers unknown arguments with the nearest recorded call. `url`, `api_key_env` (the name of a variable
-    of this Flywheel), `timeout_s`: of kinds “remote” and “mcp”, whose server is asked first. `success_at`, `turn_rewards` (its
-    answers to /verify have `step_rewards`): of kind “remote”. `package`: of kind “package”, the name of an installed one; with `files`
-    ({path: text} below the package's folder) one that is sent, which runs in the sandbox."""
+    """`verifier`: “name@version”; built-in environments come with one, a remote one scores itself. `builtin`: for kind “builtin”.
+    `nearest`: a replay answers unknown arguments with the nearest recorded call. `url`, `api_key_env` (the name of one of Flywheel's
+    environment variables), `timeout_s`: for kinds “remote” and “mcp”, whose server is called first. `success_at`, `turn_rewards` (its
+    answers to /verify have `step_rewards`): for kind “remote”. `package`: for kind “package”, the name of an installed one; with
+    `files` ({path: text} below the package's folder) an uploaded one, which runs in the sandbox."""
 
     slug: Annotated[str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,80}\Z")]
     kind: Kind

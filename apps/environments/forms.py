@@ -30,7 +30,7 @@ CODE = {"rows": 5, "class": "mono", "spellcheck": "false"}
 
 
 def builtins() -> dict[str, str]:
-    """{name: what it is, in its module's own first sentence}."""
+    """{name: description}, from the first sentence of each module."""
     docs = {name: import_module(where.partition(":")[0]).__doc__ or "" for name, where in BUILTIN.items()}
     return {name: " ".join(re.split(r"(?<=\.)\s", doc.strip())[0].split()) for name, doc in docs.items()}
 
@@ -151,12 +151,12 @@ def initial_of(environment: Environment) -> dict[str, Any]:
 
 
 def scorers(project: Project) -> QuerySet[Verifier]:
-    """Those that score here: not what another server says."""
+    """Those that score here, not on another server."""
     return project.verifiers.exclude(spec__kind="remote")
 
 
 def key_choices(operator: bool) -> list[tuple[str, str]]:
-    """(variable, with where its key may go); those that may go anywhere are an operator's to send."""
+    """(variable, with where its key may be sent); only an operator may choose those that may be sent anywhere."""
     return [(name, f"{name} · {host or 'any host'}") for name, host in key_hosts().items() if host or operator]
 
 

@@ -108,7 +108,7 @@ def _run(key: ApiKey, body: dict) -> dict:
 
 
 def _filled(part: Any, values: dict) -> Any:
-    """A grader with its templates filled in: a request may stand half in one of them and half in the row."""
+    """A grader with its templates filled in: a request may be split between them and the row."""
     if isinstance(part, dict):
         return {name: _filled(inner, values) for name, inner in part.items()}
     if isinstance(part, list):
@@ -125,7 +125,7 @@ def _validate(key: ApiKey, body: dict) -> dict:
 
 
 def _endpoint(operation: str, asked: dict, given: dict, answer: Callable[[ApiKey, dict], dict], text: str) -> Callable:
-    """A view of its own for each path, since OpenAPI wants one operation id for each."""
+    """A separate view for each path, since OpenAPI requires unique operation ids."""
 
     @extend_schema(operation_id=operation, request={JSON: asked}, responses=_responses(given), description=text)
     @api_view(["POST"])

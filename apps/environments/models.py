@@ -66,11 +66,11 @@ class Package(models.Model):
 
 
 class Environment(Archivable):
-    """One immutable version: what it runs in, the agent's harness, the verifier, and the tasks it was made for.
+    """One immutable version: the setting, the agent's harness, the verifier, and the tasks it was made for.
 
-    `dataset` holds facts of a frozen eval set ({name, digest, tasks}); the set itself stands a layer above. A remote
-    environment scores by itself: its verifier's spec says where. `hash` is of all of it. `task_hash` is of what the task is
-    and `agent_hash` of what the agent brings (`agent_part`): only evaluations of the same task can be compared.
+    `dataset` holds facts about a frozen eval set ({name, digest, tasks}); the set itself is in a higher layer. A remote environment
+    scores itself: its verifier's spec names the server. `hash` covers everything. `task_hash` covers the task and `agent_hash` the
+    agent's part (`agent_part`): only evaluations of the same task can be compared.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="environments")
@@ -115,7 +115,7 @@ class Environment(Archivable):
 
     @property
     def has_turn_rewards(self) -> bool:
-        """Whether its scores say what each turn earned, so that turns can be compared."""
+        """Whether its scores contain the reward of each turn, so that turns can be compared."""
         return bool(self.config.get("turn_rewards"))
 
     @property
@@ -124,20 +124,20 @@ class Environment(Archivable):
         return self.agent_part_with({})
 
     def agent_part_with(self, prompt: dict) -> dict:
-        """What the agent brings where it has a prompt version."""
+        """The agent's part with a prompt version."""
         return {name: value for name, value in applied(self.harness, prompt).items() if name in AGENT_PART}
 
     @property
     def opening(self) -> list[dict]:
-        """The messages that stand before a task's own: the agent's system prompt and examples."""
+        """The messages before a task's own: the agent's system prompt and examples."""
         return self.opening_with({})
 
     def opening_with(self, prompt: dict) -> list[dict]:
-        """The same where the agent has a prompt version."""
+        """The same with a prompt version."""
         return opening(convert(applied(self.harness, prompt), Harness))
 
     def as_spec(self, prompt: dict | None = None) -> dict:
-        """What `workers.lib.environments.load` takes; with what a prompt version says in place of the harness's own."""
+        """The input of `workers.lib.environments.load`; a prompt version replaces parts of the harness."""
         files = {"files": self.package.files} if self.package else {}
         return {
             "slug": self.slug,
@@ -152,10 +152,10 @@ class Environment(Archivable):
         }
 
     def job_spec(self, prompt: dict | None = None, verifier: dict | None = None) -> dict:
-        """The `environment` part of a job's spec (docs/jobs.md), see `as_spec`. `verifier`: a spec in place of its own.
+        """The `environment` part of a job's spec (docs/jobs.md), see `as_spec`. `verifier`: a spec that replaces its own.
 
-        Raises ServerError where the judge may not be asked, RefusedKey if a remote one's key may not be sent, ArtifactError where
-        the weights of a reward model are missing or were altered.
+        Raises ServerError if the judge may not be called, RefusedKey if a remote server's key may not be sent, ArtifactError if the
+        weights of a reward model are missing or were altered.
         """
         from apps.environments.clients import check_key, client_specs
 

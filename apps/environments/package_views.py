@@ -1,4 +1,4 @@
-"""Pages of packages: those of this installation, one of them with what is wrong, a new one as a download, and one that is sent."""
+"""Pages of packages: those of this installation, one with its check results, a new one as a download, and an upload."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class UploadForm(PlainForm):
 
 
 class UseForm(PlainForm):
-    """What a version of an environment needs besides the package."""
+    """The fields of a version of an environment besides the package."""
 
     slug = forms.SlugField(max_length=80, label="Environment", help_text="Reusing a name creates the next version")
     verifier = forms.ModelChoiceField(None, required=False, empty_label="The package's own")
@@ -135,7 +135,7 @@ def _found(project: Project, name: str) -> packages.Listed:
 
 @project_view()
 def detail(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """The page runs nothing of the package: what is wrong with it comes as a part of its own (`check`)."""
+    """The page runs no package code: check results are loaded as a separate fragment (`check`)."""
     return _detail(request, project, _found(project, name))
 
 
@@ -147,7 +147,7 @@ def _detail(request: HttpRequest, project: Project, one: packages.Listed, form: 
 @require_POST
 @project_view(Role.ENGINEER)
 def use(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """A version of an environment, of the package's code as it is now."""
+    """A version of an environment, from the package's current code."""
     one, form = _found(project, name), UseForm(project, request.POST)
     made = _used(one.found, form, project, by=request.user) if form.is_valid() else None
     if made is None:
@@ -173,7 +173,7 @@ def _used(found: Found, form: UseForm, project: Project, *, by: Any) -> Any:
 @require_GET
 @project_view(Role.ENGINEER)
 def check(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """`?again=1`: also where these very files were checked already."""
+    """`?again=1`: checks again even if these files were already checked."""
     one = _found(project, name)
     try:
         with visiting(f"project:{project.pk}"):

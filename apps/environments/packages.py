@@ -41,7 +41,7 @@ class Listed:
 
     @property
     def is_current(self) -> bool:
-        """Whether that version is of the code as it is now."""
+        """Whether that version has the current code."""
         return self.newest is not None and self.newest.config.get("digest") == self.found.digest
 
 
@@ -58,7 +58,7 @@ def listed(project: Project) -> list[Listed]:
 
 
 def checked(found: Found, *, again: bool = False) -> Checked:
-    """What is right and wrong with it; kept by its digest, unless asked `again`."""
+    """The check results; cached by digest, unless `again`."""
     key = (found.name, found.digest, found.trusted)
     with _lock:
         if not again and found.digest and key in _checked:
@@ -77,7 +77,7 @@ def save_package(
     *, project: Project, slug: str, found: Found, by: Any, verifier: Verifier | None = None, harness: dict | None = None,
     dataset: dict | None = None,
 ) -> Environment:  # fmt: skip
-    """The version of an environment with this package's code: the one there is, or a new one. `verifier`: in place of its own.
+    """The version of an environment with this package's code: the existing one, or a new one. `verifier`: replaces its own.
 
     Raises PackageProblem if the package cannot be imported, SpecError.
     """

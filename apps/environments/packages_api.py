@@ -1,4 +1,4 @@
-"""Packages of environments over REST: which there are, and what is right and wrong with one."""
+"""Environment packages over REST: list them, and check one."""
 
 from __future__ import annotations
 

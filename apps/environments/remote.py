@@ -28,7 +28,7 @@ QUESTION = {"verify_responses": []}
 
 @dataclass(frozen=True)
 class Found:
-    """`ok`, and a sentence for a person either way; `field` is what it is about. `tools` are those that the server names."""
+    """`ok`, and a sentence for a person either way; `field` is the affected one. `tools` are those that the server names."""
 
     ok: bool
     sentence: str
@@ -40,9 +40,9 @@ class Found:
 def test(
     url: str, *, allow_private: bool, api_key_env: str = "", operator: bool = True, kind: str = EnvironmentKind.REMOTE
 ) -> Found:
-    """A resources server is asked for the metrics of no rollouts, an MCP server for its tools: both without effect.
+    """Asks a resources server for the metrics of no rollouts, an MCP server for its tools: both without side effects.
 
-    Never raises for what is there. `operator`: whether an operator asks (outgoing_keys.key_of).
+    Never raises because of the server. `operator`: whether an operator asks (outgoing_keys.key_of).
     """
     try:
         base = check_url(url, allow_private=allow_private)
@@ -74,8 +74,8 @@ def test(
 
 
 def reported_by(environment: Environment) -> str:
-    """What its server says of its own version, and a hash of its tools or routes. “unknown” where it says nothing, and where
-    it does not answer: then two askings cannot be told apart. Never raises for what is there."""
+    """The version reported by its server, and a hash of its tools or routes. “unknown” if it reports none or does not answer: then two
+    answers cannot be distinguished. Never raises because of the server."""
     config, allow_private = environment.config, settings.FLYWHEEL_ALLOW_PRIVATE_URLS
     try:
         if environment.kind == EnvironmentKind.MCP:

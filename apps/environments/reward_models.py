@@ -1,4 +1,4 @@
-"""Reward model versions in the specs of verifiers: which weights a name stands for, and where a job finds them."""
+"""Reward model versions in verifier specs: which weights a name refers to, and where a job finds them."""
 
 from __future__ import annotations
 

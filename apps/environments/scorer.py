@@ -1,4 +1,4 @@
-"""What gives the scores, as far as it can be named: beside the verifier's spec, what the spec does not hold."""
+"""What determines the scores besides the verifier's spec, as far as it can be named."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from workers.lib.verifiers.judges import SYSTEM
 
 
 def runtime_hash(environment: Environment) -> str:
-    """Of what the episodes happen in: kind, module, config, tools. Not of the verifier, the tasks, or what the agent brings."""
+    """Hash of what episodes run in: kind, module, config, tools. Without the verifier, the tasks, and the agent's part."""
     harness = {name: value for name, value in environment.harness.items() if name not in AGENT_PART}
     return content_hash([environment.kind, environment.builtin, environment.config, harness])
 
 
 def scorer_of(environment: Environment, *, verifier: dict | None = None, ask: bool = False) -> dict[str, Any]:
-    """The environment, the judge (server, model and a hash of our own part of its prompt; None if none is asked), and
-    what a remote server reports of its version. `verifier`: a spec in place of the environment's own.
+    """The environment, the judge (server, model and a hash of our own part of its prompt; None if there is none), and the version that a
+    remote server reports. `verifier`: a spec that replaces the environment's own.
 
-    Only with `ask` is a remote server asked, for seconds where it does not answer; else `remote` is None.
+    A remote server is called only with `ask`, which takes seconds if it does not answer; otherwise `remote` is None.
     """
     return {
         "environment": str(environment),
@@ -34,13 +34,13 @@ def scorer_of(environment: Environment, *, verifier: dict | None = None, ask: bo
 
 
 class ScorerChanged(Exception):
-    """Who scores is not who scored the first part of a job; the message says what changed and what to do."""
+    """The scorer differs from that of the first part of a job; the message says what changed and what to do."""
 
 
 def record_scorer(job: Job, environment: Environment, verifier: dict | None = None, scored: bool = False) -> None:
-    """Keeps in a starting job's spec who scores: what is reviewed later must say whose scores they are.
+    """Stores the scorer in a starting job's spec: a later review must know whose scores they are.
 
-    `scored`: an earlier attempt has stored scores already. Raises ScorerChanged if those were given by somebody else.
+    `scored`: an earlier attempt has already stored scores. Raises ScorerChanged if another scorer gave them.
     """
     now = scorer_of(environment, verifier=verifier, ask=True)
     if scored and (told := differences(job.spec.get("scorer", now), now)):
@@ -50,7 +50,7 @@ def record_scorer(job: Job, environment: Environment, verifier: dict | None = No
 
 
 def _judge(environment: Environment, verifier: dict) -> str | None:
-    """Who is asked, in one line; None if nobody is."""
+    """The judge, on one line; None if there is none."""
     if not needs_judge([verifier, environment.config, environment.harness]):
         return None
     server = judge_of(environment.project)
@@ -58,9 +58,9 @@ def _judge(environment: Environment, verifier: dict) -> str | None:
 
 
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What of the scorer has changed, a sentence each; the environments themselves are compared elsewhere.
+    """What changed in the scorer, one sentence each; the environments themselves are compared elsewhere.
 
-    A version that nobody asked for (None) is not compared.
+    An unknown version (None) is not compared.
     """
     compared = [("judge", then.get("judge"), now.get("judge"))]
     if now.get("remote") is not None:

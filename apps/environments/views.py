@@ -62,7 +62,7 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 def _loaded(environment: Environment) -> dict[str, Any]:
-    """Its tools; the problem where it cannot be loaded any more."""
+    """Its tools, or the problem if it can no longer be loaded."""
     try:
         return {"tools": load_for(environment).tools, "opening": environment.opening}
     except SpecError as error:
@@ -71,7 +71,7 @@ def _loaded(environment: Environment) -> dict[str, Any]:
 
 @project_view(Role.ENGINEER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
-    """`?from=<pk>` begins with what that environment has, `?verifier=<pk>` with that verifier."""
+    """`?from=<pk>` starts with that environment's settings, `?verifier=<pk>` with that verifier."""
     start = project.environments.filter(pk=whole(request.GET.get("from"))).first()
     initial = initial_of(start) if start else {}
     if verifier := project.verifiers.filter(pk=whole(request.GET.get("verifier"))).first():
@@ -145,7 +145,7 @@ def test_connection(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view(Role.ENGINEER)
 def import_grader(request: HttpRequest, project: Project) -> HttpResponse:
-    """An OpenAI grader becomes a verifier as it is."""
+    """Saves an OpenAI grader as a verifier, unchanged."""
     form = GraderForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         spec = {"kind": "openai_grader", "grader": form.cleaned_data["grader"]}

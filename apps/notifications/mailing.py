@@ -43,7 +43,7 @@ def send_due() -> int:
 
 
 def send_to(user: Any) -> bool:
-    """False where another worker got there first, nothing may be sent, or the mail server refused."""
+    """False if another worker got there first, nothing may be sent, or the mail server refused."""
     claimed = _claim(user)
     shown = set(Notification.objects.filter(pk__in=claimed).visible_to(user).values_list("pk", flat=True))
     going = list(Notification.objects.filter(pk__in=shown).select_related("project", "actor"))

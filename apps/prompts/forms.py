@@ -109,7 +109,7 @@ def initial_of(prompt: dict[str, Any]) -> dict[str, Any]:
 
 
 class ExpectedField(forms.CharField):
-    """JSON text → what is right, as tasks say it; {} where nothing is typed."""
+    """JSON text → what is right, as tasks say it; {} if nothing is typed."""
 
     def __init__(self, **options: Any) -> None:
         code = forms.Textarea(attrs=CODE | {"rows": 3})

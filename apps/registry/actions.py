@@ -1,4 +1,4 @@
-"""Writes of floor 2: model versions. A version is made once and never changed."""
+"""Actions on model versions. A version is created once and never changed."""
 
 from __future__ import annotations
 
@@ -146,10 +146,10 @@ def register_agent(
     key_variable: str = "",
     protocol: str = "",
 ) -> ModelVersion:
-    """An agent whose loop is not ours, at one version of its own (a git SHA, a tag). Raises ModelError.
+    """An external agent at one of its own versions (a git SHA, a tag). Raises ModelError.
 
-    The same name and version twice are one version, whether it answers from CI or is known by its traces; called over
-    HTTP, the address is part of what it is, and the shape in which it gets its tasks (chat completions where none is named).
+    The same name and version twice are one version, whether it answers from CI or is known by its traces; if it is called over HTTP, the
+    address is part of its identity, and so is the format in which it gets its tasks (chat completions by default).
     """
     agent_version, base_url = agent_version.strip(), base_url.rstrip("/")
     _check_agent(name, agent_version)
@@ -187,10 +187,10 @@ def register_prompt(
     lineage: dict[str, Any] | None = None,
     notes: str = "",
 ) -> ModelVersion:
-    """A prompt (`workers.lib.prompts`) for the model that `on` is or stands on; where `on` is a prompt version itself, this one
-    is a change of it. The same prompt for the same model twice is one version. Raises ModelError, FormError.
+    """A prompt (`workers.lib.prompts`) for the model that `on` is or is based on; if `on` is itself a prompt version, this one is a
+    change of it. The same prompt for the same model twice is one version. Raises ModelError, FormError.
 
-    `started_from` is what the prompt was made from where no prompt version was: {name, prompt} of an environment.
+    `started_from` is what the prompt was made from if that was not a prompt version: {name, prompt} of an environment.
     """
     model = on.model
     refuse_reward_model(model)

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def load_for(job: Job, version: ModelVersion, engine: dict[str, Any] | None) -> None:
-    """Has the adapter that a job's engine asks for loaded. Raises ModelError, ArtifactError, JobError.
+    """Has the adapter for a job's engine loaded. Raises ModelError, ArtifactError, JobError.
 
     One at a time for each address: a row is locked meanwhile, so that nobody unloads what another job has just found there.
     """
@@ -66,7 +66,7 @@ def artifacts_at(server: Server) -> str:
 
 
 def slots_of(server: Server) -> int | None:
-    """How many adapters it should hold; None where that is unknown."""
+    """How many adapters it should hold; None if unknown."""
     if server.is_managed:
         return server.serving["lora_slots"]
     return server.capabilities.get("lora_slots", {}).get("most")

@@ -1,4 +1,4 @@
-"""Inference servers and model versions over REST. The key determines the project; what it writes, its creator must be allowed to."""
+"""Inference servers and model versions over REST. The key determines the project; changes need the role of the key's creator."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The artifact store: folders of files, addressed by the SHA-256 of their manifest, never changed.
 
-They are kept in `stores.store()`. What a job reads is a folder of this machine: the store itself where that is the data folder, else a
-copy that is fetched once and verified. Model files are safetensors; anything that could be a pickle is refused.
+They are stored in `stores.store()`. Jobs read a folder of this machine: the store itself if that is the data folder, otherwise a copy
+that is fetched once and verified. Model files are safetensors; anything that could be a pickle is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ArtifactError(Exception):
 
 
 def manifest(folder: Path) -> list[dict]:
-    """[{path, size, sha256}] of the folder's files, sorted by path. Raises ArtifactError for what is not safe."""
+    """[{path, size, sha256}] of the folder's files, sorted by path. Raises ArtifactError for unsafe files."""
     if not folder.is_dir():
         raise ArtifactError(f"The folder {folder} is missing.")
     files = sorted(path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
@@ -63,15 +63,15 @@ def _entry(folder: Path, path: Path) -> dict:
 
 
 def store_folder(folder: Path) -> Artifact:
-    """Copies the folder into the store. The same content twice is one artifact; what of it was lost is replaced. Raises ArtifactError.
+    """Copies the folder into the store. The same content twice is one artifact; lost files of it are replaced. Raises ArtifactError.
 
-    Inside a transaction it cannot be collected before that ends: make its model version there.
+    Inside a transaction it cannot be garbage-collected before that ends: create its model version there.
     """
     files = manifest(folder)
     digest = manifest_digest(files)
     try:
         _keep_here(folder, digest, files)
-        _upload(digest, files)  # what takes long comes before the lock
+        _upload(digest, files)  # slow work comes before the lock
         with transaction.atomic():
             acquire_named(NameLock.ARTIFACT, digest)
             _keep_here(folder, digest, files)
@@ -83,7 +83,7 @@ def store_folder(folder: Path) -> Artifact:
 
 
 def local_path(artifact: Artifact) -> Path:
-    """The artifact as a folder on this machine, fetched where it is not here; every file has its hash. Raises ArtifactError."""
+    """The artifact as a folder on this machine, fetched if it is not here; every file's hash is verified. Raises ArtifactError."""
     home = _home(artifact.digest)
     if not (problem := problem_of(home, artifact.files)):
         return home
@@ -96,7 +96,7 @@ def local_path(artifact: Artifact) -> Path:
 
 
 def require_there(artifact: Artifact) -> None:
-    """Verified where the store is this machine; a bucket is only asked whether it has the files. One that does not answer proves nothing.
+    """Verified if the store is this machine; a bucket is only asked whether it has the files. One that does not answer proves nothing.
     Raises ArtifactError if files are gone or altered."""
     home, far = _home(artifact.digest), store()
     problem = problem_of(home, artifact.files)
@@ -119,8 +119,8 @@ def read_file(artifact: Artifact, name: str) -> bytes:
 
 
 def chunks_of(artifact: Artifact, name: str) -> Iterator[bytes]:
-    """A file as it is read from this machine or the store. Raises ArtifactError, at the latest before its last chunk is given if
-    it is not what was stored."""
+    """A file in chunks, from this machine or the store. Raises ArtifactError before the last chunk at the latest if it is not what was
+    stored."""
     entry = next((entry for entry in artifact.files if entry["path"] == name), None)
     if entry is None:
         raise ArtifactError(f"Artifact {artifact} has no file {name}.")
@@ -172,7 +172,7 @@ def _home(digest: str) -> Path:
 
 
 def problem_of(home: Path, files: list[dict]) -> str:
-    """What is wrong with a folder, "" where it is whole: an unchanged gigabyte is not hashed again in this process."""
+    """What is wrong with a folder, "" if it is intact: an unchanged gigabyte is not hashed again in this process."""
     for entry in files:
         if problem := _differs(home, entry):
             return problem
@@ -198,7 +198,7 @@ def _hash(path: str, *changed: int) -> str:
 
 
 def _keep_here(folder: Path, digest: str, files: list[dict]) -> None:
-    """Complete or absent: written beside, synced, renamed."""
+    """Complete or absent: written next to it, synced, renamed."""
     home = _home(digest)
     if not problem_of(home, files):
         return
@@ -214,7 +214,7 @@ def _keep_here(folder: Path, digest: str, files: list[dict]) -> None:
 
 
 def _upload(digest: str, files: list[dict]) -> None:
-    """What is there already stays: an upload that broke goes on with the file it broke in."""
+    """Existing files stay: an interrupted upload continues with the file at which it stopped."""
     far = store()
     for entry in () if far.is_here else files:
         name = f"{digest}/{entry['path']}"
@@ -291,12 +291,12 @@ def _inside(name: str) -> PurePosixPath:
 
 @contextmanager
 def beside(home: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `home` at the end, and is gone where that is not reached."""
+    """A new folder that replaces `home` at the end, and is removed if the end is not reached."""
     home.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix="incoming-", dir=home.parent))
     try:
         yield made
-        if home.exists():  # what it replaces is damaged
+        if home.exists():  # the folder it replaces is damaged
             home.rename(made.with_name(f"{made.name}-old"))
         made.rename(home)
     finally:

@@ -1,4 +1,4 @@
-"""Artifacts in a bucket of S3, or of any server that speaks like it. Imported only where the settings name one."""
+"""Artifacts in a bucket of S3 or a compatible server. Imported only if the settings name one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters for managed servers on machines with a data folder of their own: asked for here, fetched there (`fetching`)."""
+"""Adapters for managed servers on machines with their own data folder: requested here, fetched there (`fetching`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ask(run: ServerRun, version: ModelVersion) -> None:
 
 
 def path_there(run: ServerRun, version: ModelVersion) -> str:
-    """Of what was asked for; "" until it is there. Raises ArtifactError if it cannot be had."""
+    """Of a requested adapter; "" until it is there. Raises ArtifactError if it cannot be fetched."""
     copy = AdapterCopy.objects.filter(run=run, version=version).select_related("run__server").first()
     if copy is None:  # the server was taken up by another machine
         ask(run, version)

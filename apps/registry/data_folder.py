@@ -1,4 +1,4 @@
-"""Which data folder this process has: machines share a disk where they see the same one."""
+"""The identity of this process's data folder: machines share a disk if they see the same one."""
 
 from __future__ import annotations
 

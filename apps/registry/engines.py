@@ -37,19 +37,19 @@ LOADING = (ServerKind.VLLM, ServerKind.SGLANG, ServerKind.TRANSFORMERS)  # kinds
 
 
 def choices(project: Project) -> list[tuple[str, str]]:
-    """(value, label) for a form: what `choose` takes."""
+    """(value, label) for a form: the values of `choose`."""
     servers = [(server.name, f"Server {server.name}") for server in Server.objects.filter(project=project)]
     return [(AUTO, "Choose automatically"), (IN_PROCESS, "In this installation (transformers)"), *servers]
 
 
 def choose(version: ModelVersion, wanted: str = AUTO, *, serving: bool = False) -> dict[str, Any]:
-    """The engine of a job, as its spec keeps it: {kind, asked} in process, and for a server also {server, server_name,
-    base_url, model, dialect, adapter, price}. `wanted` is "auto", "transformers" or a server's name.
+    """The engine of a job, as its spec stores it: {kind, asked} in process, and for a server also {server, server_name, base_url, model,
+    dialect, adapter, price}. `wanted` is "auto", "transformers" or a server's name.
 
-    Automatic: a served model on its server; an adapter where a server is known to have its base and can load it; a base on a
-    managed server of it that is up; all else in process. A managed server with transformers is chosen by its name only: the job
-    itself computes the same, and leaves that server to those whom it serves (`serving`: for them). A prompt version is generated like the model that it stands on. Raises
-    ModelError where this version cannot be generated with what is wanted.
+    Automatic: a served model on its server; an adapter on a server that is known to have its base and can load it; a base on a managed
+    server of it that is up; everything else in process. A managed server with transformers is chosen only by name: the job itself
+    computes the same, and leaves that server to its users (`serving`: for them). A prompt version is generated like the model that it is
+    based on. Raises ModelError if this version cannot be generated with `wanted`.
     """
     version = version.model
     refuse_reward_model(version)
@@ -97,8 +97,8 @@ def _called(version: ModelVersion, wanted: str) -> dict[str, Any]:
 
 
 def with_patience(engine: dict[str, Any], *, timeout_s: int = 0, at_once: int = 0) -> dict[str, Any]:
-    """The engine of an agent with its time for one sample and the number of its tasks at a time; 0 leaves them as they are.
-    Raises ModelError for other engines."""
+    """The engine of an agent with its time per sample and its number of concurrent tasks; 0 leaves them unchanged. Raises ModelError for
+    other engines."""
     given = {name: value for name, value in (("timeout_s", timeout_s), ("at_once", at_once)) if value}
     if given and engine["kind"] != "agent":
         raise ModelError("Timeout and concurrency only apply to agents called over HTTP.")
@@ -130,7 +130,7 @@ def why_not_up(server: Server) -> str:
 
 
 def why_not_loaded(server: Server, adapter: ModelVersion) -> str:
-    """Why an adapter is not loaded on a server; "" where it can be."""
+    """Why an adapter cannot be loaded on a server; "" if it can."""
     if server.is_managed:
         return why_not_up(server) or _does_not_fit(server, adapter)
     if server.kind not in LOADING:
@@ -159,12 +159,12 @@ def rank_of(adapter: ModelVersion) -> int:
 
 
 def adapter_name(version: ModelVersion) -> str:
-    """What an adapter is called on a server: by its content, so that one name never stands for two."""
+    """An adapter's name on a server: derived from its content, so that one name never refers to two."""
     return f"{ADAPTER_PREFIX}{version.digest[:24]}"
 
 
 def asked_as(server: Server, base_served_as: str, name: str) -> str:
-    """The `model` with which an adapter that was loaded as `name` is asked: SGLang answers with the bare base to its name alone."""
+    """The `model` in requests for an adapter loaded as `name`: SGLang answers with the bare base if given the name alone."""
     return f"{base_served_as}:{name}" if server.kind == ServerKind.SGLANG else name
 
 
@@ -176,8 +176,8 @@ def with_limits(
     tokens_per_call: int = 0,
     usd_per_call: float = 0.0,
 ) -> dict[str, Any]:
-    """The engine with limits on what its whole job may use; 0 is none. Of an agent each needs what a call counts for that does
-    not report it. Raises ModelError if one could not hold."""
+    """The engine with limits for its whole job; 0 is none. For an agent each limit needs the usage assumed for a call that reports none.
+    Raises ModelError if one could not be enforced."""
     if engine["kind"] == "agent":
         _check_limit("tokens", "most_tokens", most_tokens, "tokens_per_call", tokens_per_call)
         _check_limit("cost", "most_usd", most_usd, "usd_per_call", usd_per_call)
@@ -232,14 +232,14 @@ def _on(holder: Holder, model: str, asked: str, adapter: ModelVersion | None = N
 
 
 def identity(engine: dict[str, Any]) -> dict[str, Any]:
-    """The part of an engine that decides what it answers: not how it was asked for, its price or its limits."""
+    """The part of an engine that determines its answers: without how it was requested, its price or its limits."""
     return {
         name: engine[name] for name in ("kind", "server", "base_url", "model", "dialect", "adapter") if name in engine
     }
 
 
 def same_as(engine: dict[str, Any]) -> str:
-    """What `choose` is to be asked for, so that another job has the same engine."""
+    """The argument for `choose` that gives another job the same engine."""
     return AUTO if engine["kind"] == "agent" else engine.get("server_name", IN_PROCESS)
 
 
@@ -288,7 +288,7 @@ def model_spec(version: ModelVersion, engine: dict[str, Any] | None = None) -> d
 
 
 def engine_spec(version: ModelVersion, batch_size: int, engine: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The `engine` part of a job's spec, of what `choose` chose. Raises ModelError if it may not be asked any more."""
+    """The `engine` part of a job's spec, from the result of `choose`. Raises ModelError if it may no longer be called."""
     version = version.model
     engine = engine or default_engine(version)
     if engine["kind"] == "transformers":
@@ -321,8 +321,8 @@ def _agent_spec(version: ModelVersion, engine: dict[str, Any]) -> dict[str, Any]
 
 
 def server_of(engine: dict[str, Any]) -> Server:
-    """The server that a spec names (`server`, `server_name`, `base_url`, `managed`), as it is now. Raises ModelError if it may
-    not be asked any more."""
+    """The server that a spec names (`server`, `server_name`, `base_url`, `managed`), in its current state. Raises ModelError if it may
+    no longer be called."""
     rows = Server.objects.filter(pk=engine["server"])
     server = (rows if engine.get("managed") else rows.filter(base_url=engine["base_url"])).first()
     if server is None:

@@ -1,6 +1,6 @@
-"""On the machine of a managed server that has a data folder of its own: adapters are fetched into a bounded cache, and verified.
+"""Runs on the machine of a managed server with its own data folder: fetches adapters into a bounded cache, and verifies them.
 
-From the store, where that is a bucket; else by the signed download of this installation.
+From the store, if that is a bucket; otherwise by this installation's signed download.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 ANSWERS_S = 60.0  # without a byte
 LOADS = timedelta(minutes=10)  # within which a server loads what it was told is there
-SPARE = 64 * 2**20  # bytes of a download beside its files: the model card and the archive's own
+SPARE = 64 * 2**20  # bytes of a download besides its files: the model card and the archive's own
 UNREAD = (OSError, ValueError, httpx2.HTTPError, tarfile.TarError)
 
 # Of the layers above: the address from which a version's files are downloaded, once.
@@ -43,7 +43,7 @@ DOWNLOADS: list[Callable[[ModelVersion], str]] = []
 
 
 class Fetcher:
-    """Runs beside a managed server: says which data folder its machine has, and fetches what is asked for (`copies.ask`)."""
+    """Runs next to a managed server: reports the data folder of its machine, and fetches what is requested (`copies.ask`)."""
 
     def __init__(self, run: ServerRun) -> None:
         self.run, self.over = run, threading.Event()
@@ -82,7 +82,7 @@ class Fetcher:
                 changes = {"problem": str(error)[:1000]}
             except (DatabaseError, InterfaceError):
                 raise
-            except Exception as error:  # the thread's boundary: whoever asked is told
+            except Exception as error:  # the thread's boundary: whoever requested it is told
                 log.exception("%s was not downloaded", copy.version)
                 changes = {"problem": f"{type(error).__name__}: {error}"[:1000]}
             if self.over.is_set():
@@ -125,7 +125,7 @@ def _download(version: ModelVersion, home: Path, stopped: Callable[[], bool]) ->
 
 @contextmanager
 def _opened(url: str, most: int) -> Iterator[_Answer]:
-    """Of this installation itself, at an address of its own settings. Raises OSError with what to do, httpx2.HTTPError."""
+    """From this installation itself, at an address from its own settings. Raises OSError with what to do, httpx2.HTTPError."""
     at = settings.FLYWHEEL_URL
     with client(allow_private=True, bounds=Bounds(most), timeout=ANSWERS_S) as http:
         try:
@@ -188,7 +188,7 @@ def make_room(home: Path, size: int) -> None:
     there = [path for path in cache().iterdir() if path.is_dir() and path != home]
     for path in [
         path for path in there if path.name.startswith("incoming-")
-    ]:  # of one who died: nobody else fetches now
+    ]:  # of a process that died: nobody else fetches now
         shutil.rmtree(path, ignore_errors=True)
         there.remove(path)
     used, total = in_use(), sum(map(_size, there))

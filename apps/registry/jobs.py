@@ -1,4 +1,4 @@
-"""The jobs of floor 2: finding out what an inference server can do, running one, and merging an adapter into its base."""
+"""The jobs of the registry layer: probing an inference server, running one, and merging an adapter into its base."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ PIECE = 2**22  # numbers at a time
 
 
 def changes_something(path: Path) -> bool:
-    """False where every lora_B is 0 in all its places. Raises ModelError with the tensor that holds NaN, and for what is no safetensors file."""
+    """False if every lora_B is 0 in all its places. Raises ModelError with the tensor that holds NaN, and for what is no safetensors file."""
     something = False
     if path.stat().st_size < 8:
         raise ModelError(f"{path.name} is not a safetensors file: it has no header.")

@@ -98,7 +98,7 @@ def edit_managed(*, server: Server, fields: Mapping[str, Any], by: Any) -> Serve
 
 @transaction.atomic
 def start(*, server: Server, by: Any) -> ServerRun:
-    """The run that is under way, where there is one. Raises ServerError."""
+    """The running one, if there is one. Raises ServerError."""
     row = Server.objects.select_for_update(of=["self"]).select_related("base", "project").get(pk=server.pk)
     if row.base is None:
         raise ServerError(f"{row} is run externally, so Flywheel cannot start it.")

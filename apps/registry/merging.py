@@ -18,7 +18,7 @@ from apps.registry.engines import model_spec
 from apps.registry.models import Engine, MergedModel, MergeJob, ModelKind, ModelVersion
 from workers.lib.weights_proof import TEXT
 
-COPIES = 2  # of the base's size: what the job writes, and what the store keeps of it
+COPIES = 2  # times the base's size: what the job writes, and what the store keeps of it
 
 
 def can_be_merged(version: ModelVersion) -> bool:
@@ -30,7 +30,7 @@ def merged_of(version: ModelVersion) -> MergedModel | None:
 
 
 def merge(*, version: ModelVersion, by: Any) -> MergeJob | None:
-    """The job that merges a version, also where it is under way; None if the merged model is there. Raises Rejected."""
+    """The job that merges a version, also if it is already running; None if the merged model exists. Raises Rejected."""
     if not can_be_merged(version):
         raise Rejected(f"{version} cannot be merged: it is not a LoRA adapter whose files and base are here.")
     if merged_of(version):
@@ -38,7 +38,7 @@ def merge(*, version: ModelVersion, by: Any) -> MergeJob | None:
     try:
         with transaction.atomic():
             return jobs.submit(MergeJob(project=version.project, name=f"Merge of {version}", version=version), by=by)
-    except IntegrityError:  # somebody else asked meanwhile
+    except IntegrityError:  # somebody else requested it meanwhile
         return latest_job(version)
 
 

@@ -40,7 +40,7 @@ class ModelKind(models.TextChoices):
 
 
 class Engine(models.TextChoices):
-    """What generates for a version: this installation itself, a server that is asked, or an agent's own process."""
+    """What generates for a version: this installation itself, a server, or an agent's own process."""
 
     TRANSFORMERS = "transformers", "In this installation (transformers)"
     OPENAI = "openai", "An OpenAI-compatible server"
@@ -73,7 +73,7 @@ class ServerKind(models.TextChoices):
 
 
 class Dialect(models.TextChoices):
-    """The API by which a model on a server is asked, and how it is given tools and calls them."""
+    """The API by which a model on a server is called, and how tools and calls are passed to it."""
 
     NATIVE = "native", "Chat completions, native tool calls"
     TEXT = "text", "Chat completions, tools and calls written as text"
@@ -88,13 +88,13 @@ class Health(models.TextChoices):
 
 
 class Server(models.Model):
-    """An inference server: one that somebody else runs, or a managed one, which a worker starts to serve `base` as `serving`
-    says (`workers.lib.specs.ServedModel`; its address is where it runs now, "" where it is not up).
-    Policies, judges and writers of variants may share its address.
+    """An inference server: an external one, or a managed one, which a worker starts to serve `base` as described by `serving`
+    (`workers.lib.specs.ServedModel`; its address is where it currently runs, "" if it is not up). Policies, judges and writers of
+    variants may share its address.
 
-    `served` is what it listed last: [{id, context, parent}], an adapter's `parent` being its base. `capabilities` is what
-    a probe found out about `probed_model`: {name: {value, how}}, value null if it stays unknown. `prices` are in USD per
-    million tokens: {model: [input, output]}.
+    `served` is what it listed last: [{id, context, parent}], an adapter's `parent` being its base. `capabilities` is the result of
+    probing `probed_model`: {name: {value, how}}, value null if it stays unknown. `prices` are in USD per million tokens: {model: [input,
+    output]}.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="servers")
@@ -137,7 +137,7 @@ class Server(models.Model):
         return self.name
 
     def can(self, capability: str) -> bool | int | None:
-        """What the last probe found out; None where that is unknown."""
+        """The last probe's result; None if unknown."""
         return self.capabilities.get(capability, {}).get("value")
 
     @property
@@ -189,8 +189,8 @@ class ServerRun(Job):
 
 
 class AdapterCopy(models.Model):
-    """An adapter on the machine of a managed server that has a data folder of its own (`copies`, `fetching`): asked for until
-    it has a `path` there or a `problem`."""
+    """An adapter on the machine of a managed server with its own data folder (`copies`, `fetching`): requested until it has a `path`
+    there or a `problem`."""
 
     run = models.ForeignKey(ServerRun, models.CASCADE, related_name="copies")
     version = models.ForeignKey("ModelVersion", models.CASCADE, related_name="copies")
@@ -217,10 +217,10 @@ class AdapterSlots(models.Model):
 
 
 class RayCluster(models.Model):
-    """A Ray cluster that an operator has named, to which training runs are submitted as jobs. `base_url` is its dashboard.
+    """A Ray cluster named by an operator, to which training runs are submitted as jobs. `base_url` is its dashboard.
 
-    `flywheel_url`: where its nodes see this installation, "" for FLYWHEEL_URL. `bases_at`: a folder on its nodes with the folders
-    of base models, "" where jobs download them from here. `gpus`: of a job whose engine does not ask Ray for them itself.
+    `flywheel_url`: this installation's URL as seen from its nodes, "" for FLYWHEEL_URL. `bases_at`: a folder on its nodes with the
+    folders of base models, "" if jobs download them from here. `gpus`: for a job whose engine does not request them from Ray itself.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="ray_clusters")
@@ -250,11 +250,11 @@ class ModelVersionQuerySet(ArchivableQuerySet):
         return self.filter(kind=ModelKind.ADAPTER)
 
     def run_here(self) -> Self:
-        """Those whose answers a job of ours generates or asks for; an agent runs its own loop, a reward model answers nobody."""
+        """Versions whose answers a job of ours generates or requests; an agent runs its own loop, a reward model answers nobody."""
         return self.exclude(kind__in=[ModelKind.AGENT, ModelKind.REWARD])
 
     def models(self) -> Self:
-        """Those that generate by themselves: no agents, and no prompt versions, which stand on one of these."""
+        """Versions that generate on their own: no agents, and no prompt versions, which are based on one of these."""
         return self.run_here().exclude(kind=ModelKind.PROMPT)
 
     def trainable(self) -> Self:
@@ -267,17 +267,16 @@ class ModelVersionQuerySet(ArchivableQuerySet):
 
 
 class ModelVersion(Archivable):
-    """One immutable version: a base model, an adapter on top of its parent's base, a model that a server has, a prompt
-    version, an agent, or a reward model, which scores answers and gives none.
+    """One immutable version: a base model, an adapter on top of its parent's base, a model on a server, a prompt version, an agent, or a
+    reward model, which scores answers and gives none.
 
-    `base` is the folder (or the served name) of the base model. A served model is what `server` has as `served_as`; its
-    `parent`, where there is one, is the base model whose weights it is known to be. An agent is identified by its name and
-    its own `agent_version`, such as a git SHA; `reached_by` says how it answers, `base_url` and `protocol` where and how it is
-    called. A prompt version is a `prompt` (`workers.lib.prompts`) for the model that its parent is or stands on (`model`).
-    `lineage` is frozen when the version is made: the run, the dataset and its digest, the environment and verifier hashes, the
-    settings.
-    `template` is what was found out about a base model's chat template when it was registered (`TemplateCheck`).
-    `digest` identifies the content; making the same content twice gives the same row.
+    `base` is the folder (or the served name) of the base model. A served model is what `server` has as `served_as`; its `parent`, if it
+    has one, is the base model whose weights it is known to be. An agent is identified by its name and its own `agent_version`, such as a
+    git SHA; `reached_by` says how it answers, `base_url` and `protocol` where and how it is called. A prompt version is a `prompt`
+    (`workers.lib.prompts`) for the model that its parent is or is based on (`model`). `lineage` is frozen when the version is created:
+    the run, the dataset and its digest, the environment and verifier hashes, the settings. `template` is the result of checking a base
+    model's chat template when it was registered (`TemplateCheck`). `digest` identifies the content; creating the same content twice
+    gives the same row.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="model_versions")
@@ -348,19 +347,19 @@ class ModelVersion(Archivable):
         ]
 
     def __str__(self) -> str:
-        """Of an agent by its own version, which is what its team calls it."""
+        """An agent is shown by its own version, as its team calls it."""
         if self.kind == ModelKind.AGENT:
             return f"{self.name}@{self.agent_version[:SHOWN_OF_VERSION]}"
         return f"{self.name}-v{self.version}"
 
     @property
     def model(self) -> ModelVersion:
-        """What generates: of a prompt version the model that it stands on, else itself."""
+        """What generates: for a prompt version the model that it is based on, otherwise itself."""
         return next(node for node in [self, *self.ancestors()] if node.kind != ModelKind.PROMPT)
 
     @property
     def chat_template(self) -> TemplateCheck | None:
-        """What the chat template of its base model can do; None where that is unknown."""
+        """What the chat template of its base model supports; None if unknown."""
         found = self.base_version().template
         return TemplateCheck(**found) if found else None
 
@@ -383,12 +382,12 @@ class ModelVersion(Archivable):
         return chain
 
     def base_version(self) -> ModelVersion:
-        """The base model that it stands on; itself where it has none."""
+        """The base model that it is based on; itself if it has none."""
         return next((node for node in [self, *self.ancestors()] if node.kind == ModelKind.BASE), self)
 
 
 class MergedModel(models.Model):
-    """An adapter merged into its base, as a whole model: for what cannot serve LoRA. It goes with its version; it can be made again.
+    """An adapter merged into its base, as a whole model: for servers without LoRA. It is deleted with its version; it can be made again.
 
     `gap`: mean |Δ log-probability| of a fixed text from base and adapter, in nats.
     """

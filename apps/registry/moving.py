@@ -1,4 +1,4 @@
-"""Artifacts from one store to another: what an installation does once when it gets a bucket, or leaves one."""
+"""Moves artifacts from one store to another: needed once when an installation gets a bucket, or leaves one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from apps.registry.models import Artifact
 
 @dataclass
 class Moved:
-    """Artifacts by what became of them; `failed` are sentences."""
+    """Artifacts by result; `failed` are sentences."""
 
     copied: int = 0
     there: int = 0
@@ -22,8 +22,9 @@ class Moved:
 
 
 def move_all(source: Any, target: Any, *, remove: bool, said: Callable[[str], None]) -> Moved:
-    """Every artifact that the database knows. What is whole in `target` already is not sent again, so a move that broke goes on where
-    it broke. Each file is verified as it is read and once more in `target`; only then, with `remove`, it leaves `source`."""
+    """Moves every artifact that the database knows. What is already intact in `target` is not sent again, so an interrupted move
+    continues where it stopped. Each file is verified as it is read and again in `target`; only then, with `remove`, it is removed
+    from `source`."""
     found = Moved()
     artifacts = Artifact.objects.order_by("created_at", "digest")
     count = artifacts.count()

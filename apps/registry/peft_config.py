@@ -1,6 +1,6 @@
-"""The `adapter_config.json` of a LoRA adapter, read as PEFT and vLLM read it: what it says must be what its weights are.
+"""The `adapter_config.json` of a LoRA adapter, read as PEFT and vLLM read it: it must describe what its weights are.
 
-Whatever would make two servers compute different things from the same files is refused here, by its name.
+Anything that would make two servers compute different things from the same files is refused, by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 512
 ALPHAS = (1e-6, 1e6)  # beyond these an adapter does nothing, or nothing but noise
 
-# Fields that make the adapter more than low-rank matrices beside the base's linear layers. Servers do not load these, or each does another thing.
+# Fields that make the adapter more than low-rank matrices next to the base's linear layers. Servers do not load these, or handle them differently.
 MORE_THAN_LORA = (
     "auto_mapping", "megatron_config", "modules_to_save", "trainable_token_indices", "target_parameters", "layer_replication",
     "alora_invocation_tokens", "arrow_config", "kasa_config", "monteclora_config", "velora_config", "use_bdlora", "use_qalora",
@@ -50,8 +50,8 @@ def config_of(path: Path) -> dict[str, Any]:
 
 
 def check_layers(ranks: Mapping[str, int], tensors: Iterable[str], config: Mapping[str, Any]) -> None:
-    """`ranks`: those of the weights, by layer. Raises ModelError if the configuration says another thing: a server would load other layers, or
-    fail."""
+    """`ranks`: those of the weights, by layer. Raises ModelError if the configuration differs from them: a server would load other
+    layers, or fail."""
     rank_of, alpha_of = _pattern(config, "rank_pattern"), _pattern(config, "alpha_pattern")
     targeted, excluded = _names(config["target_modules"]), _names(config.get("exclude_modules") or [])
     for layer, rank in ranks.items():

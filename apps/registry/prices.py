@@ -26,7 +26,7 @@ MOST_PRICES, LARGEST = 200, 100_000.0
 
 
 def price_of(server: Server, model: str) -> tuple[float, float] | None:
-    """(input, output), None if nobody has said. “*” among a server's own prices stands for all its other models."""
+    """(input, output), None if unknown. “*” among a server's own prices applies to all its other models."""
     own = server.prices.get(model) or server.prices.get("*")
     if own:
         return own[0], own[1]
@@ -34,8 +34,8 @@ def price_of(server: Server, model: str) -> tuple[float, float] | None:
 
 
 def known_prices(project: Project) -> dict[str, tuple[float, float]]:
-    """{model: (input, output)} for an agent, which names a model and no server: what was entered on the pages of servers, the
-    highest where they differ, else the list price."""
+    """{model: (input, output)} for an agent, which names a model and no server: from the prices entered for servers, the highest if they
+    differ, or else the list price."""
     entered: dict[str, tuple[float, float]] = {}
     for server in Server.objects.filter(project=project):
         for model, (asked, answered) in server.prices.items():

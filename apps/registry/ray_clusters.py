@@ -102,7 +102,7 @@ def refresh_health(cluster: RayCluster) -> None:
 
 
 def refresh_soon(pk: int) -> None:
-    """Has a worker ask; where the broker is away, the next beat does."""
+    """Has a worker check it; if the broker is unreachable, the next beat does."""
     try:
         current_app.send_task("registry.check_ray_cluster", args=[pk], retry=False, expires=200)
     except (BrokerError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Registering model versions from outside: what a page's form and the API's body become."""
+"""Registering model versions: turns a page's form or the API's body into a version."""
 
 from __future__ import annotations
 

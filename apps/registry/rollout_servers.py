@@ -24,7 +24,7 @@ def offered(project: Project) -> list[Server]:
 
 
 def why_not(server: Server, rank: int = 0, steps_ahead: int = 0) -> str:
-    """Why a run with adapters of this rank cannot sample there; "" where it can."""
+    """Why a run with adapters of this rank cannot sample there; "" if it can."""
     slots, needed = slots_of(server), 1 + steps_ahead
     if server.kind not in EXACT:
         return f"{server} is not a vLLM server; rollouts need exact tokens, which vLLM returns."
@@ -76,8 +76,8 @@ def _named(holder: Holder) -> dict[str, Any]:
 
 
 def rollouts_spec(job: UUID, rollouts: dict[str, Any]) -> dict[str, Any]:
-    """`specs.Rollouts` of a job, with the servers as they are now. Adapters are written beside the artifacts, where servers see
-    them. Raises ModelError if one may not be asked any more."""
+    """`specs.Rollouts` of a job, with the servers' current state. Adapters are written next to the artifacts, where servers see them.
+    Raises ModelError if one may no longer be called."""
     name = f"rollouts/{job}"
     ours = f"{settings.FLYWHEEL_DATA_DIR}/artifacts"
     found = []

@@ -1,6 +1,6 @@
-"""Inference servers that others run: adding, editing and removing them, their health, and what they can do.
+"""External inference servers: adding, editing and removing them, their health, and their capabilities.
 
-Health is refreshed by beat and when an evaluation is about to ask a server; a page never waits for one.
+Health is refreshed by beat and when an evaluation is about to call a server; a page never waits for one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from workers.lib.outgoing import RefusedAddress, check_url
 from workers.lib.serving import Address, Listing, list_models
 
 log = logging.getLogger(__name__)
-MOST = 50  # servers of a project: each is asked for its health every few minutes
+MOST = 50  # servers per project: the health of each is checked every few minutes
 RESERVED = ("auto", "transformers")
 PROBE_S = 300.0
 FIXED = ("base_url", "kind")  # a registered version is what a server of this kind had at this address
@@ -45,7 +45,7 @@ RESET: dict[str, Any] = {
 
 
 class ServerError(Rejected):
-    """Something that may not be done to a server; the message is a sentence for the page. `field`: what it is about."""
+    """An operation that is not allowed on a server; the message is a sentence for the page. `field`: the affected one."""
 
     def __init__(self, sentence: str, field: str = "") -> None:
         super().__init__(sentence)
@@ -53,7 +53,7 @@ class ServerError(Rejected):
 
 
 def check_address(base_url: str, key_variable: str, *, operator: bool = True) -> str:
-    """The address as it is stored. Raises ServerError if this installation may not call it or send it the key."""
+    """The address as stored. Raises ServerError if this installation may not call it or send it the key."""
     base_url = base_url.strip().rstrip("/")
     try:
         host = check_url(base_url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS).host
@@ -92,8 +92,8 @@ def insert(server: Server) -> Server:
 
 @transaction.atomic
 def edit_server(*, server: Server, fields: Mapping[str, Any], by: Any, operator: bool = False) -> Server:
-    """Address and kind stay where model versions use the server. A new address or key forgets what was found out.
-    Raises ServerError."""
+    """Address and kind are fixed while model versions use the server. A new address or key discards the probe's results. Raises
+    ServerError."""
     row = Server.objects.select_for_update().get(pk=server.pk)
     fields = dict(fields)
     before = {name: getattr(row, name) for name in ("base_url", "key_variable")}
@@ -148,7 +148,7 @@ def remove_server(*, server: Server, by: Any) -> None:
 
 
 def uses_of(server: Server) -> str:
-    """What uses it, in words; "" where nothing does."""
+    """What uses it, in words; "" if nothing does."""
     names = [str(version) for version in server.model_versions.order_by("pk")[:4]]
     more = server.model_versions.count() - 3
     return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
@@ -158,7 +158,7 @@ def uses_of(server: Server) -> str:
 
 
 def may_be_private(server: Server) -> bool:
-    """Whether its address may be inside this network: that of a managed one was typed in by nobody."""
+    """Whether its address may be inside this network: that of a managed server was not entered by a user."""
     return settings.FLYWHEEL_ALLOW_PRIVATE_URLS or server.is_managed
 
 
@@ -175,7 +175,7 @@ def refresh_health(server: Server) -> Server:
 
 
 def refresh_soon(pk: int) -> None:
-    """Has a worker ask for a server's health; where the broker is away, the next beat does."""
+    """Has a worker check a server's health; if the broker is unreachable, the next beat does."""
     try:
         current_app.send_task("registry.check_server", args=[pk], retry=False, expires=200)
     except (BrokerError, OSError) as error:
@@ -207,11 +207,11 @@ def _tell_that_it_is_down(server: Server) -> None:
     )
 
 
-# Probing: what can it do?
+# Probing a server's capabilities
 
 
 def submit_probe(*, server: Server, by: Any, model: str = "") -> ServerProbe:
-    """Queues a probe with one of its models; the one that is under way already, where there is one. Raises ServerError."""
+    """Queues a probe with one of its models, or returns the running one. Raises ServerError."""
     with transaction.atomic():
         server = Server.objects.select_for_update().get(pk=server.pk)
         if not server.base_url:
@@ -228,7 +228,7 @@ def submit_probe(*, server: Server, by: Any, model: str = "") -> ServerProbe:
 
 
 def probe_spec(probe: ServerProbe) -> dict[str, Any]:
-    """The child's spec. Raises ServerError if what was allowed is no longer."""
+    """The child's spec. Raises ServerError if permissions have changed."""
     given = probe.spec
     private = may_be_private(probe.server)
     if not probe.server.is_managed:
@@ -239,7 +239,7 @@ def probe_spec(probe: ServerProbe) -> dict[str, Any]:
 
 
 def complete_probe(probe: ServerProbe, result: dict) -> dict:
-    """Writes down what was found out, unless the server has another address or key by now."""
+    """Stores the results, unless the server has another address or key by now."""
     server, given = probe.server, probe.spec
     server.base_url, server.key_variable = given["base_url"], given["key_variable"]
     listing = Listing(**result["listing"])

@@ -1,4 +1,4 @@
-"""Base models and LoRA adapters that were trained elsewhere: where their folders may lie, and whether an adapter fits its base.
+"""Base models and LoRA adapters that were trained elsewhere: where their folders may be, and whether an adapter fits its base.
 
 Nothing is unpickled or run: of weights only the safetensors headers are read here.
 """
@@ -36,7 +36,7 @@ def folders() -> list[Path]:
 
 
 def allowed_folder(given: str) -> Path:
-    """Raises ModelError, in the same words for a folder that is elsewhere and one that is missing."""
+    """Raises ModelError, with the same message for a folder that is elsewhere and one that is missing."""
     folder = Path(given.strip())
     where = " or ".join(map(str, folders()))
     try:
@@ -94,12 +94,12 @@ def register_checked(*, project: Project, name: str, parent: ModelVersion, folde
 
 
 def numbers_of(folder: Path) -> dict[str, Any]:
-    """What a version's lineage says of its weights: {} or {"changes_nothing": True}. Raises ModelError for NaN."""
+    """What a version's lineage records about its weights: {} or {"changes_nothing": True}. Raises ModelError for NaN."""
     return {} if changes_something(folder / WEIGHTS) else {"changes_nothing": True}
 
 
 def _from_folder(folder: Path) -> dict[str, BinaryIO]:
-    """Only the two files that make an adapter; what else lies there is left."""
+    """Only the two files that make an adapter; other files are ignored."""
     paths = [folder / name for name in (CONFIG, WEIGHTS)]
     for path in paths:
         if path.is_symlink() or not path.is_file():
@@ -128,7 +128,7 @@ class bounded:
 
 
 def check_adapter(folder: Path, parent: ModelVersion) -> dict[str, Any]:
-    """What the lineage of an adapter that fits the base of `parent` says of it: its `rank`, and `numbers_of`. Raises ModelError."""
+    """What the lineage of an adapter records if it fits the base of `parent`: its `rank`, and `numbers_of`. Raises ModelError."""
     base = parent.base_version()
     if base.kind != ModelKind.BASE:
         raise ModelError(f"{parent} is no base model in a folder of this installation, so nothing can be loaded on it.")
@@ -160,7 +160,7 @@ def check_answer_length(tokens: int, version: ModelVersion) -> None:
     base = version.base_version()
     try:
         context = json.loads((Path(base.base) / "config.json").read_bytes()).get("max_position_embeddings")
-    except (OSError, ValueError, AttributeError):  # whoever loads it says what is wrong
+    except (OSError, ValueError, AttributeError):  # loading it later reports what is wrong
         return
     if isinstance(context, int) and tokens >= context:
         raise ModelError(

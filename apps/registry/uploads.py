@@ -1,6 +1,6 @@
-"""Adapters that come in parts: each is in the store when it is acknowledged, so a broken upload goes on, from any machine.
+"""Adapters uploaded in parts: each is in the store when it is acknowledged, so an interrupted upload continues, from any machine.
 
-Parts have a fixed size and may come in any order, several at a time, and twice. Whole files are verified and checked before anything
+Parts have a fixed size and may arrive in any order, concurrently, and twice. Whole files are verified and checked before anything
 becomes a model version.
 """
 
@@ -44,7 +44,7 @@ class Announced(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def begin(*, project: Project, name: str, parent: ModelVersion, files: list[dict], by: Any) -> AdapterUpload:
-    """The upload of these files; one that is under way goes on. Raises ModelError, UploadError."""
+    """The upload of these files; a running one is continued. Raises ModelError, UploadError."""
     files = sorted(files, key=lambda file: file["path"])
     if [file["path"] for file in files] != [CONFIG, WEIGHTS]:
         raise ModelError(
@@ -116,8 +116,8 @@ def add_part(*, upload: AdapterUpload, path: str, number: int, data: bytes) -> N
 
 
 def finish(*, upload: AdapterUpload, by: Any) -> ModelVersion:
-    """The model version. Raises UploadError if parts are missing or are not what was announced: those are to be sent again; ModelError
-    where the adapter does not fit its base: the upload is then given up."""
+    """The model version. Raises UploadError if parts are missing or are not what was announced: those have to be sent again; ModelError
+    if the adapter does not fit its base: the upload is then discarded."""
     if lacking := sum(map(len, missing(upload).values())):
         raise UploadError(f"{lacking} part{'s are' if lacking > 1 else ' is'} missing. GET the upload: it lists them.")
     with tempfile.TemporaryDirectory(prefix="upload-") as made:
@@ -163,7 +163,7 @@ def remove(upload: AdapterUpload) -> None:
 
 
 def forget_old() -> int:
-    """Gives up what nobody went on with. Returns how many."""
+    """Discards abandoned uploads. Returns how many."""
     old = list(AdapterUpload.objects.filter(created_at__lt=timezone.now() - LASTS))
     for upload in old:
         remove(upload)

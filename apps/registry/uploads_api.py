@@ -33,7 +33,7 @@ class NewUpload(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PartBytes(BaseParser):
-    """What was sent as it is, up to one byte more than a part has."""
+    """The raw body, up to one byte more than a part has."""
 
     media_type = "*/*"
 
@@ -50,7 +50,7 @@ def _read(stream: BinaryIO) -> bytes:
 
 
 def _bytes_of(request: Request) -> bytes:
-    """Django reads nothing where no length is given: a body in chunks comes from the server's own stream."""
+    """Django reads nothing without a Content-Length: a chunked body comes from the server's own stream."""
     if "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower():
         return _read(request.META["wsgi.input"])
     return request.data or b""

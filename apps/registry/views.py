@@ -88,8 +88,8 @@ def status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 @project_view()
 def run_status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """The state and the log of a managed server, which ask for themselves; the page is loaded again when its state changes
-    from `?was=`, and nothing is sent where all is as in `?seen=`."""
+    """The state and the log of a managed server, which poll themselves; the page is reloaded when its state changes from `?was=`, and
+    nothing is sent if everything is as in `?seen=`."""
     server = get_object_or_404(Server, project=project, name=name, base__isnull=False)
     context = {"server": server} | _state(server)
     run, name_now = context["run"], context["state"].name

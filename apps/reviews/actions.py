@@ -1,4 +1,4 @@
-"""Writes of floor 7: opening a review, judging, ruling, taking back, overriding. The lock itself is in `lock`."""
+"""Actions of reviews: open, judge, rule, undo, override. The lock itself is in `lock`."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ __all__ = [
 ]  # fmt: skip
 
 SIZE = 60
-JUDGED: list[Callable[[RewardReview], None]] = []  # what layers above do when people have judged an output of theirs
+# hooks of higher layers for when people have judged an output of theirs
+JUDGED: list[Callable[[RewardReview], None]] = []
 
 
 @transaction.atomic
 def open_review(
     *, runs: Sequence[EvalRun], by: Any, verifier: Verifier | None = None, size: int = SIZE, seed: int = 0
 ) -> RewardReview:
-    """A blind queue of samples of finished evaluations, stratified over score, bucket and model; the project's policy is
-    frozen in it. `verifier` is that of the runs where it is not given. Raises ReviewError."""
+    """A blind queue of samples of finished evaluations, stratified over score, bucket and model; the project's policy is frozen in it.
+    `verifier` is the runs' by default. Raises ReviewError."""
     drawn = draw(runs=runs, verifier=verifier, size=size, seed=seed)
     verifier = verifier or runs[0].environment.verifier
     review = RewardReview.objects.create(
@@ -73,8 +74,8 @@ def _item(review: RewardReview, position: int, one: Scored) -> ReviewItem:
 def send_outputs(
     *, verifier: Verifier, outputs: Sequence[SentOutput], training: dict[str, str], by: Any, seed: int = 0
 ) -> tuple[RewardReview, int]:
-    """Outputs of a training run go into its review's queue, in the order given: a new review, or the run's last one while no
-    newer version of the verifier scores. Returns it and how many were new: what is there already is not judged twice."""
+    """Adds outputs of a training run to its review's queue, in the given order: a new review, or the run's last one while no newer
+    version of the verifier scores. Returns it and how many were new: existing ones are not judged twice."""
     rows = RewardReview.objects.select_for_update().filter(
         verifier=verifier, project=verifier.project_id, scope__training__run=training["run"]
     )
@@ -113,7 +114,7 @@ def _tell_judged(review: RewardReview) -> None:
 
 @transaction.atomic
 def judge(*, item: ReviewItem, success: bool, by: Any, note: str = "") -> Judgement:
-    """A person's blind word on an item: once and for all, since the score is shown then. Raises ReviewError."""
+    """A person's blind verdict on an item: final, since the score is shown then. Raises ReviewError."""
     item = _locked(item)
     said = {judgement.by_id: judgement for judgement in item.judgements.all()}
     if mine := said.get(by.pk):
@@ -132,7 +133,7 @@ def judge(*, item: ReviewItem, success: bool, by: Any, note: str = "") -> Judgem
 
 @transaction.atomic
 def answer(*, item: ReviewItem, agrees: bool, by: Any, reason: str = "") -> Judgement:
-    """Whether the score, now shown, is right in the eyes of someone who has judged the item. Raises ReviewError."""
+    """Whether the score, now shown, is right according to someone who has judged the item. Raises ReviewError."""
     item = _locked(item)
     mine = item.judgements.filter(by=by).first()
     if mine is None:
@@ -150,8 +151,8 @@ def answer(*, item: ReviewItem, agrees: bool, by: Any, reason: str = "") -> Judg
 
 @transaction.atomic
 def undo(*, review: RewardReview, by: Any) -> ReviewItem | None:
-    """Takes back the person's last answer on a score; the word they gave blind stands. Returns its item, or None where there
-    is no answer. Raises ReviewError if the item has been ruled on."""
+    """Takes back the person's last answer on a score; the blind verdict stays. Returns its item, or None if there is no answer. Raises
+    ReviewError if the item has a ruling."""
     rows = Judgement.objects.select_for_update(of=("self",)).select_related("item__review__project")
     last = rows.filter(item__review=review, by=by, agrees__isnull=False).order_by("-agreed_at", "-pk").first()
     if last is None:
@@ -197,8 +198,8 @@ def _off_the_screen(item: ReviewItem, by: Any) -> None:
 
 @transaction.atomic
 def override_lock(*, verifier: Verifier, reason: str, by: Any) -> LockOverride:
-    """Lets a verifier train without a passed review, in the environments that use it now. Needs the role owner and a reason;
-    stands in the audit log. Where the policy asks for four eyes, somebody else has to start the training."""
+    """Lets a verifier train without a passed review, in the environments that use it now. Needs the role owner and a reason; recorded in
+    the audit log. If the policy requires four eyes, somebody else has to start the training."""
     get_membership(by, verifier.project.slug, Role.OWNER)
     if not reason.strip():
         raise ReviewError("Enter a reason for training without a passed review.")

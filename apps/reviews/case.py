@@ -35,7 +35,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the verifier gave, and what it says was wrong."""
+    """The verifier's score, and its explanation of what was wrong."""
 
     reward: float
     success: bool

@@ -33,8 +33,8 @@ class Draw:
 
 
 def draw(*, runs: Sequence[EvalRun], verifier: Verifier | None, size: int, seed: int) -> Draw:
-    """Samples of finished evaluations, those first that no review of the verifier (any version) has a word on. `verifier`
-    is that of the runs where it is not given. Raises ReviewError."""
+    """Samples of finished evaluations, first those without a verdict in any review of the verifier (any version). `verifier` is the
+    runs' by default. Raises ReviewError."""
     scored = _scored(runs, verifier, size)
     before = judged_before(verifier or runs[0].environment.verifier)
     candidates = (one.candidate for one in scored)

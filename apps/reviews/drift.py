@@ -28,7 +28,7 @@ import numpy as np
 from apps.evals.near_duplicates.compare import document
 from apps.evals.near_duplicates.text import is_slot
 
-ALIKE = 0.25  # Jaccard index from which on two texts are alike
+ALIKE = 0.25  # Jaccard index from which on two texts are similar
 Z = NormalDist().inv_cdf(0.95)
 AT_ONCE = 2000  # rows of a comparison
 SHOWN = 3
@@ -38,7 +38,7 @@ FORMS = ("tool", "calls", "any_call", "answer", "tests", "pattern", "schema", "r
 
 @dataclass(frozen=True)
 class Traits:
-    """What a task is compared by. `key` names its content: equal ones are the same task; `request` only what is asked."""
+    """What tasks are compared by. `key` identifies the content: equal ones are the same task; `request` only the request."""
 
     key: str
     group: str
@@ -62,7 +62,7 @@ def traits(
 
 
 def forms_of(expected: dict[str, Any]) -> frozenset[str]:
-    """How an answer is told to be right (`workers.lib.checks`): each constraint is a form of its own."""
+    """The forms of the expected answer (`workers.lib.checks`): each constraint is a separate form."""
     if isinstance(constraint := expected.get("constraint"), dict):
         return frozenset(f"constraint {name}" for name in constraint)
     return frozenset(

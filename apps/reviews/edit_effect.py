@@ -37,14 +37,14 @@ def effect_of(before: Verifier, after: Verifier) -> Effect:
 
 
 def _words(verifier: Verifier) -> dict[int, bool]:
-    """{sample: the people's word}, in the order of the reviews; the newest one's where several speak of a sample."""
+    """{sample: people's verdict}, in the order of the reviews; the newest counts."""
     reviews = {row.pk: row for row in verifier.project.reward_reviews.filter(verifier__name=verifier.name)}
     samples = dict(ReviewItem.objects.filter(review__in=reviews, sent=None).values_list("pk", "sample"))
     found: dict[int, bool] = {}
     for pk, labels in sorted(labels_of(reviews).items()):
         for label in labels:
             if label.item in samples and (person := label.person(needed_of(reviews[pk]))) is not None:
-                found.pop(samples[label.item], None)  # so that what is newest also stands last
+                found.pop(samples[label.item], None)  # so that the newest is also last
                 found[samples[label.item]] = person
     return found
 
@@ -56,7 +56,7 @@ def _keys(samples: Iterable[int]) -> dict[str, str]:
 
 
 def successes(verifier: Verifier, samples: Iterable[int]) -> dict[str, bool]:
-    """{sample: success} where the score of this very content is known: from the evaluation, or from a rescoring."""
+    """{sample: success} if the score of exactly this content is known: from the evaluation, or from a rescoring."""
     wanted = list(samples)
     rows = Sample.objects.filter(pk__in=wanted, masked=False, run__environment__verifier__hash=verifier.hash)
     known = {str(pk): success for pk, success in rows.values_list("pk", "success")}

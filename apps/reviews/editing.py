@@ -1,4 +1,4 @@
-"""Saving what the editor wrote: a new version of a verifier, and of the environments that take it up."""
+"""Saving from the editor: a new version of a verifier, and of the environments that adopt it."""
 
 from __future__ import annotations
 

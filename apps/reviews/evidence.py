@@ -27,7 +27,7 @@ NAMED = 6  # probes that the lock names, the worst first
 
 @dataclass(frozen=True)
 class Question:
-    """May `verifier` train: anywhere (no environment), or in one, where `scorer` says who would score now."""
+    """May `verifier` train: anywhere (no environment), or in one; `scorer`: the current scorer, if known."""
 
     verifier: Verifier
     environment: Environment | None = None
@@ -58,7 +58,7 @@ def lock_of(
     by: Any = None,
     scorer: dict[str, Any] | None = None,
 ) -> Lock:
-    """The lock of training in an environment on these tasks; `scorer`: who scores, where that has just been asked."""
+    """The lock for training in an environment on these tasks; `scorer`: who scores, if just determined."""
     question = Question(environment.verifier, environment, scorer or scorer_of(environment))
     return _answers([question], starter=_pk(by), tasks=tasks)[0]
 
@@ -137,12 +137,12 @@ def _reviews(verifiers: list[Verifier]) -> dict[int, list[RewardReview]]:
 
 
 def _there(reviews: list[RewardReview], one: Question) -> list[RewardReview]:
-    """Those with samples of the environment that is asked about."""
+    """Those with samples of the given environment."""
     return [review for review in reviews if _runs_there(review, one)]
 
 
 def _runs_there(review: RewardReview, one: Question) -> dict[str, dict[str, Any]]:
-    """{evaluation: who scored it} of those in the environment that is asked about; all where none is."""
+    """{evaluation: its scorer} of those in the given environment; all without one."""
     runs = review.scope["runs"]
     if one.environment is None:
         return runs
@@ -175,7 +175,7 @@ def _probes(verifiers: list[Verifier]) -> list[ProbeRun]:
     """All that ended with a report on these contents, the newest first: a verifier of another name may have the same."""
     same = Q(project__in={row.project_id for row in verifiers}, verifier__hash__in={row.hash for row in verifiers})
     rows = ProbeRun.objects.filter(same, failed__isnull=False).select_related("verifier", "environment")
-    return list(rows.order_by("-created_at").defer("result"))  # reports are large; one is read where it found something
+    return list(rows.order_by("-created_at").defer("result"))  # reports are large; only those with findings are read
 
 
 def _probe_for(one: Question, probes: list[ProbeRun]) -> ProbeRun | None:
@@ -207,7 +207,7 @@ def _overrides(verifiers: list[Verifier]) -> list[LockOverride]:
 
 
 def _override_for(one: Question, overrides: list[LockOverride]) -> LockOverride | None:
-    """The newest of the verifier; where an environment is asked about, of those given when it was scored as it is now."""
+    """The verifier's newest override; with an environment, among those given for its current scorer."""
     return next((row for row in overrides if row.verifier_id == one.verifier.pk and _covers(row, one)), None)
 
 

@@ -1,4 +1,4 @@
-"""The jobs of floor 7: probes of a verifier, and stored samples scored again."""
+"""The jobs of the reviews layer: probes of a verifier, and rescoring stored samples."""
 
 from __future__ import annotations
 

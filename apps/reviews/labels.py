@@ -1,4 +1,4 @@
-"""What people said of a review's samples, read in two queries, and when their word is settled."""
+"""People's verdicts on a review's samples, read in two queries, and when they are settled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HumanLabel:
 
 @dataclass(frozen=True)
 class Label:
-    """An item's score beside what people say of it."""
+    """An item's score next to people's verdicts."""
 
     item: int
     stratum: str
@@ -49,7 +49,7 @@ class Label:
         return len(self.answers) >= needed
 
     def differs(self, needed: int) -> bool:
-        """Whether it waits for a ruling: its reviewers did not say the same."""
+        """Whether it waits for a ruling: its reviewers disagree."""
         return self.ruling is None and self.is_complete(needed) and len({answer.success for answer in self.answers}) > 1
 
     def may_be_ruled(self, needed: int) -> bool:
@@ -59,7 +59,7 @@ class Label:
         return self.is_complete(needed) and any(self.second_thoughts(answer) for answer in self.answers)
 
     def person(self, needed: int) -> bool | None:
-        """What people say of it as one: the ruling, or what all its reviewers said; None while that is open."""
+        """People's joint verdict: the ruling, or the unanimous verdict of its reviewers; None while that is open."""
         if self.ruling is not None:
             return self.ruling
         return self.answers[0].success if self.is_complete(needed) and not self.differs(needed) else None

@@ -24,7 +24,7 @@ class TrainingLocked(ReviewError):
 
 @dataclass(frozen=True)
 class Reason:
-    """A condition that is not met, and what to do about it: a sentence each."""
+    """An unmet condition, and what to do about it: one sentence each."""
 
     what: str
     todo: str
@@ -35,7 +35,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class ProbeFacts:
-    """The newest probes that ended: how many findings hold the lock, their names, and what of the scorer changed since."""
+    """The newest finished probes: how many findings keep the lock closed, their names, and what changed in the scorer since."""
 
     failed: int
     names: list[str] = field(default_factory=list)
@@ -52,10 +52,10 @@ class OverrideFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """All that the decision goes by. `environment`: what it is asked for, "" for any that uses the verifier.
+    """The facts for the decision. `environment`: what it is requested for, "" for any that uses the verifier.
 
-    `judged`: samples that anybody has judged; `judged_by_others`: those that somebody has who neither wrote the verifier nor
-    starts the run. `starter`: who starts it, None where that is not asked. `drift`: None if no tasks are named.
+    `judged`: samples that anybody has judged; `judged_by_others`: those judged by somebody who neither wrote the verifier nor starts the
+    run. `starter`: who starts it, None if that does not matter. `drift`: None if no tasks are given.
     """
 
     policy: Mapping[str, Any]
@@ -150,7 +150,7 @@ def _of_tasks(facts: Facts) -> list[Reason]:
 
 
 def _of_people(facts: Facts) -> list[Reason]:
-    """Four eyes. Nobody to ask about where no person starts it."""
+    """Four eyes. Not checked if no person starts the run."""
     if not facts.policy["four_eyes"] or facts.starter is None:
         return []
     other = "Ask another engineer to start it, or an owner to change the policy."

@@ -16,9 +16,9 @@ from apps.evals.models import EvalRun, EvalSet, Sample, SampleFields, Task
 
 
 class ReviewPolicy(models.Model):
-    """What a project asks of a verifier before it may train. Without a row the defaults hold.
+    """A project's requirements for a verifier to train. Without a row the defaults apply.
 
-    Rates and κ are asked for at the safe end of their 95% intervals.
+    Rates and κ must be met by the conservative end of their 95% intervals.
     """
 
     project = models.OneToOneField(Project, models.CASCADE, related_name="review_policy")
@@ -91,8 +91,8 @@ class Origin:
 
 
 class SentOutput(SampleFields):
-    """An output of a training run's policy that was sent to a review, as it was: it outlives the run. `source` says which: run, name,
-    step, and the rollout's number."""
+    """An output of a training run's policy that was sent to a review, unchanged: it outlives the run. `source` says where it is from:
+    run, name, step, and the rollout's number."""
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="sent_outputs")
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="+")
@@ -154,7 +154,7 @@ class ReviewItem(models.Model):
 
 
 class Judgement(models.Model):
-    """A person's word on one item: blind, whether the output did the task; then, the score shown, whether it is right."""
+    """A person's verdict on one item: blind, whether the output did the task; then, with the score shown, whether the score is right."""
 
     item = models.ForeignKey(ReviewItem, models.CASCADE, related_name="judgements")
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="judgements")
@@ -174,7 +174,7 @@ class Judgement(models.Model):
 
     @property
     def second_thoughts(self) -> bool:
-        """Whether their answer on the score goes against the word they had given blind."""
+        """Whether their answer on the score contradicts their blind verdict."""
         return self.agrees is not None and self.agrees != (self.success == self.item.success)
 
 
@@ -235,7 +235,7 @@ class ProbeWaiver(models.Model):
 
 
 class Rescore(Job):
-    """Stored samples scored again by a candidate spec, before it is saved: what would change. Nothing is generated."""
+    """Stored samples scored again by a candidate spec, before it is saved: shows what would change. Nothing is generated."""
 
     verifier = models.ForeignKey(Verifier, models.CASCADE, related_name="rescores", help_text="The version it changes")
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="rescores")

@@ -30,7 +30,7 @@ DEFAULTS = as_dict(ReviewPolicy())
 
 
 def policies_of(projects: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """{project: its policy}; the defaults where it has no row."""
+    """{project: its policy}; the defaults if it has no row."""
     wanted = set(projects)
     rows = {row.project_id: as_dict(row) for row in ReviewPolicy.objects.filter(project__in=wanted)}
     return {pk: rows.get(pk, DEFAULTS) for pk in wanted}

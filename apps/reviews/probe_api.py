@@ -1,4 +1,4 @@
-"""Hack probes over REST: start them, follow them, read what they found, accept a finding. The key determines the project."""
+"""Hack probes over REST: start and follow them, read findings, accept a finding. The key determines the project."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class RescoringError(Rejected):
 
 @dataclass(frozen=True)
 class CheatingModel:
-    """A model on one of the project's servers that is told to cheat in the search, and the tokens that it may use."""
+    """A model on one of the project's servers that is instructed to cheat in the search, and the tokens that it may use."""
 
     server: Server
     model: str
@@ -94,7 +94,7 @@ def _spread(tasks: Any, count: int) -> list[Task]:
 
 
 def probe_spec(run: ProbeRun) -> dict:
-    """Raises RescoringError if the model that is told to cheat may not be asked any more."""
+    """Raises RescoringError if the model that is instructed to cheat may no longer be called."""
     record_scorer(run, run.environment)
     return _cheat_spec(run) | {
         "kind": "probe",
@@ -121,9 +121,9 @@ def _cheat_spec(run: ProbeRun) -> dict[str, Any]:
 
 
 def complete_probe(run: ProbeRun, result: dict) -> dict:
-    """Keeps the report. Findings of high severity lock, and those of medium severity where there are many.
+    """Stores the report. Findings of high severity lock, and so do many of medium severity.
 
-    Raises ValueError if most outputs could not be scored: a judge that is away finds no hole and proves nothing.
+    Raises ValueError if most outputs could not be scored: an unreachable judge finds no hole and proves nothing.
     """
     report = result["report"]
     tried, masked = (sum(probe[name] for probe in report["probes"]) for name in ("n", "masked"))
@@ -143,7 +143,7 @@ def complete_probe(run: ProbeRun, result: dict) -> dict:
 def submit_rescore(
     *, verifier: Verifier, candidate: dict, environment: Environment, samples: Iterable[Sample], by: Any
 ) -> Rescore:
-    """Queues the samples to be scored by a spec that is not saved. Raises RescoringError for a spec that is wrong."""
+    """Queues the samples to be scored by an unsaved spec. Raises RescoringError for an invalid spec."""
     try:
         check_verifier(candidate)
     except SpecError as error:
@@ -207,14 +207,14 @@ def complete_rescore(job: Rescore, result: dict) -> dict:
 
 @dataclass(frozen=True)
 class Change:
-    """A stored sample beside the score that the candidate gives it."""
+    """A stored sample with the candidate's score."""
 
     sample: Sample
     score: dict[str, Any]
 
     @property
     def delta(self) -> float | None:
-        """New reward less old; None if either is masked."""
+        """New reward minus old; None if either is masked."""
         new = self.score["reward"]
         return None if new is None or self.sample.reward is None else round(new - self.sample.reward, DIGITS)
 
@@ -228,7 +228,7 @@ class Change:
 
 
 def changes(job: Rescore) -> list[Change]:
-    """What a finished rescoring changes, what flips first, then by how far the reward moves."""
+    """The changes of a finished rescoring, flipped verdicts first, then by how far the reward moved."""
     scores = job.result.get("scores", {})
     found = [
         Change(sample, scores[str(sample.pk)])

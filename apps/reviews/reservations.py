@@ -1,4 +1,4 @@
-"""Which sample a reviewer is given next, who holds which, and what is left. Reads, and the reservation."""
+"""Which sample a reviewer gets next, who holds which, and what is left. Reads, and the reservation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def release(*, review: RewardReview, by: Any, keep: tuple[int, ...] = ()) -> int
 
 
 def holder_of(item: ReviewItem, user: Any) -> Any:
-    """The other person who has it on the screen, where there is no judgement left for a second one; else None."""
+    """The other person who has it open, if no judgement is left for a second one; otherwise None."""
     held = item.reserved_by_id and item.reserved_until and item.reserved_until > timezone.now()
     if not held or item.reserved_by_id == user.pk:
         return None
@@ -42,7 +42,7 @@ def holder_of(item: ReviewItem, user: Any) -> Any:
 
 
 class Queue:
-    """One reviewer's way through a review: first what they left half done, then what still needs them."""
+    """One reviewer's order through a review: first what they left half done, then what still needs them."""
 
     def __init__(self, review: RewardReview, user: Any) -> None:
         self.review, self.user = review, user
@@ -61,9 +61,9 @@ class Queue:
         return self.waiting().count() + self.mine().filter(agrees=None).count()
 
     def next(self, after: int | None = None, skip: int | None = None) -> int | None:
-        """The pk of the first free sample after a position, round to the top; None if none is free.
+        """The pk of the first free sample after a position, wrapping around; None if none is free.
 
-        One that this person has judged, but not said whether the score is right, comes first.
+        One that this person has judged, without saying whether the score is right, comes first.
         """
         half = self.mine().filter(agrees=None).exclude(item=skip).order_by("at").values_list("item", flat=True).first()
         if half:
@@ -73,7 +73,7 @@ class Queue:
         return below or rows.first()
 
     def take(self, after: int | None = None, skip: int | None = None) -> int | None:
-        """The next one, put on this person's screen. Another one where somebody was quicker."""
+        """The next one, reserved for this person. Another one if somebody was faster."""
         for _ in range(TRIES):
             pk = self.next(after, skip)
             half_done = pk and self.mine().filter(item=pk).exists()
@@ -86,7 +86,7 @@ class Queue:
         return self.waiting().exclude(held)
 
     def previous(self, item: ReviewItem) -> int | None:
-        """The sample that this person judged before this one; their last where they have not judged this one."""
+        """The sample that this person judged before this one; their last one if they have not judged this one."""
         rows = self.mine().exclude(item=item).order_by("-at")
         here = self.mine().filter(item=item).first()
         if here:

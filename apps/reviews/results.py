@@ -1,4 +1,4 @@
-"""What a review has shown: agreement with intervals, calibration, strata, reviewers, and what people and score see otherwise."""
+"""The results of a review: agreement with intervals, calibration, strata, reviewers, and disagreements of people and score."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def minutes_of(times: Iterable[datetime]) -> float:
 
 
 def _seen_before(review: RewardReview) -> set[tuple[int, int]]:
-    """(item, user) where they had judged the same output in an earlier review of the verifier, and so seen a score of it."""
+    """(item, user) if they had judged the same output in an earlier review of the verifier, and so seen a score of it."""
     keys = _keys(review.items)
     tasks = review.items.values(task=TASK)
     rows = Judgement.objects.filter(
@@ -190,5 +190,5 @@ def disagreements_of(labels: list[Label], needed: int) -> list[int]:
 
 
 def open_to(label: Label, user: Any, needed: int, judges: bool) -> bool:
-    """Whether the person may see the score and what others said: their own word stands, or is not wanted any more."""
+    """Whether the person may see the score and others' verdicts: their own verdict is final, or no longer needed."""
     return not judges or label.by(user.pk) is not None or label.ruling is not None or label.is_complete(needed)

@@ -14,7 +14,7 @@ Stratum = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A scored output. `bucket` is its failure mode or category, "" where it has none; `judged`: in an earlier review."""
+    """A scored output. `bucket` is its failure mode or category, "" if it has none; `judged`: in an earlier review."""
 
     id: str
     task: str
@@ -28,7 +28,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Share:
-    """One stratum: what there was, what was chosen. Thin: it has fewer than the minimum."""
+    """One stratum: available and chosen samples. Thin: it has fewer than the minimum."""
 
     score: str
     bucket: str
@@ -40,8 +40,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The chosen ids in a shuffled order, the strata by name, how many of the chosen were judged before, and in words what
-    the choice could not do."""
+    """The chosen ids in a shuffled order, the strata by name, how many of the chosen were judged before, and notes on what the choice
+    could not satisfy."""
 
     ids: list[str]
     strata: list[Share]
@@ -51,7 +51,7 @@ class Sampling:
 
 
 def content_key(task: str, output: str) -> str:
-    """Names an output to a task, whichever evaluation it is of: what is equal by this is one and the same to a reviewer."""
+    """Identifies an output to a task, in any evaluation: outputs with equal keys are the same to a reviewer."""
     return hashlib.sha256(f"{task}\0{output.strip()}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -94,7 +94,7 @@ def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _strata(candidates: Sequence[Candidate], seed: int) -> dict[Stratum, list[Candidate]]:
-    """By name; within one what is fresh first, then in an order that depends only on seed and id."""
+    """By name; within one, fresh ones first, then in an order that depends only on seed and id."""
     groups: dict[Stratum, list[Candidate]] = defaultdict(list)
     for item in candidates:
         groups[score_band(item), item.bucket, item.model].append(item)
@@ -108,8 +108,8 @@ def _lot(identity: str, seed: int) -> bytes:
 def allot(
     available: dict[Stratum, int], size: int, minimum: int, fresh: dict[Stratum, int] | None = None
 ) -> dict[Stratum, int]:
-    """How many of each stratum: the minimum in rounds, then the rest in proportion to what is left of `fresh` (all of it,
-    where that is not given), and only then to what else is left."""
+    """How many from each stratum: the minimum in rounds, then the rest in proportion to what is left of `fresh` (everything by default),
+    and only then to what else is left."""
     quota = dict.fromkeys(available, 0)
     for _ in range(minimum):
         for name in sorted(available, key=lambda name: (-available[name], name)):

@@ -16,7 +16,7 @@ from apps.reviews.sampling import Candidate, score_band
 
 @dataclass(frozen=True)
 class Scored:
-    """A sample beside the score that the review's verifier gives it."""
+    """A sample with the score that the review's verifier gives it."""
 
     sample: Sample
     reward: float
@@ -46,8 +46,8 @@ class Scored:
 def scores_of(run: EvalRun, verifier: Verifier) -> list[Scored]:
     """The run's samples as `verifier` scores them; masked ones have no score and are left out.
 
-    Where another version scored the run, the scores are those of the newest finished rescoring by this one. Raises
-    ReviewError where there is none.
+    If another version scored the run, the scores are those of the newest finished rescoring by this one. Raises ReviewError if there is
+    none.
     """
     theirs = run.environment.verifier
     rows = run.samples.select_related("run__model_version").order_by("pk")

@@ -1,4 +1,4 @@
-"""Verifier specs as people read and write them: JSON, a place to begin for each kind, and what differs. Pure."""
+"""Verifier specs as people read and write them: JSON, a starting point for each kind, and differences. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRADE = '''def grade(sample, item):
 
 @dataclass(frozen=True)
 class Start:
-    """A spec to begin with, and what it is good for."""
+    """A spec to start with, and what it is for."""
 
     kind: str
     title: str
@@ -87,7 +87,7 @@ def shown(spec: dict[str, Any]) -> str:
 
 
 def split_code(spec: dict[str, Any]) -> tuple[dict[str, Any], str, str]:
-    """The spec without its program, the program, and its field's name ("" where there is none)."""
+    """The spec without its program, the program, and its field's name ("" if there is none)."""
     for name in CODE:
         if isinstance(spec.get(name), str):
             return {key: value for key, value in spec.items() if key != name}, spec[name], name

@@ -1,4 +1,4 @@
-"""Reviews are judged blind, so nothing is said of them in public; they are given to people."""
+"""Reviews are judged blind, so they have no public comments; they can be assigned to people."""
 
 from __future__ import annotations
 

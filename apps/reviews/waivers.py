@@ -18,8 +18,8 @@ from workers.lib.probes import locking
 
 @transaction.atomic
 def waive(*, run: ProbeRun, probe: str, reason: str, by: Any) -> ProbeWaiver:
-    """Accepts what one probe of a run found, in this run only: a new run asks again. Needs the role owner and a reason;
-    stands in the audit log. Raises ReviewError."""
+    """Accepts the findings of one probe, in this run only: a new run needs a new decision. Needs the role owner and a reason; recorded
+    in the audit log. Raises ReviewError."""
     get_membership(by, run.project.slug, Role.OWNER)
     run = ProbeRun.objects.select_for_update().get(pk=run.pk)
     found = [item["severity"] for item in run.result.get("failed", []) if item["probe"] == probe]

@@ -1,4 +1,4 @@
-"""Writes of the endpoint's floor: what a key may ask of it."""
+"""Actions of the endpoint: the limits of keys."""
 
 from __future__ import annotations
 

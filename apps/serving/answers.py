@@ -1,4 +1,4 @@
-"""What the endpoint itself says: errors in OpenAI's shape, and the list of models. Pure."""
+"""The endpoint's own responses: errors in OpenAI's format, and the list of models. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from apps.serving.routes import Route
 Headers = list[tuple[bytes, bytes]]
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 MOST_NAMED = 20
-# What concerns one connection only (RFC 9110 7.6.1), and what this server says itself.
+# Headers that concern one connection only (RFC 9110 7.6.1), and those that this server sets itself.
 HOP_BY_HOP = frozenset(
     (
         b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",

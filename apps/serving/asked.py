@@ -36,7 +36,7 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True)
 class Asked:
-    """`path` is of the API that was asked; `fields` are the body's, each as it was written."""
+    """`path` is of the API that was called; `fields` are the body's, each unparsed."""
 
     path: str
     fields: dict[str, Raw]
@@ -78,7 +78,7 @@ def _field(fields: dict[str, Raw], name: str, kind: Any) -> Any:
 
 
 def _text(fields: dict[str, Raw], name: str) -> str:
-    """What is not a text says nothing: its own server may know better."""
+    """Anything that is not text counts as empty: its own server may know better."""
     try:
         return (_field(fields, name, str) or "")[:LONGEST_ID]
     except BadRequest:
@@ -122,10 +122,9 @@ def body_for(
     tools_as_text: bool = False,
     takes_metadata: bool = True,
 ) -> bytes:
-    """`prompt`: of the prompt version that goes in front. `count_tokens`: have a stream say at its end what it used.
-    `tools_as_text`: for a model without native calls, as an evaluation asks it: it answers with a call's JSON. Without
-    `takes_metadata` that of a chat stays here, unless the request has the server store it.
-    Raises BadRequest if the request cannot take the prompt."""
+    """`prompt`: of the prompt version that is put in front. `count_tokens`: ask a stream to report its usage at the end.
+    `tools_as_text`: for a model without native calls, as in an evaluation: it answers with a call's JSON. Without `takes_metadata`, a
+    chat's metadata is not sent, unless the request has the server store it. Raises BadRequest if the request cannot take the prompt."""
     fields: dict[str, Any] = asked.fields | {"model": served_as}
     if not takes_metadata and asked.path == CHAT and bytes(asked.fields.get("store", b"")) != b"true":
         fields.pop("metadata", None)
@@ -162,7 +161,7 @@ def counts_tokens(asked: Asked) -> bool:
 
 
 def _with_prompt(asked: Asked, prompt: dict[str, Any]) -> dict[str, Any]:
-    """The fields that a prompt version replaces, as it replaces a harness's in an evaluation: what it leaves out stays."""
+    """The fields that a prompt version replaces, as it replaces a harness's in an evaluation: omitted ones stay."""
     found: dict[str, Any] = {name: prompt[name] for name in ("temperature", "top_p") if name in prompt}
     examples = [dict(message) for message in prompt.get("examples", ())]
     if asked.path == CHAT:

@@ -53,7 +53,7 @@ class Callers:
         return routes[model]
 
     def begin(self, key: Key, now: float) -> Meter:
-        """To be ended with what was used. Raises Refusal if a limit is reached."""
+        """End it with what was used. Raises Refusal if a limit is reached."""
         meter = self.meters.setdefault(key.pk, Meter(now))
         try:
             meter.begin(key.limits, now)

@@ -27,7 +27,7 @@ from workers.lib.posts import NoAnswer, TooLate
 
 log = logging.getLogger(__name__)
 PATHS = {f"/v1{path}": path for path in (CHAT, RESPONSES)}
-NOT_THERE = (400, 404)  # what a server says of a model that it does not hold
+NOT_THERE = (400, 404)  # how a server reports a model that it does not have
 
 
 class Endpoint:
@@ -126,7 +126,7 @@ class Endpoint:
         return turn
 
     async def _with_client(self, turn: Turn, receive: Receive, send: Send) -> None:
-        """Answers, and stops where the client goes away: then the server hears it, too."""
+        """Answers, and stops if the client disconnects: then the server is told, too."""
         work = asyncio.ensure_future(self._hand_on(turn, send))
         watch = asyncio.ensure_future(disconnected(receive))
         try:
@@ -192,7 +192,7 @@ class Endpoint:
         return begun
 
     def _moved(self, turn: Turn) -> Lane | None:
-        """What the channel runs now, where that is answered elsewhere than it was when this was asked."""
+        """What the channel runs now, if that is served elsewhere than when this request started."""
         route = self.tables.current.routes.get(turn.key.project, {}).get(turn.route.channel)
         lane = route.lanes[0] if route else turn.lane
         return lane if lane.backends and lane.backends != turn.lane.backends else None

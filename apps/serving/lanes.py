@@ -13,7 +13,7 @@ from msgspec import Raw
 from apps.serving.asked import CHAT, PROMPT_ROLES, Asked
 from apps.serving.routes import SHADOW, Lane, Route
 
-LIVES_S = 1800.0  # for which a session that says nothing stays on its lane
+LIVES_S = 1800.0  # for which an inactive session stays on its lane
 MOST = 100_000  # sessions that are remembered
 STATEFUL = (
     "previous_response_id",
@@ -23,8 +23,8 @@ STATEFUL = (
 
 
 def unit_of(asked: Asked, headers: Mapping[str, str]) -> str:
-    """What a trial counts as one session, as a digest (32 hex digits): the session, else the caller's trace, else what is the same in
-    every turn of a conversation: the user, the system prompt and the user's first message."""
+    """What a trial counts as one session, as a digest (32 hex digits): the session, or else the caller's trace, or else what is the same
+    in every turn of a conversation: the user, the system prompt and the user's first message."""
     trace = headers.get("traceparent", "").split("-")
     if asked.session:
         said = ["session", asked.session]
@@ -60,19 +60,19 @@ def drawn(salt: str, unit: str) -> float:
 
 
 def lane_of_unit(route: Route, unit: str) -> Lane:
-    """The candidate's for its share of the units, else what the channel runs."""
+    """The candidate's lane for its share of the units, otherwise that of the live version."""
     current, *others = route.lanes
     return next((lane for lane in others if drawn(route.salt, unit) < lane.share), current)
 
 
 def may_be_shadowed(asked: Asked) -> bool:
-    """Not what refers to something that the server of the current version keeps."""
+    """Not requests that refer to something stored on the current version's server."""
     return not any(_said(asked.fields.get(name, Raw(b"null"))) not in ("null", "false") for name in STATEFUL)
 
 
 class Sessions:
-    """Keeps a session on the lane it began on while it lives, though the share changes. Of one process: the hash says the same in all
-    of them but for sessions that were there before a step."""
+    """Keeps a session on the lane it started on while it is active, even if the share changes. Per process: the hash gives the same
+    result in all of them, except for sessions that started before a step."""
 
     def __init__(self, most: int = MOST, lives_s: float = LIVES_S) -> None:
         self.most, self.lives_s = most, lives_s

@@ -1,7 +1,7 @@
-"""How much one key may ask for: requests and tokens per minute, answers at a time. Pure.
+"""Limits of one key: requests and tokens per minute, concurrent answers. Pure.
 
-Each process of the endpoint counts for itself: a count that all share would cost a request more time than the endpoint may add. Where
-several run (FLYWHEEL_ENDPOINT_PROCESSES), each allows its part, so that together they allow what was set.
+Each process of the endpoint counts separately: a shared count would cost a request more time than the endpoint may add. If several run
+(FLYWHEEL_ENDPOINT_PROCESSES), each allows its part, so that together they allow the configured limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Limits:
     at_once: int = 0
 
     def part(self, processes: int) -> Limits:
-        """What one of so many processes allows: at least 1 of what is limited at all."""
+        """What one of so many processes allows: at least 1 of anything limited."""
         return Limits(
             *(max(1, most // processes) if most else 0 for most in (self.requests, self.tokens, self.at_once))
         )
@@ -36,7 +36,7 @@ class Exceeded(Exception):
 
 
 class _Bucket:
-    """Holds a minute's worth and is refilled all the time. It may be overdrawn: what an answer costs is known at its end."""
+    """Holds a minute's worth and is refilled continuously. It may be overdrawn: the cost of an answer is known at its end."""
 
     def __init__(self, most: int, now: float) -> None:
         self.most, self.level, self.at = most, float(most), now
@@ -50,7 +50,7 @@ class _Bucket:
         self.at = now
 
     def wait_for(self, amount: float) -> float:
-        """Seconds until there is so much; 0 where there is."""
+        """Seconds until that much is available; 0 if it is."""
         return max(0.0, (amount - self.level) * MINUTE_S / self.most)
 
 
@@ -79,7 +79,7 @@ class Meter:
         self.tokens.level -= tokens
 
     def headers(self, limits: Limits) -> list[tuple[bytes, bytes]]:
-        """As OpenAI's API says what is left."""
+        """What is left, in the headers of OpenAI's API."""
         found = []
         for name, most, bucket in (
             ("requests", limits.requests, self.requests),

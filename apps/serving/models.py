@@ -1,4 +1,4 @@
-"""Floor of the endpoint: what each key may ask of it."""
+"""The endpoint's layer: what each key may request."""
 
 from __future__ import annotations
 

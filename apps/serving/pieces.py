@@ -1,4 +1,4 @@
-"""A stream's bytes on their way: cut into whole events, ended with an error event, and looked through for what was used. Pure."""
+"""A stream's bytes in transit: cut into whole events, ended with an error event, and scanned for usage. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from apps.serving.asked import CHAT
 
 COUNTED = re.compile(rb'"(?:prompt_tokens|completion_tokens|input_tokens|output_tokens)":\s*(\d{1,9})')
-TAIL = 16 * 1024  # bytes at an answer's end in which its tokens are looked for
+TAIL = 16 * 1024  # bytes at an answer's end in which its usage is searched
 # Quotes inside a text are escaped in JSON, so nothing that a model writes matches these.
 COMPLETE = re.compile(
     rb'data:\s*\[DONE\]|"finish_reason":\s*"|"type":\s*"(?:response\.(?:completed|incomplete|failed)|error)"|"error":\s*[{"]'
@@ -21,9 +21,9 @@ _whole = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Pieces:
-    """A stream of server-sent events, cut anywhere: whole events come out, so that what is said after a break stands alone.
+    """A stream of server-sent events, cut anywhere: whole events come out, so that whatever is sent after a break stands alone.
 
-    `strips`: leaves out the event that only counts tokens.
+    `strips`: leaves out the event that only reports usage.
     """
 
     def __init__(self, strips: bool) -> None:
@@ -43,7 +43,7 @@ class Pieces:
 
 
 def is_complete(parts: Sequence[bytes]) -> bool:
-    """Whether a stream said that its answer is over, well or with an error."""
+    """Whether a stream announced its end, successful or with an error."""
     return bool(COMPLETE.search(b"".join(parts)))
 
 
@@ -68,7 +68,7 @@ def error_event(path: str, error: dict[str, Any]) -> bytes:
 
 
 def tokens_counted(parts: Sequence[bytes]) -> int | None:
-    """What an answer says that it used, read and written; None if it says nothing."""
+    """The usage that an answer reports, input and output tokens; None if it reports none."""
     tail = b"".join(parts[-8:])[-TAIL:]
     start = tail.rfind(b'"usage":')
     counts = [int(count) for count in COUNTED.findall(tail, start)] if start >= 0 else []

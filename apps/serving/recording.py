@@ -25,7 +25,7 @@ CALLERS_FAULT = (400, 413, 415, 422)  # a request that no version would have ans
 
 
 def span_of(record: Record) -> Span:
-    """One call of a model. Its trace is the caller's own where the request named one, so that both are one run."""
+    """One model call. Its trace is the caller's own if the request named one, so that both are one run."""
     asked, answer = _json(record.request), answer_of(record)
     problem = problem_of(record, answer)
     refused = problem if record.status in CALLERS_FAULT and record.ended == "whole" else ""
@@ -95,7 +95,7 @@ def _dumped(value: Any) -> str | None:
 
 
 def _asked_messages(record: Record, asked: dict[str, Any]) -> Any:
-    """What the model saw: with the prompt version's parts, where one stands in front."""
+    """What the model saw: including the parts of a prompt version, if there is one."""
     if record.protocol == "chat":
         return asked.get("messages")
     instructions = asked.get("instructions")
@@ -162,7 +162,7 @@ def usage_of(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def problem_of(record: Record, answer: dict[str, Any]) -> str:
-    """Why a call failed, in a line; "" where it did not. That a client leaves is not the model's failure."""
+    """Why a call failed, on one line; "" if it did not. A client that disconnects is not the model's failure."""
     if record.ended in ("whole", "left"):
         error = answer.get("error")
         if record.status == 200 and not error:

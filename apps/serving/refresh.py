@@ -1,4 +1,4 @@
-"""Keeps the endpoint's table new: after each change that the database announces, and every few seconds besides."""
+"""Keeps the endpoint's table up to date: after each change that the database announces, and every few seconds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from apps.serving.routes import Table, read_table
 from flywheel.outages import is_away
 
 log = logging.getLogger(__name__)
-CHANNEL = "flywheel_routes"  # what the triggers of the migration notify
+CHANNEL = "flywheel_routes"  # the channel of the migration's triggers
 EVERY_S = 3.0
-AGAIN_S = 1.0  # after the database did not answer, and between two reads for a name that nobody knows
+AGAIN_S = 1.0  # after the database did not answer, and between two reads for an unknown name
 
 
 class Tables:
@@ -33,7 +33,7 @@ class Tables:
         self._stop.set()
 
     def refresh(self) -> Table:
-        """In a thread that may wait. Raises what the database raises."""
+        """In a thread that may wait. Raises database errors."""
         with self._lock:
             self.current, self.known = self.read(), True
         return self.current

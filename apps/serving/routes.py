@@ -1,6 +1,6 @@
-"""Who may ask for what, and where it is answered: a snapshot of the database, frozen, and replaced as a whole.
+"""Who may call what, and where it is answered: a snapshot of the database, frozen, and replaced as a whole.
 
-No request waits for the database: it reads one `Table` from its first to its last byte, so that a promotion mixes nothing.
+No request waits for the database: it reads one `Table` from its first to its last byte, so a promotion cannot mix two states.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ CURRENT, CANARY, SHADOW = "current", "canary", "shadow"  # kinds of lanes
 
 @dataclass(frozen=True)
 class Backend:
-    """One place that answers for a lane. `secret` is the server's key. `streams_usage`: it counts a stream's tokens when asked;
-    `speaks_both`: chat completions and the Responses API; `takes_metadata`: it does not refuse `metadata` in a chat."""
+    """One server that answers for a lane. `secret` is the server's key. `streams_usage`: it reports a stream's usage on request;
+    `speaks_both`: chat completions and the Responses API; `takes_metadata`: it accepts `metadata` in a chat."""
 
     server: str
     url: URL
@@ -54,8 +54,8 @@ class Backend:
 
 @dataclass(frozen=True)
 class Lane:
-    """A version and the share of a channel's sessions that it answers, or as a shadow is asked besides. `problem`: why nobody answers
-    for it, as a sentence. `trial`, `step`: of the trial that both lanes of a channel are in."""
+    """A version and the share of a channel's sessions that it answers, or that are also sent to it as a shadow. `problem`: why nothing
+    answers for it, as a sentence. `trial`, `step`: of the trial that both lanes of a channel are in."""
 
     version: str
     version_id: int
@@ -70,7 +70,8 @@ class Lane:
 
 @dataclass(frozen=True)
 class Route:
-    """A channel. The first lane is what it runs; the second, where a trial runs, the candidate's. `salt` sorts sessions into them."""
+    """A channel. The first lane is its live version; the second, if a trial is running, the candidate's. `salt` assigns sessions to
+    them."""
 
     channel: str
     lanes: tuple[Lane, ...]
@@ -156,8 +157,7 @@ def _placed(channel: Channel, version: ModelVersion) -> Lane:
 
 
 def lane_of(version: ModelVersion, places: list[tuple[Server, str]] | None = None) -> Lane:
-    """Where a version is answered now: where a deployment has put it (`places`), else where it can be found. With a problem where
-    nowhere."""
+    """Where a version is answered now: where a deployment put it (`places`), or else where it can be found. With a problem if nowhere."""
     prompt = version.prompt if version.kind == ModelKind.PROMPT else None
     found, problems = list[Backend](), list[str]()
     for server, served_as in places or [(None, "")]:
@@ -172,7 +172,7 @@ def lane_of(version: ModelVersion, places: list[tuple[Server, str]] | None = Non
 
 
 def _at(server: Server, served_as: str, model: ModelVersion, dialect: str = "", price: Any = None) -> Backend:
-    """Raises what `lane_of` says."""
+    """Raises the problem of `lane_of`."""
     engines.check_askable(server)
     private = may_be_private(server)
     url, speaks_as_vllm = check_url(server.base_url, allow_private=private), server.kind in LOADING
@@ -184,7 +184,7 @@ def _at(server: Server, served_as: str, model: ModelVersion, dialect: str = "", 
 
 
 def _backend(version: ModelVersion) -> Backend:
-    """Raises what `lane_of` says."""
+    """Raises the problem of `lane_of`."""
     engine = engines.choose(version, serving=True)
     if engine["kind"] == "transformers":
         raise ModelError(

@@ -1,4 +1,4 @@
-"""To the servers of a lane: which one is asked, what it is sent, and the next one where it does not answer."""
+"""Calls the servers of a lane: which one, with what body, and the next one if it does not answer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from workers.lib.posts import NoAnswer, TooLate
 from workers.lib.relaying import Relay, Relayed
 
 log = logging.getLogger(__name__)
-GONE = (502, 503, 504)  # what another server may be able to answer
-DOWN_S = 5.0  # for which a server that did not answer is asked last
+GONE = (502, 503, 504)  # statuses for which another server may be able to answer
+DOWN_S = 5.0  # for which a server that did not answer is tried last
 
 
 @dataclass(frozen=True)
 class Begun:
-    """An answer that has begun: its first piece, all of it where it is not a stream. To be ended (`Servers.end`)."""
+    """An answer that has started: its first piece, or all of it if it is not a stream. End it with `Servers.end`."""
 
     answer: Relayed
     first: bytes
@@ -34,12 +34,12 @@ class Begun:
 
     @property
     def lacks_it(self) -> bool:
-        """The server does not have the version loaded: it has just started, or has lost it. A 404 that names it says so."""
+        """The server does not have the version loaded: it has just started, or has lost it. A 404 that names it shows this."""
         return self.answer.status == 404 and self.backend.served_as.encode() in self.first
 
     @property
     def is_redirect(self) -> bool:
-        """Followed by nobody: the address was checked, where it leads was not."""
+        """Redirects are not followed: the address was checked, its target was not."""
         return 300 <= self.answer.status < 400
 
     @property
@@ -72,8 +72,8 @@ class Servers:
             raise TooLate(f"no answer began within {seconds:g} s") from error
 
     async def first_of(self, turn: Turn) -> Begun:
-        """A server that does not answer is followed by the next one, since the client has been sent nothing. Raises NoAnswer, or
-        Refusal for what cannot be asked."""
+        """If a server does not answer, the next one is called, since nothing was sent to the client. Raises NoAnswer, or Refusal for
+        requests that cannot be sent."""
         order = self._order(turn)
         problem = NoAnswer("it has no server")
         for number, backend in enumerate(order):
@@ -100,7 +100,7 @@ class Servers:
         raise problem
 
     def end(self, begun: Begun) -> None:
-        """Gives the connection back, or has the server hear that nobody listens any more."""
+        """Releases the connection, or tells the server that nobody is listening any more."""
         self.open_at[str(begun.backend.url)] -= 1
         begun.answer.close()
 
@@ -109,7 +109,7 @@ class Servers:
         return all(self.down.get(_place(backend), 0.0) > now for backend in lane.backends)
 
     def _order(self, turn: Turn) -> list[Backend]:
-        """A session stays with one server, which has what it said in its cache; others go where least is open."""
+        """A session stays with one server, whose cache contains its history; others go to the least busy one."""
         backends = list(turn.lane.backends)
         if len(backends) < 2:
             return backends

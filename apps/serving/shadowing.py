@@ -1,4 +1,4 @@
-"""Asks a shadow's candidate what a client has just asked, after the client has its answer: nobody waits for it, and nobody gets it."""
+"""Sends a shadow's candidate what a client has just asked, after the client has its answer: nobody waits for it, and nobody gets it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STREAMING = ("stream", "stream_options")
 
 
 class Shadows:
-    """Of one process: at most so many at a time, what comes beyond that is dropped and counted."""
+    """Per process: at most this many at a time, more are dropped and counted."""
 
     def __init__(self, servers: Servers, writer: Writer) -> None:
         self.servers, self.writer, self.bounds = servers, writer, servers.bounds
@@ -29,7 +29,7 @@ class Shadows:
         self._said_at = -SAYS_EVERY_S
 
     def ask(self, turn: Turn, lane: Lane) -> None:
-        """Returns at once. `turn`: what the client got."""
+        """Returns immediately. `turn`: what the client got."""
         if len(self.open) >= self.bounds.shadows:
             self._drop(turn.route.channel)
             return
@@ -54,7 +54,7 @@ class Shadows:
             log.exception("A shadow of %s was not asked", served.route.channel)
 
     async def _ended(self, turn: Turn) -> str:
-        """How it ended, as a record says it; what came is in the turn."""
+        """How it ended, as a record stores it; the received bytes are in the turn."""
         try:
             if not turn.lane.backends:
                 raise NoAnswer(turn.lane.problem)
@@ -79,7 +79,7 @@ class Shadows:
 
 
 def shadow_of(turn: Turn, lane: Lane) -> Turn:
-    """The same request in one piece, noted as nobody's."""
+    """The same request in one piece, recorded as not served."""
     old = turn.record
     fields = {name: value for name, value in turn.asked.fields.items() if name not in STREAMING}
     found = replace(turn, asked=replace(turn.asked, fields=fields, stream=False))

@@ -1,8 +1,8 @@
-"""What was answered, on disk until the database has it: an answer is noted here before its last byte leaves, and nobody waits.
+"""Answers on disk until the database has them: an answer is written here before its last byte is sent, and nobody waits.
 
-Each process of the endpoint appends to a segment of its own and hands it over about every second by renaming it; one reader in all
-stores the segments that were handed over, and those of processes that are gone. A record is its length, its checksum, and msgpack;
-one that was cut off by a kill is the last of its segment and ends it. Reading a segment twice is harmless: its spans are the same.
+Each process of the endpoint appends to its own segment and hands it over about every second by renaming it; a single reader stores the
+segments that were handed over, and those of dead processes. A record is its length, its checksum, and msgpack; one that was cut off by a
+kill is the last of its segment. Reading a segment twice is harmless: its spans are the same.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ LARGEST = 256 * 2**20  # of a record: more is no length
 
 
 class Record(Struct, kw_only=True, omit_defaults=True):
-    """One answer. `request` is what the server was sent, `answer` all that it sent; times in ns since 1970.
+    """One answer. `request` is what was sent to the server, `answer` all that it sent; times in ns since 1970.
 
-    `ended`: whole; left (the client went away); broken (the server ended it within the answer); late (it sent nothing for too
-    long); unreached (no server answered). `lane`, `trial`, `step`, `unit`: of an answer that counts in a trial; `shadow_of` is the
-    span that a shadow's answer is compared with, which itself is `paired`. `served` is False for what no client was given: that is no production traffic.
+    `ended`: whole; left (the client disconnected); broken (the server ended it early); late (it sent nothing for too long); unreached
+    (no server answered). `lane`, `trial`, `step`, `unit`: for an answer that counts in a trial; `shadow_of` is the span that a shadow's
+    answer is compared with, which itself is `paired`. `served` is False if no client got it: that is not production traffic.
     """
 
     trace_id: str
@@ -72,7 +72,7 @@ _decode = msgpack.Decoder(Record).decode
 
 
 class Writer:
-    """Of one process. `put` writes and returns at once; `hand_over` gives the reader what was put."""
+    """Per process. `put` writes and returns immediately; `hand_over` passes the written records to the reader."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -98,7 +98,8 @@ class Writer:
             )
 
     def _open(self) -> None:
-        new = self.folder / f"{uuid.uuid4().hex}.new"  # nobody takes it for a dead process's before it is locked
+        # so that it cannot be mistaken for a dead process's before it is locked
+        new = self.folder / f"{uuid.uuid4().hex}.new"
         self.file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.file, fcntl.LOCK_EX)
         self.path = new.rename(new.with_suffix(OPEN))
@@ -116,7 +117,7 @@ class Writer:
             raise
 
     def hand_over(self) -> int:
-        """The file to be synced and closed (`settle`), -1 where nothing was put."""
+        """The file to be synced and closed (`settle`), -1 if nothing was written."""
         if self.unwritten:
             self.flush()
         if self.file < 0:
@@ -134,7 +135,7 @@ def settle(file: int) -> None:
 
 
 def segments(folder: Path) -> list[Path]:
-    """Those to be read, the oldest first; what a process that is gone left open is handed over for it."""
+    """Segments to read, oldest first; open ones of dead processes are handed over for them."""
     for path in folder.glob(f"*{OPEN}"):
         with contextlib.suppress(OSError):
             file = os.open(path, os.O_RDONLY)
@@ -151,7 +152,7 @@ def segments(folder: Path) -> list[Path]:
 
 
 def read(path: Path) -> Iterator[Record]:
-    """The records of a segment, up to where it is cut or broken."""
+    """The records of a segment, up to where it is cut off or damaged."""
     with path.open("rb") as file:
         while len(head := file.read(HEAD.size)) == HEAD.size:
             size, checksum = HEAD.unpack(head)

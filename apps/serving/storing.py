@@ -1,8 +1,8 @@
-"""Stores what the endpoint has spooled as trajectories: `manage.py store_answers`, a process of its own, so that nobody who is
-answered waits for it.
+"""Stores the endpoint's spooled answers as trajectories: `manage.py store_answers`, a separate process, so that no client waits for it.
 
-A segment is deleted when the database has all of it; what the database refuses is set aside in `refused/`. Here is decided what is
-production traffic: what no client was given (`Record.served`) becomes no trajectory, and counts in its trial only.
+A segment is deleted when the database has all of it; records that the database refuses are set aside in `refused/`. This is where
+production traffic is determined: an answer that no client got (`Record.served`) does not become a trajectory, and counts only in its
+trial.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AT_ONCE = 200
 
 
 def store_segment(path: Path) -> int:
-    """The number of answers. Raises what the database raises, and keeps the segment then."""
+    """The number of answers. Raises database errors, and then keeps the segment."""
     stored, some = 0, list[Record]()
     for record in read(path):
         some.append(record)
@@ -44,7 +44,7 @@ def store_segment(path: Path) -> int:
 
 
 def _store(records: list[Record], path: Path) -> None:
-    """Together, or where one is refused each alone. Those of a project that is gone are dropped."""
+    """Together, or one by one if any is refused. Those of a deleted project are dropped."""
     by_project: defaultdict[int, list[Record]] = defaultdict(list)
     for record in records:
         by_project[record.project].append(record)

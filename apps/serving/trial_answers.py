@@ -49,7 +49,7 @@ def row_of(record: Record, redactor: Redactor | None = None) -> TrialAnswer:
 
 
 def _run_of(record: Record, redactor: Redactor | None) -> dict[str, Any]:
-    """As it would be stored, were it a run by itself: read and redacted in the same way. {} for what is no run."""
+    """As it would be stored as a run on its own: read and redacted in the same way. {} if it is not a run."""
     (run,) = assemble([span_of(record)], [])
     row = redactor.redact(run.row)[0] if redactor else run.row
     try:
@@ -59,7 +59,7 @@ def _run_of(record: Record, redactor: Redactor | None) -> dict[str, Any]:
 
 
 def _judge(row: TrialAnswer, run: dict[str, Any], problem: str) -> None:
-    """By the rules that judge every run, of this answer alone: what came before it is in both lanes the same."""
+    """By the rules that judge every run, for this answer alone: the history is the same in both lanes."""
     outcome = {"outcome_status": "failure" if problem else "unknown", "outcome_reason": problem, "outcome_label": ""}
     found = classify(run | outcome) if run else None
     modes = sorted({evidence.mode for evidence in found.evidence}) if found else []

@@ -17,8 +17,8 @@ TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bytes and seconds. `whole_s`: until an answer begins that comes in one piece, at its end. `canary_s`: what a user waits for a
-    candidate before the current version answers instead. `shadows`: requests of shadows at a time, each at most `shadow_s`."""
+    """Bytes and seconds. `whole_s`: until a non-streamed answer starts, at its end. `canary_s`: how long a user waits for a candidate
+    before the current version answers instead. `shadows`: concurrent shadow requests, each at most `shadow_s`."""
 
     body: int = 32 * 2**20
     answer: int = 64 * 2**20
@@ -33,7 +33,7 @@ class Bounds:
 
 @dataclass
 class Turn:
-    """One request to one lane, and what is noted of it. `shadow`: the lane that is asked the same afterwards."""
+    """One request to one lane, and what is recorded about it. `shadow`: the lane that gets the same request afterwards."""
 
     key: Key
     asked: Asked
@@ -69,7 +69,7 @@ class Turn:
 
     @property
     def tokens(self) -> int:
-        """What was used; where the answer says nothing, a fourth of its bytes and its question's."""
+        """The usage; if the answer reports none, a quarter of its and its question's bytes."""
         if (counted := tokens_counted(self.parts)) is not None:
             return counted
         return (len(self.record.request) + (0 if self.record.stream else self.size)) // 4 if self.parts else 0
@@ -78,7 +78,7 @@ class Turn:
 def new_turn(
     key: Key, asked: Asked, route: Route, lane: Lane, headers: dict[str, str], started: float, unit: str = ""
 ) -> Turn:
-    """`started`: of time.perf_counter. `unit`: whom a trial counts it for, "" where there is none."""
+    """`started`: of time.perf_counter. `unit`: the session for a trial, "" if there is none."""
     named = TRACE.fullmatch(headers.get("traceparent", ""))
     record = Record(
         trace_id=named[1] if named else secrets.token_hex(16), span_id=secrets.token_hex(8),

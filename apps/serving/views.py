@@ -19,7 +19,7 @@ ROWS = 30
 
 @project_view()
 def endpoint(request: HttpRequest, project: Project) -> HttpResponse:
-    """Where the project's channels are asked, what answers, and what each key may ask."""
+    """The addresses of the project's channels, what answers, and what each key may request."""
     keys = project.api_keys.live().filter(scopes__contains=[Scope.GENERATE]).select_related("endpoint_limits")
     routes = routes_of(project)
     names = [route.channel for route in routes] or [PRODUCTION]

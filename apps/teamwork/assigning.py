@@ -50,7 +50,7 @@ def assigned_to(user: Any, model: type[models.Model]) -> list[Any]:
 
 @transaction.atomic
 def assign(*, project: Project, kind: Kind, target: Any, to: Any, by: Any, on: bool = True) -> bool:
-    """Gives it to somebody, or takes it back (`on` is False). True where that changed something. Raises AssignmentError, and
+    """Gives it to somebody, or takes it back (`on` is False). True if that changed something. Raises AssignmentError, and
     PermissionDenied where `by` may not act on it themselves."""
     assert kind.worker
     if not Membership.objects.filter(project=project, user=by, role__in=kind.worker.upward).exists():

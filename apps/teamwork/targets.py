@@ -38,7 +38,7 @@ class Kind:
     is_open: Callable[[Any, Any], bool] = lambda target, by: True
     may_be_quoted: Callable[[Any], bool] = lambda target: (
         True
-    )  # in notifications: False where comments may quote a hold-out
+    )  # in notifications: False if comments may quote a hold-out
     owners: Callable[[Any], Iterable[Any]] = _of_nobody  # who is told of the first comment
     record_view: Callable[[Any, Any], None] = lambda target, by: None  # where comments are shown without its own page
     takes_comments: bool = True

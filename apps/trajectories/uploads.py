@@ -181,7 +181,7 @@ def resubmit(*, upload: Upload, by: Any) -> bool:
 
 
 def steps(upload: Upload) -> Iterator[Progress]:
-    """Stores the file batch by batch. Raises ImportError_ where it is gone, or if none of its rows could be stored."""
+    """Stores the file batch by batch. Raises ImportError_ if it is gone, or if none of its rows could be stored."""
     summary = Summary(**upload.cursor)
 
     def store(rows: list[dict]) -> Stored:

@@ -95,7 +95,7 @@ def _chosen() -> list[Delivery]:
 
 @transaction.atomic
 def claim(row: Delivery) -> bool:
-    """False where another worker got there first, or where the tries are used up: the last one died with its worker."""
+    """False if another worker got there first, or where the tries are used up: the last one died with its worker."""
     mine = Delivery.objects.due().held_by(row)
     if row.tries >= row.most_tries:
         if mine.select_for_update(of=("self",)).exists():

@@ -46,7 +46,7 @@ SENT = {"Accept": "application/json", "Content-Type": "application/json", "User-
 @dataclass(frozen=True)
 class ChatServer:
     """Whom to ask, and how patiently. `key_hosts` maps the variables that may be read to the hosts their key may go to (""
-    is any); None where this process was given only the variables that it may read. `name` is how errors call the server,
+    is any); None if this process was given only the variables that it may read. `name` is how errors call the server,
     `droppable` what a request may do without where the server does not know it."""
 
     base_url: str

@@ -72,7 +72,7 @@ class JsonSchema:
         return found
 
     def problem(self, value: Any) -> str:
-        """The first problem's message; "" where the value fits. Raises as `problems` does."""
+        """The first problem's message; "" if the value fits. Raises as `problems` does."""
         return next((said for _, said in self.problems(value, most=1)), "")
 
 

@@ -12,7 +12,7 @@ class RefusedKey(SpecError):
 
 
 def key_in(variable: str) -> str:
-    """The key in an environment variable; "" where no variable is named. Raises RefusedKey."""
+    """The key in an environment variable; "" if no variable is named. Raises RefusedKey."""
     if not variable:
         return ""
     key = os.environ.get(variable, "").strip()
@@ -24,9 +24,9 @@ def key_in(variable: str) -> str:
 
 
 def checked_key(variable: str, host: str, hosts: dict[str, str] | None, *, operator: bool = True) -> str:
-    """The key for a server; "" where no variable is named. Raises RefusedKey.
+    """The key for a server; "" if no variable is named. Raises RefusedKey.
 
-    `hosts` maps the variables that may be read to the hosts their key may go to ("" is any); None where this process has
+    `hosts` maps the variables that may be read to the hosts their key may go to ("" is any); None if this process has
     only variables that may be read. `operator`: whether an operator chose the server; a key that may go anywhere would be
     anybody's who may choose.
     """

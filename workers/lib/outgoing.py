@@ -153,7 +153,7 @@ def tls() -> ssl.SSLContext:
 
 
 class TooMuch(httpx2.TransportError):
-    """An answer beyond its bounds; says which. `limit` is size, time, or "" where neither was exceeded."""
+    """An answer beyond its bounds; says which. `limit` is size, time, or "" if neither was exceeded."""
 
     def __init__(self, message: str, limit: str = "") -> None:
         super().__init__(message)

@@ -109,7 +109,7 @@ def shown(offered: list[dict], definitions: list[dict]) -> list[dict]:
 
 
 def tool_problem(definitions: Iterable[dict], offered: list[dict]) -> str:
-    """Why these definitions cannot stand for the offered tools, as a sentence; "" where they can."""
+    """Why these definitions cannot stand for the offered tools, as a sentence; "" if they can."""
     there = schemas_of(offered)
     for name, schema in schemas_of(list(definitions)).items():
         if name not in there:

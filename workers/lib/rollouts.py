@@ -58,7 +58,7 @@ EXCEEDED = {
 
 
 class _Ended(Exception):
-    """The end of a conversation that cannot go on. `masks` says why the sample does not count, "" where it failed; `problem`
+    """The end of a conversation that cannot go on. `masks` says why the sample does not count, "" if it failed; `problem`
     is what the policy said of its own failure."""
 
     def __init__(self, stop_reason: str, masks: str = "", problem: str = "") -> None:

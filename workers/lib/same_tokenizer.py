@@ -12,7 +12,7 @@ SHOWN = 3
 
 
 def why_not_same(one: Path, other: Path) -> str:
-    """The end of a sentence that says how the tokenizers of two model folders differ; "" where they do not, or one has no file to
+    """The end of a sentence that says how the tokenizers of two model folders differ; "" if they do not, or one has no file to
     say so."""
     mine, theirs = _read(one), _read(other)
     if mine is None or theirs is None:

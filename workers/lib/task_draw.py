@@ -59,7 +59,7 @@ class TaskDraw:
         return kept + replayed
 
     def again(self, step: int, round: int, n: int, used: Collection[int]) -> list[int]:
-        """Up to n other tasks for the step, in place of some without reward spread. [] where all have been used."""
+        """Up to n other tasks for the step, in place of some without reward spread. [] if all have been used."""
         name = f"{self.seed}:{step}:{round}"
         if self.curriculum:
             return self._by_signal(name, used)[:n]

@@ -51,7 +51,7 @@ class TokenRow:
 
 
 def rows_of(done: Finished) -> list[TokenRow]:
-    """The rows of an episode: one where each turn's prompt begins with what was there before, else more. [] where nothing
+    """The rows of an episode: one where each turn's prompt begins with what was there before, else more. [] if nothing
     was sampled."""
     return rows_of_replies(done.replies)
 

@@ -145,7 +145,7 @@ def _words(given: dict[str, Any]) -> list[str]:
 
 
 def reason(lines: Iterable[str]) -> str:
-    """Why it ended, from its last lines: the line that says so, and what to do. "" where it says nothing."""
+    """Why it ended, from its last lines: the line that says so, and what to do. "" if it says nothing."""
     said = [line for line in (PREFIX.sub("", line).strip() for line in lines) if line]
     for pattern, advice in ADVICE:
         found = next((line for line in reversed(said) if re.search(pattern, line)), None)

@@ -66,8 +66,8 @@ class Reference:
 
 @dataclass(frozen=True)
 class Asked:
-    """A model on a server. `base_served_as`: what its base is called there, "" where it is a base itself or that is unknown.
-    `adapter`: what the adapter was loaded as, "" where it is none."""
+    """A model on a server. `base_served_as`: what its base is called there, "" if it is a base itself or that is unknown.
+    `adapter`: what the adapter was loaded as, "" if it is none."""
 
     server: ChatServer
     kind: str

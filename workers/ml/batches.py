@@ -38,7 +38,7 @@ class Busy(Exception):
 
 @dataclass(frozen=True)
 class Token:
-    """`end`: why the answer ends with it, "stop" or "length"; "" where it goes on. `likeliest`: [(id, log-probability)]."""
+    """`end`: why the answer ends with it, "stop" or "length"; "" if it goes on. `likeliest`: [(id, log-probability)]."""
 
     id: int
     logprob: float

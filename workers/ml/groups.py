@@ -93,7 +93,7 @@ def rollout_metrics(
 
 
 def validation_metrics(episodes: Sequence[Sequence[Finished]]) -> dict[str, float]:
-    """Of the samples that are not masked; {} where all are."""
+    """Of the samples that are not masked; {} if all are."""
     scores = [done.score for samples in episodes for done in samples if not done.score.masked]
     if not scores:
         return {}

@@ -297,7 +297,7 @@ def sentence(event: AuditEvent) -> str:
 
 
 def page_of(kind: str, pk: str, slug: str) -> str:
-    """The address of an object's page; "" where it has none."""
+    """The address of an object's page; "" if it has none."""
     name = PAGES.get(kind, "")
     for args in ([slug, pk], [slug]):
         try:

@@ -14,9 +14,9 @@ MAX_ROWS = 100_000
 
 
 def aggregate(given: Any) -> dict[str, Any]:
-    """{group_level_metrics, agent_metrics, key_metrics} of verify responses; masked ones count as coverage only.
+    """{group_level_metrics, agent_metrics, key_metrics} of verify responses; masked ones only count for coverage.
 
-    Raises Refusal if it is given something else.
+    Raises Refusal for any other input.
     """
     if not isinstance(given, list) or len(given) > MAX_ROWS or not all(isinstance(row, dict) for row in given):
         raise Refusal(422, f"“verify_responses” must be a list of at most {MAX_ROWS} objects.")
@@ -42,7 +42,7 @@ def _task(row: dict) -> int:
 
 
 def _describe(rows: list[dict]) -> dict[str, float]:
-    """mean, max, min, median and (sample) standard deviation of every number that the rows have."""
+    """mean, max, min, median and (sample) standard deviation of every number in the rows."""
     columns: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():

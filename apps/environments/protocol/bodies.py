@@ -1,4 +1,4 @@
-"""What callers send and are told: JSON of bounded size and depth. Nothing they send may become a 500."""
+"""Input and output of the protocol: JSON of bounded size and depth. No input may cause a 500."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MiB = 2**20
 MAX_TOOL, MAX_ROW, MAX_METRICS = 1 * MiB, 16 * MiB, 64 * MiB
 MAX_DRAINED = 64 * 1024
 MAX_DEPTH = 64
-LARGEST_INTEGER = 10**300  # what a float can hold; more would break sums and PostgreSQL's JSON in places of its own
+LARGEST_INTEGER = 10**300  # what a float can hold; larger numbers would break sums and PostgreSQL's JSON
 
 
 class Refusal(Exception):
-    """What the caller did wrong, and what to do: an HTTP status and a sentence."""
+    """The caller's error, and what to do: an HTTP status and a sentence."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -24,7 +24,7 @@ class Refusal(Exception):
 
 
 def read(request: HttpRequest, most: int) -> bytes:
-    """The body. Raises Refusal (413) before more than `most` bytes are held."""
+    """The body. Raises Refusal (413) before more than `most` bytes are in memory."""
     if int(request.META.get("CONTENT_LENGTH") or 0) > most:
         raise _too_large(most)
     stream, body = _stream(request), bytearray()
@@ -36,9 +36,9 @@ def read(request: HttpRequest, most: int) -> bytes:
 
 
 def drain(request: HttpRequest) -> None:
-    """Reads what a refusal left of a small body, since the server closes a connection with an unread one.
+    """Reads the rest of a small refused body, since the server closes a connection with an unread one.
 
-    A client that keeps its connection would lose its next request by that. Larger bodies are not worth the reading.
+    Otherwise a client with a keep-alive connection would lose its next request. Larger bodies are not worth reading.
     """
     if int(request.META.get("CONTENT_LENGTH") or 0) <= MAX_DRAINED:
         with suppress(OSError):  # the caller has gone
@@ -47,7 +47,7 @@ def drain(request: HttpRequest) -> None:
 
 def _stream(request: HttpRequest) -> Any:
     chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
-    # Django reads nothing where no length is given.
+    # Django reads nothing without a Content-Length.
     return request.META["wsgi.input"] if chunked else request
 
 
@@ -117,5 +117,5 @@ def _without_nul(value: Any) -> Any:
 
 
 def answer(value: Any, status: int = 200) -> HttpResponse:
-    """JSON; `msgspec.Raw` members stand in it as they came, and no number in it is NaN."""
+    """JSON; `msgspec.Raw` members are included unchanged, and no number in it is NaN."""
     return HttpResponse(msgspec.json.encode(value), content_type="application/json", status=status)

@@ -1,4 +1,4 @@
-"""What the layers above say before a task that a caller sent is opened or an answer to it is scored."""
+"""Hooks for higher layers before a caller's task is opened or an answer to it is scored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NeMo Gym's rows as tasks, and its responses as what an agent said. Pure."""
+"""NeMo Gym's rows as tasks, and its responses as agent messages. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ OURS = {"messages": list, "expected": dict, "tools": list, "metadata": dict}
 
 
 def task_of(row: dict) -> dict:
-    """{id, messages, tools, expected, metadata}. Raises Refusal naming the path of what is wrong.
+    """{id, messages, tools, expected, metadata}. Raises Refusal naming the path of the error.
 
-    A row that Flywheel exported carries the whole task below `verifier_metadata.flywheel`, and that counts.
+    A row exported by Flywheel contains the whole task below `verifier_metadata.flywheel`, which takes precedence.
     """
     asked = row.get(ASKED)
     if not isinstance(asked, dict):
@@ -78,7 +78,7 @@ def _check_tools(tools: Any, path: str) -> None:
 
 
 def _expected(row: dict) -> dict:
-    """{} where the row says nothing of what is right: not every verifier wants it."""
+    """{} if the row has no expected answer: not every verifier needs one."""
     for holder in (row, row.get("verifier_metadata"), row.get("task_data")):
         if isinstance(holder, dict) and isinstance(holder.get(TRUTH), list):
             return _calls(holder[TRUTH])
@@ -102,7 +102,7 @@ def _call(call: Any, path: str) -> dict:
 
 
 def said_in(response: Any) -> list[dict]:
-    """The messages that a Responses object's output stands for. Raises Refusal."""
+    """The messages in a Responses object's output. Raises Refusal."""
     output = response.get("output") if isinstance(response, dict) else None
     if not isinstance(output, list):
         raise _wrong("response.output", "must be the list of items of an OpenAI Responses object")

@@ -24,7 +24,7 @@ class Called:
 
 
 def call(environment: Environment, task: dict, state: dict | None, tool: str, args: Any) -> Called:
-    """Never raises for what the caller sent: a tool's error is what it answers."""
+    """Never raises because of the caller's input: a tool's error is its answer."""
 
     async def run() -> Called:
         episode = environment.open(task, state)
@@ -77,7 +77,7 @@ async def put_away(episode: Episode) -> None:
 
 
 def as_members(score: Score) -> dict[str, Any]:
-    """What /verify adds to the two echoed fields. Nothing in it tells what would have been right."""
+    """What /verify adds to the two echoed fields. Nothing in it reveals the expected answer."""
     reward = score.reward
     if score.masked or reward is None or not math.isfinite(reward):
         reason = score.mask_reason or "The verifier gave no finite number."

@@ -78,7 +78,7 @@ def locked(environment: Environment, token: str) -> Iterator[EnvironmentSession]
 
 
 def found(environment: Environment, token: str) -> EnvironmentSession | None:
-    """The session as it is now; None if there is none that lives."""
+    """The current session; None if it does not exist or has expired."""
     return _open(environment, token).first() if token else None
 
 
@@ -88,9 +88,9 @@ def _open(environment: Environment, token: str) -> QuerySet[EnvironmentSession]:
 
 @contextmanager
 def _brief() -> Iterator[None]:
-    """A transaction whose commit does not wait for the disk: a session that a crash loses is seeded again.
+    """A transaction whose commit does not wait for the disk: a session lost in a crash is seeded again.
 
-    Raises Refusal (409) where another call holds the session for LOCK_WAIT.
+    Raises Refusal (409) if another call holds the session for LOCK_WAIT.
     """
     try:
         with transaction.atomic():
@@ -104,7 +104,7 @@ def _brief() -> Iterator[None]:
 
 
 def close(environment: Environment, token: str) -> None:
-    """Also where there is none. Raises Refusal (409) for one in use."""
+    """Also if there is none. Raises Refusal (409) for one in use."""
     if token:
         with _brief():
             EnvironmentSession.objects.filter(token_hash=digest(environment, token)).delete()

@@ -1,4 +1,4 @@
-"""The routes below /env/<slug>@<version>/. The key determines the project; what the caller did wrong is JSON."""
+"""The routes below /env/<slug>@<version>/. The key determines the project; errors of the caller are JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MAX_NAME = 200
 
 
 def served(method: str) -> Callable:
-    """Decorates `view(request, environment, …)`: key, method and environment are right; refusals are told as JSON."""
+    """Decorates `view(request, environment, …)`: checks key, method and environment; returns refusals as JSON."""
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         @csrf_exempt
@@ -121,7 +121,7 @@ def seed_session(request: HttpRequest, environment: Environment) -> HttpResponse
         raise Refusal(422, f"“{NAMED}” must be text of 1 to {MAX_NAME} characters.")
     task = task_of(_data(row))
     guards.check(request.auth, task, Use.OPEN)  # type: ignore[attr-defined]
-    load_for(environment).open(task)  # what it cannot open is told now
+    load_for(environment).open(task)  # if it cannot be opened, that is reported now
     token = sessions.start(environment, task, name or "")
     response = answer({NAMED: name} if name else {})
     response[sessions.HEADER] = token

@@ -63,7 +63,7 @@ def request_of(messages: list[dict]) -> str:
 
 
 def difference(expected: Any, messages: Iterable[dict]) -> list[tuple[str, str]] | None:
-    """(kind, line) of a diff from what was expected to what the agent did, all lines; None where `expected` is no value
+    """(kind, line) of a diff from what was expected to what the agent did, all lines; None if `expected` is no value
     that an answer could be equal to (a constraint, a pattern)."""
     right = _as_values(expected)
     if right is None:

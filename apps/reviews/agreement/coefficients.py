@@ -26,10 +26,10 @@ def cohen_kappa(person: Sequence[bool], verifier: Sequence[bool]) -> float | Non
 
 
 def kappa_interval(person: Sequence[bool], verifier: Sequence[bool], seed: int = 0) -> tuple[float, float] | None:
-    """95% percentile bootstrap interval of κ over the judged samples (Efron 1979); None where κ is not defined.
+    """95% percentile bootstrap interval of κ over the judged samples (Efron 1979); None if κ is not defined.
 
-    Where the two never differ, every draw has κ = 1 though the sample is finite: then the lower end is κ at the
-    lower end of Wilson's interval of the observed agreement.
+    If the two never differ, every draw has κ = 1 although the sample is finite: then the lower end is κ at the lower end of Wilson's
+    interval of the observed agreement.
     """
     a, b = np.asarray(person, dtype=bool), np.asarray(verifier, dtype=bool)
     if cohen_kappa(person, verifier) is None:
@@ -74,8 +74,8 @@ def krippendorff_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
 
 
 def alpha_interval(units: Sequence[Sequence[Hashable]], seed: int = 0) -> tuple[float, float] | None:
-    """95% percentile bootstrap interval of α, drawn by item; None where α is not defined. Where nobody ever differs, the
-    lower end is α at the lower end of Wilson's interval of the observed agreement, as in `kappa_interval`."""
+    """95% percentile bootstrap interval of α, drawn by item; None if α is not defined. If nobody ever differs, the lower end is α at the
+    lower end of Wilson's interval of the observed agreement, as in `kappa_interval`."""
     found = _coincidences(units)
     alpha = float(_alphas(found.sum(axis=0)))
     if not math.isfinite(alpha):

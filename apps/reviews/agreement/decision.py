@@ -1,6 +1,6 @@
-"""What people said of a review's samples, and whether that lets a verifier train. Pure: no Django, no torch.
+"""People's verdicts on a review's samples, and whether they let a verifier train. Pure: no Django, no torch.
 
-A bound decides, never an estimate: the lower end of a 95% interval where much is wanted, the upper end where little is.
+A bound decides, never an estimate: the lower end of a 95% interval if high values are required, the upper end if low ones are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MANY = 2000  # more samples than anybody judges
 
 @dataclass(frozen=True)
 class Judged:
-    """One sample: what the verifier gave, and what people say of it as one (None while that is open).
+    """One sample: the verifier's score, and people's joint verdict (None while that is open).
 
     `waiting`: its reviewers differ, and nobody has ruled yet.
     """
@@ -38,8 +38,8 @@ class Judged:
 
 
 def pairs_of(judged: Sequence[Judged]) -> list[tuple[bool, bool]]:
-    """(person, verifier) of the samples that people have judged. One that waits for a ruling counts against the verifier:
-    it must not look better for its reviewers being at odds."""
+    """(person, verifier) of the samples that people have judged. One that waits for a ruling counts against the verifier: disagreement
+    among reviewers must not make it look better."""
     return [
         (not item.passed if item.person is None else item.person, item.passed)
         for item in judged
@@ -93,7 +93,7 @@ class Alpha:
 
 
 def alpha_of(words: Sequence[Sequence[bool]]) -> Alpha:
-    """`words`: for each sample what its reviewers said, blind."""
+    """`words`: the blind verdicts of each sample's reviewers."""
     units = [unit for unit in words if len(unit) > 1]
     low, high = alpha_interval(units) or (None, None)
     return Alpha(krippendorff_alpha(units), low, high, len(units))
@@ -112,7 +112,7 @@ def _badness(item: Judged) -> tuple[bool, float, str]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the policy is met by what people said, and in words every condition that is not."""
+    """Whether people's verdicts meet the policy, and every condition that is not met, as sentences."""
 
     passed: bool
     reasons: list[str]
@@ -121,9 +121,9 @@ class Verdict:
 
 
 def decide(policy: Mapping[str, Any], judged: Sequence[Judged], words: Sequence[Sequence[bool]] = ()) -> Verdict:
-    """The policy (min_samples, min_kappa, min_accuracy, max_false_positive_rate, reviewers_per_sample) on a review.
+    """The policy (min_samples, min_kappa, min_accuracy, max_false_positive_rate, reviewers_per_sample) applied to a review.
 
-    `words`: for each sample what its reviewers said, blind; α is asked for where the policy wants several of them.
+    `words`: the blind verdicts of each sample's reviewers; α is required if the policy wants several of them.
     """
     found, alpha = assess(pairs_of(judged)), alpha_of(words)
     several = policy["reviewers_per_sample"] > 1

@@ -26,7 +26,7 @@ class Change:
 
 @dataclass(frozen=True)
 class EditEffect:
-    """On the labels that the rubric may be fitted to, and on those held out from its author."""
+    """On the labels that a rubric may be fitted to, and on those held out from its author."""
 
     fitted: dict[str, Change]
     held_out: dict[str, Change]

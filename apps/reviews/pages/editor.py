@@ -1,4 +1,4 @@
-"""The editor of verifiers: write a spec, see at once what it gives real samples, and what it changes, then save it."""
+"""The editor of verifiers: write a spec, see immediately what it gives real samples and what it changes, then save it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def save(request: HttpRequest, project: Project, pk: int | None = None) -> HttpR
 @require_POST
 @project_view(Role.ENGINEER)
 def check(request: HttpRequest, project: Project) -> HttpResponse:
-    """What is wrong with the spec as typed, in one line."""
+    """The error in the spec as typed, on one line."""
     try:
         typed(request, project)
     except (specs.SpecTextError, SpecError) as error:
@@ -119,7 +119,7 @@ def check(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def try_it(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Starts to score stored samples by the spec as typed: ten to look at, or two hundred to see what changes."""
+    """Starts to score stored samples with the spec as typed: ten to look at, or two hundred to see what changes."""
     verifier = get_object_or_404(Verifier, project=project, pk=pk)
     environment = verifier.environments.order_by("-pk").first() or _any_environment(verifier)
     count = rescoring.RESCORED_SAMPLES if request.POST.get("all") else TRIED

@@ -36,7 +36,7 @@ def find(project: Project, pk: int) -> ReviewItem:
 
 @project_view(Role.REVIEWER)
 def queue(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The first sample that needs this person; where none is free, why."""
+    """The first sample that needs this person; if none is free, why."""
     review = get_object_or_404(RewardReview.objects.select_related("verifier", "project"), project=project, pk=pk)
     if item := Queue(review, request.user).take():
         return go(request, reverse("reviews:item", args=[project.slug, item]))
@@ -50,7 +50,7 @@ def item(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 @project_view(Role.REVIEWER)
 def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The sample after this one; `?back=1` the one judged before. With `?ahead=1` it is only held ready."""
+    """The next sample, or with `?back=1` the previously judged one. With `?ahead=1` it is only prefetched."""
     here = find(project, pk)
     way = Queue(here.review, request.user)
     other = way.previous(here) if request.GET.get("back") else way.take(here.position, skip=pk)
@@ -65,7 +65,7 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_view(Role.REVIEWER)
 def judge(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The blind word; the answer is the same sample with its score."""
+    """The blind verdict; responds with the same sample and its score."""
     here, given = find(project, pk), request.POST
     if given.get("success") not in ("1", "0"):
         return again(request, here, "Choose whether the output did the task: success or failure.")
@@ -78,7 +78,7 @@ def judge(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_view(Role.REVIEWER)
 def answer(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Whether the score is right; the answer is the next sample."""
+    """Whether the score is right; responds with the next sample."""
     here, given = find(project, pk), request.POST
     if given.get("agrees") not in ("1", "0"):
         return again(request, here, "Choose whether the score is right: agree or disagree.")
@@ -107,7 +107,7 @@ def undo(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 def after(request: HttpRequest, here: ReviewItem, act: Callable[[], Any], stay: bool = False) -> HttpResponse:
-    """Does it, and answers with the sample to look at now; where it is refused, with the same one and why."""
+    """Runs the action, and responds with the next sample; if it is refused, with the same one and the reason."""
     try:
         act()
     except actions.ReviewError as refused:
@@ -131,7 +131,7 @@ def again(request: HttpRequest, here: ReviewItem, error: str = "") -> HttpRespon
 
 
 def finished(request: HttpRequest, review: RewardReview) -> HttpResponse:
-    """No sample is free: says why. Where others hold the rest, the page asks again by itself."""
+    """No sample is free: says why. If others hold the rest, the page polls."""
     release(review=review, by=request.user)
     left = Queue(review, request.user).left()
     context = {"review": review, "left": left, "said": OTHERS_HAVE_IT if left else ALL_DONE}
@@ -143,8 +143,8 @@ def show(
     request: HttpRequest, here: ReviewItem, *, note: str = "", error: str = "", beside: int | None = None,
     is_there: bool = False,
 ) -> HttpResponse:  # fmt: skip
-    """A sample, put on this person's screen: the page, its fragment for htmx, or (`is_there`: the browser shows it
-    already) the counts alone. `beside` is one that stays on the screen too."""
+    """A sample, reserved for this person: the page, its fragment for htmx, or (`is_there`: the browser already shows it) only the
+    counts. `beside` is one that stays on the screen too."""
     mine = here.judgements.filter(by=request.user).first()
     holder = None if mine else _take(request, here, beside)
     is_there = is_there and holder is None and mine is None
@@ -161,7 +161,7 @@ def show(
 
 
 def _context(request: HttpRequest, here: ReviewItem, mine: Judgement | None) -> dict[str, Any]:
-    """Nothing of the score, and nothing that others said, before this person's own word stands."""
+    """Without the score and anything that others said, until this person's verdict is final."""
     way, needed = Queue(here.review, request.user), needed_of(here.review)
     context = {
         "review": here.review,
@@ -179,7 +179,7 @@ def _context(request: HttpRequest, here: ReviewItem, mine: Judgement | None) -> 
 
 
 def _take(request: HttpRequest, here: ReviewItem, beside: int | None) -> Any:
-    """Who else has it; nobody where this person has it now."""
+    """Who else has it; None if this person has it now."""
     release(review=here.review, by=request.user, keep=(here.pk, *([beside] if beside else ())))
     return None if reserve(item=here, by=request.user) else holder_of(here, request.user)
 

@@ -74,7 +74,7 @@ def open_review(request: HttpRequest, project: Project, pk: int) -> HttpResponse
 
 
 def drawn(request: HttpRequest, verifier: Verifier) -> HttpResponse:
-    """What the form as it stands would draw: how many nobody has judged, and what would be thin."""
+    """What the current form would draw: how many nobody has judged, and which strata would be thin."""
     form = OpenForm(verifier, request.GET)
     if not form.is_valid():
         return render(request, "reviews/_drawn.html", {"waiting": "runs" in form.errors})

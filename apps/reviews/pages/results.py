@@ -1,4 +1,4 @@
-"""A review's results, its labels as a file, and the rulings on what its reviewers saw otherwise."""
+"""A review's results, its labels as a file, and rulings on disagreements."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def find_review(project: Project, pk: int) -> RewardReview:
 
 
 def open_items(request: HttpRequest, review: RewardReview, labels: list[Label]) -> set[int]:
-    """The items whose scores and judgements this person may see: nobody is told of what they have yet to judge."""
+    """The items whose scores and judgements this person may see: not those they have yet to judge."""
     needed, judges = needed_of(review), request.membership.may(Role.REVIEWER)
     return {label.item for label in labels if results.open_to(label, request.user, needed, judges)}
 
@@ -105,8 +105,8 @@ def with_words(items: QuerySet[ReviewItem]) -> QuerySet[ReviewItem]:
 
 @project_view(Role.REVIEWER)
 def adjudicate(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """What the reviewers saw otherwise, side by side: what waits for a ruling first, then second thoughts, then what was
-    ruled. What is held out is here too: without a ruling it would have no label."""
+    """Disagreements side by side: first what waits for a ruling, then second thoughts, then what was ruled. Held-out items are included:
+    without a ruling they would have no label."""
     review = find_review(project, pk)
     needed = needed_of(review)
     labels = [label for label in labels_of([pk])[pk] if label.may_be_ruled(needed)]
@@ -157,8 +157,8 @@ def rule(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 @project_view()
 def export(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The labels, one row a judgement: those of samples that this person may see. With `?held_out=1` also those kept from
-    whoever edits the verifier, which the audit log then says."""
+    """The labels, one row per judgement: those of samples that this person may see. With `?held_out=1` also those hidden from whoever
+    edits the verifier, which is recorded in the audit log."""
     review = find_review(project, pk)
     labels, kept = labels_of([pk])[pk], results.held_out(review)
     everything = request.GET.get("held_out") == "1"

@@ -108,7 +108,7 @@ def _with_keys(text: Any, keys: dict[str, str]) -> str:
 
 
 def by_use(report: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A report's probes: those that ran, what failed first, and those that do not apply to this verifier and its tasks."""
+    """A report's probes: those that ran, failed ones first, and those that do not apply to this verifier and its tasks."""
     rows = [one | {"name": one["name"].replace("_", " ")} for one in report.get("probes", [])]
     applied = [one for one in rows if one["status"] != "not_applicable"]
     idle = [one for one in rows if one["status"] == "not_applicable"]

@@ -14,7 +14,7 @@ from apps.trajectories.models import Arrival, SpanBatch, Trace
 
 @transaction.atomic
 def retry(row: Arrival | Trace, *, by: Any) -> bool:
-    """Lets the digest, or the assembly, try again. False where more spans came or somebody else has decided before."""
+    """Lets the digest, or the assembly, try again. False if more spans came or somebody else has decided before."""
     waiting = {"due_at": None} if isinstance(row, Trace) else {}
     changes = {"due_at": Now()} if isinstance(row, Trace) else {}
     rows = type(row)._default_manager.set_aside().filter(pk=row.pk, **waiting)  # type: ignore[attr-defined]

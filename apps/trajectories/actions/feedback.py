@@ -20,7 +20,7 @@ from apps.trajectories.rollups import Counts
 
 @transaction.atomic
 def receive(*, project: Project, external_id: str, news: schema.Feedback) -> Trajectory | None:
-    """Keeps feedback once, and returns its run; None where that has not come yet: it finds its feedback here.
+    """Keeps feedback once, and returns its run; None if that has not come yet: it finds its feedback here.
 
     Under an id that was given before, other words replace the first. The same words without an id are said again now:
     the last word counts. Raises RowError.

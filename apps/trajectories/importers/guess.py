@@ -119,7 +119,7 @@ class Columns:
                         self.values[path.text] = [said for one in records if (said := path.get(one)) not in (None, "")]
 
     def named(self, field: str, fits: Callable[[list[Any]], bool] = bool, taken: Iterable[str] = ()) -> str:
-        """The column whose name fits the field best, and whose values do; "" where there is none."""
+        """The column whose name fits the field best, and whose values do; "" if there is none."""
         wanted = NAMES[field]
         found = [(wanted.index(short), "." in name, place, name) for place, name in enumerate(self.values)
                  if (short := simple(name.rsplit(".", 1)[-1])) in wanted and name not in taken and fits(self.values[name])]  # fmt: skip

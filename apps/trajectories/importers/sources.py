@@ -23,7 +23,7 @@ def open_source(name: str) -> Iterator[BinaryIO]:
 
 
 def size_of(name: str) -> int | None:
-    """Bytes of a local file; None where that is not known beforehand."""
+    """Bytes of a local file; None if that is not known beforehand."""
     try:
         return None if name == "-" or "://" in name else Path(name).stat().st_size
     except OSError:

@@ -289,7 +289,7 @@ SCALARS: dict[str, Callable[[Any], Any]] = {
 
 
 def _hex_id(value: Any, size: int) -> str:
-    """An id of `size` bytes as hex, from hex or from base64; "" where it is neither, or all zero."""
+    """An id of `size` bytes as hex, from hex or from base64; "" if it is neither, or all zero."""
     if not isinstance(value, str):
         return ""
     try:

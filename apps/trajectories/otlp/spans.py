@@ -45,7 +45,7 @@ class Span(Struct):
 
 
 class LogRecord(Struct):
-    """A log record; the ids are "" where it belongs to no span."""
+    """A log record; the ids are "" if it belongs to no span."""
 
     trace_id: str = ""
     span_id: str = ""

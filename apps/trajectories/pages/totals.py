@@ -27,7 +27,7 @@ HEIGHT = 176
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """`n` of them, or at least `n` where `more`; None where counting was given up."""
+    """`n` of them, or at least `n` where `more`; None if counting was given up."""
 
     n: int | None
     more: bool = False

@@ -104,7 +104,7 @@ def code_tricks(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def special_cased(case: Case, name: str) -> str:
-    """A function that knows only what the prompt gives away; "" where it gives nothing."""
+    """A function that knows only what the prompt gives away; "" if it gives nothing."""
     prompt = " ".join(text_of(message) for message in case.task.get("messages") or [])
     pairs = [
         f"        ({given},): {value.rstrip('.')},"

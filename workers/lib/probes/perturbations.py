@@ -174,7 +174,7 @@ def _kept(what: str, messages: list[dict]) -> Wish:
 
 @dataclass(frozen=True)
 class Perturbation:
-    """`promise` names the tolerance that the verifier must have said it has; "" where the task itself says so."""
+    """`promise` names the tolerance that the verifier must have said it has; "" if the task itself says so."""
 
     name: str
     about: str

@@ -48,7 +48,7 @@ def _row(probe: Perturbation | Attack, items: list[Outcome], right: int, failed:
 
 
 def _why_not(probe: Perturbation | Attack, items: list[Outcome], right: int, context: Context) -> str:
-    """Why a probe says nothing; "" where it does. What was not attacked has not passed."""
+    """Why a probe says nothing; "" if it does. What was not attacked has not passed."""
     if items and all(item.masked for item in items):
         return f"every output was masked: {items[0].reason}"
     if items:

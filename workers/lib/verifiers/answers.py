@@ -69,7 +69,7 @@ def searched(text: str, pattern: Any) -> bytes:
 
 
 def find_answer(text: str, where: str, pattern: Any = None) -> str:
-    """The part of an output that is the answer; "" where there is none. A pattern's first group, or all it matched."""
+    """The part of an output that is the answer; "" if there is none. A pattern's first group, or all it matched."""
     text = text[:LONGEST]
     if pattern is not None:
         found = pattern.search(searched(text, pattern))
@@ -92,7 +92,7 @@ def _bytes(found: bytes | None) -> str:
 
 
 def boxed(text: str) -> str:
-    """What stands in the last \\boxed{…}, braces balanced; "" where none is closed."""
+    """What stands in the last \\boxed{…}, braces balanced; "" if none is closed."""
     start = text.rfind("\\boxed{")
     if start < 0:
         return ""
@@ -105,7 +105,7 @@ def boxed(text: str) -> str:
 
 
 def tagged(text: str) -> str:
-    """What stands in the last <answer>…</answer>; "" where none is closed. In time proportional to the text."""
+    """What stands in the last <answer>…</answer>; "" if none is closed. In time proportional to the text."""
     closes = [match.start() for match in _CLOSE.finditer(text)]
     opens = [match.end() for match in _OPEN.finditer(text, 0, closes[-1])] if closes else []
     if not opens:

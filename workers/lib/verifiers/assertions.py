@@ -100,7 +100,7 @@ class _Range(tuple):
 @dataclass(frozen=True, slots=True)
 class Assertion:
     """`before`: statements that run first; `expression`: what the code answers with; `expected`: an expression of constants and
-    builtins, "" where there is nothing but truth to compare with; `holds(value, expected)`."""
+    builtins, "" if there is nothing but truth to compare with; `holds(value, expected)`."""
 
     before: str
     expression: str

@@ -156,7 +156,7 @@ class UnitTests(Guarded):
             raise Unscorable(str(error)) from error
 
     def _fault(self, code: str, test: Any, together: Budget) -> str:
-        """ "" where the test passes, else what was wrong. What the sandbox itself gets wrong is raised."""
+        """ "" if the test passes, else what was wrong. What the sandbox itself gets wrong is raised."""
         try:
             if isinstance(test, str):
                 return self._wrong_statement(code, test, together)

@@ -12,7 +12,7 @@ from workers.lib.verifiers.mathematics import gold_text, number_of
 
 
 def problem_of(spec: dict, expected: dict) -> str:
-    """What is wrong, after its path (“expected.answer[1]”); "" where nothing is. The spec is one that `build` takes.
+    """What is wrong, after its path (“expected.answer[1]”); "" if nothing is. The spec is one that `build` takes.
 
     Of mathematics only the structure is looked at: parsing is for the helper process.
     """

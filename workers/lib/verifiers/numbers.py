@@ -70,7 +70,7 @@ def _value(text: str) -> Decimal:
 
 
 def last_number(text: str) -> str:
-    """The last number of a sentence as it is written, with its per cent; "" where there is none."""
+    """The last number of a sentence as it is written, with its per cent; "" if there is none."""
     text = _LATEX.sub(lambda part: f"{part[1]}{' ' if part[1] else ''}{part[2]}/{part[3]}", text).replace("\\%", "%")
     found = [match["number"] for match in _EACH.finditer(text) if match["number"]]
     return found[-1].rstrip(",") if found else ""

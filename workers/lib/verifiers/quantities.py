@@ -49,7 +49,7 @@ _LIKE_A_DATE = re.compile(r"\d{1,4}([/.-])\d{1,2}\1\d{1,4}")
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """`currency` is an ISO code, "" where none is named. Per cent are in the value."""
+    """`currency` is an ISO code, "" if none is named. Per cent are in the value."""
 
     value: Decimal
     currency: str = ""

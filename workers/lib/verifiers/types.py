@@ -63,7 +63,7 @@ class Rollout:
 
     @property
     def output(self) -> str:
-        """The text of the last assistant message; "" where there is none."""
+        """The text of the last assistant message; "" if there is none."""
         return text_of(last_answer(self.messages))
 
     @property

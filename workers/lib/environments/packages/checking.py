@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass
 class Checked:
-    """`described` is {} where the package cannot be imported."""
+    """`described` is {} if the package cannot be imported."""
 
     findings: list[Finding] = field(default_factory=list)
     described: dict[str, Any] = field(default_factory=dict)
