@@ -36,6 +36,7 @@ from tests.factories import (
     make_failed,
     make_project,
     make_trajectory,
+    row,
     tool_message,
 )
 
@@ -145,6 +146,16 @@ def given(draft: EvalSet, **changes: Any) -> dict[str, Any]:
 
 def group_of(failure: Failure) -> str:
     return groups_of(failure.trajectory)[0][1]
+
+
+def test_messages_are_numbered_as_in_the_run(client: Client) -> None:
+    """Also if the run begins with a system prompt, which is not part of the task."""
+    project = make_project()
+    client.force_login(admin_of(project))
+    called = row(call={"tool": "tickets.find", "args": {"id": 1234}})["messages"]
+    failure = failure_of(make_failed(project, messages=[{"role": "system", "content": "Be brief."}, *called]))
+    page = client.get(reverse("evals:task_from_failure", args=[project.slug, failure.pk]), {"cut": 2}).content.decode()
+    assert 'href="#m1">#1</a>' in page and 'href="#m0"' not in page and 'href="#r0">#0</a>' in page
 
 
 def test_the_page_suggests_with_the_source_and_stores_what_is_confirmed(world: dict[str, Any]) -> None:

@@ -53,10 +53,12 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
         if leak is None and not form.errors:
             return redirect("failures:triage", project.slug)
     runs_shown(project, [failure.trajectory_id], to=request.user, where="run")
+    prompt = from_failures.prompt_at(failure.trajectory.messages, cut)
     context = {
         "failure": failure, "row": failure.trajectory, "form": form, "steps": steps, "cut": cut, "leak": leak,
         "suggested": list(enumerate(suggested)), "chosen": _chosen(request, suggested),
-        "prompt": from_failures.prompt_at(failure.trajectory.messages, cut), "draft": from_failures.DRAFT,
+        "prompt": prompt, "numbered_from": cut - len(prompt),
+        "draft": from_failures.DRAFT,
         "there": from_failures.sets_with(failure.trajectory, cut),
         "recorded": len(from_failures.results_for(failure.trajectory, None)),
     }  # fmt: skip

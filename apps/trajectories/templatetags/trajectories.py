@@ -12,9 +12,10 @@ register.filter("money", columns.money)
 
 
 @register.simple_tag
-def turns(messages: Any, tools: Any = None, blamed: Any = None) -> list[transcript.Turn]:
+def turns(messages: Any, tools: Any = None, blamed: Any = None, first: Any = 0) -> list[transcript.Turn]:
     """The turns of a conversation: each call with its reply and what is wrong with its arguments."""
-    found = transcript.turns_of(messages or [], tools or None, blamed=blamed if isinstance(blamed, int) else None)
+    blamed = blamed if isinstance(blamed, int) else None
+    found = transcript.turns_of(messages or [], tools or None, blamed=blamed, first=first or 0)
     return transcript.fit(found)
 
 
