@@ -27,7 +27,7 @@ MOST_LOOKED_AT = 1000  # flows in one tick
 
 @transaction.atomic
 def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flow | None = None) -> Flow:
-    """A new flow, or a new version of one; what says the same as before adds none. Raises FlowError."""
+    """A new flow, or a new version of one; saving an unchanged flow adds none. Raises FlowError."""
     name = " ".join(name.replace("\0", "").split())
     if not 0 < len(name) <= 80:
         raise FlowError("Flow names can have at most 80 characters.", "name")
@@ -58,7 +58,7 @@ def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flo
 
 
 def _note_known(flow: Flow, spec: FlowSpec, before: FlowSpec | None) -> None:
-    """What ran before somebody asked for what is new, is not new."""
+    """What ran before somebody asked for new items is not new."""
     asked = {f"{one.of}:" for one in spec.watched if isinstance(one, specs.NewVersion)}
     asked -= {f"{one.of}:" for one in before.watched if isinstance(one, specs.NewVersion)} if before else set()
     known = [name for name in starts.names_known(flow.project) if name.startswith(tuple(asked))] if asked else []
@@ -146,7 +146,7 @@ def _start_by_clock(now: datetime) -> int:
 
 @contextmanager
 def _alone(flow: Flow) -> Iterator[None]:
-    """What is wrong with one flow is logged, and stops no other."""
+    """An error in one flow is logged and does not stop others."""
     try:
         yield
     except (OperationalError, InterfaceError):
@@ -210,14 +210,14 @@ def with_newest(flows: models.QuerySet[Flow]) -> models.QuerySet[Flow]:
 def _begin(flow: Flow, cause: starts.Cause) -> bool:
     try:
         engine.begin(flow=flow, cause=cause.as_json())
-    except FlowError as error:  # its last run goes on still
+    except FlowError as error:  # its last run is still running
         log.info("Flow %s was not started: %s", flow.pk, error)
         return False
     return True
 
 
 def moving() -> dict[str, list[str]]:
-    """The open runs of each project, the oldest first: what a worker has to look at."""
+    """The open runs of each project, oldest first: what a worker has to process."""
     found: dict[str, list[str]] = defaultdict(list)
     rows = (
         FlowRun.objects.open()

@@ -30,7 +30,7 @@ SECRET_HEADER = "X-Flow-Secret"
 
 
 class Write(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`spec`, or `yaml` as a page shows it. A new flow is `enabled`, another stays as it is, where nothing is said."""
+    """`spec`, or `yaml` as a page shows it. A new flow is `enabled`; an existing one keeps its state by default."""
 
     name: Annotated[str, Meta(min_length=1, max_length=80, pattern=LINE)]
     spec: dict[str, Any] | UnsetType = UNSET

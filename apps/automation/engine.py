@@ -1,7 +1,7 @@
-"""How a run goes from step to step. All of it is in the database: any process may do the next bit, and any may die.
+"""Moves a run from step to step. All state is in the database: any process may do the next part, and any may die.
 
-A step is done while its row is locked, in one transaction with what it starts and with what is said of it. So a step
-whose worker dies has either done all of it or nothing.
+A step is done while its row is locked, in one transaction with what it starts and what is recorded about it. So a step whose worker dies
+has either done everything or nothing.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _hold(run: FlowRun, why: str, until: datetime) -> bool:
 
 
 def _too_much(run: FlowRun, spec: FlowSpec, now: datetime) -> str:
-    """Which limit is used up; nothing where there is room."""
+    """Which limit is used up; empty if none is."""
     limit = spec.budget
     of_run = FlowStep.objects.filter(run=run)
     midnight = spec.midnight(now)
@@ -216,7 +216,7 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
         transaction.savepoint_rollback(before)
         return _fail(run, spec, step, _sentence(error))
     except (OperationalError, InterfaceError):
-        raise  # the database is away: nothing of this try is kept, and the next one begins where this one did
+        raise  # the database is unreachable: nothing of this try is stored, and the next one starts where this one did
     except Exception as error:
         transaction.savepoint_rollback(before)
         log.exception("Flow run %s, step %s", run.pk, step.key)
@@ -229,14 +229,15 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
 
 
 def _sentence(error: Exception) -> str:
-    """Everybody in the project reads it, so it says nothing of a held-out task: who does the step by hand is told, and counted."""
+    """Everybody in the project reads it, so it reveals nothing about a held-out task: whoever does the step manually is shown more, and
+    that is counted."""
     if getattr(error, "held", ()):
         return "A task, or a near-duplicate of it, is held out elsewhere. Run this step on the eval set's page to see which one."
     return str(error) or "Rejected."
 
 
 def _skipped(asked: Step, steps: dict[str, FlowStep]) -> str:
-    """Why a step is not done; nothing where it is."""
+    """Why a step is skipped; empty if it is not."""
     names = [name for _, name, _ in asked.named()]
     condition = condition_of(asked) if asked.condition else None
     for name in [*names, *([condition[0]] if condition else [])]:
@@ -252,7 +253,7 @@ def _skipped(asked: Step, steps: dict[str, FlowStep]) -> str:
 
 
 def _waits(run: FlowRun, step: FlowStep, later: NotYet) -> bool:
-    """Keeps what the step says. A step that has begun to wait for a person lets other flows go on, and is told to people."""
+    """Stores the step's message. When a step starts waiting for a person, other flows may continue, and people are notified."""
     people = isinstance(later, AsksPeople)
     state, of_run = (StepState.WAITING, RunState.WAITING) if people else (StepState.RUNNING, RunState.RUNNING)
     said = str(later)[:LONGEST_ERROR]
@@ -269,7 +270,7 @@ def _waits(run: FlowRun, step: FlowStep, later: NotYet) -> bool:
 
 
 def _notify(run: FlowRun, step: FlowStep, said: str) -> None:
-    """The people who can go on with it: engineers answer, reviewers review. Those it is assigned to, where it is."""
+    """The people who can continue it: engineers answer, reviewers review. Those it is assigned to, if any."""
     assigned = list(assignees(run))
     notify(
         topic=Topic.FLOW_WAITING, project=run.project, to=assigned or None, subject=f"{run.version.flow} is waiting: "
@@ -390,7 +391,7 @@ def cancel(*, run: FlowRun, by: Any) -> bool:
 
 
 def retry(*, run: FlowRun, by: Any) -> None:
-    """A failed run goes on at the step that failed. Raises FlowError."""
+    """A failed run continues at the failed step. Raises FlowError."""
     with transaction.atomic():
         locked(run.version.flow)
         run = _locked_run(run)

@@ -115,7 +115,7 @@ EXAMPLES = (
 
 
 def filled(example: Example, project: Project) -> str:
-    """With the newest eval set and environment of the project, where it has them."""
+    """With the newest eval set and environment of the project, if it has them."""
     eval_set = project.eval_sets.order_by("-pk").values_list("slug", flat=True).first()
     environment = project.environments.current().order_by("-pk").values_list("slug", flat=True).first()
     return example.text.replace("{eval_set}", eval_set or "my-set").replace(

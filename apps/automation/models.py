@@ -1,4 +1,4 @@
-"""Floor 10: what turns the wheel without a person, up to the point where a person decides."""
+"""Flows: automation up to the point where a person decides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FlowQuerySet(models.QuerySet["Flow"]):
 
 
 class Flow(models.Model):
-    """Steps that are done by themselves when something starts them. What they are is said by its newest version."""
+    """Steps that run automatically when something starts them. They are defined by its newest version."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="flows")

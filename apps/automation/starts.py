@@ -24,9 +24,10 @@ from apps.failures.models import DailyRuns, Failure, FailureCluster
 from apps.failures.rates import Rate
 from apps.trajectories.ids import floor_of
 
-LOOK_LEVEL = 0.9973  # of the interval in one daily look: under no change at most 4% of flows see a rise in 30 looks (bench/flows.py)
+# level of the interval in one daily check: without a change, at most 4% of flows see a rise in 30 checks (bench/flows.py)
+LOOK_LEVEL = 0.9973
 LISTED, MOST_LISTED = 200, 5000  # newest failures that are read at once, for all flows of a project
-EVERY = timedelta(minutes=5)  # between two looks at what is not a clock
+EVERY = timedelta(minutes=5)  # between two checks of anything that is not a clock
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,11 @@ class Known:
 
     @cached_property
     def _newest(self) -> dict[tuple[str, str], tuple[int, list[UUID]]]:
-        """{(mode, cluster): (how many were asked for, those that there are)}"""
+        """{(mode, cluster): (how many are needed, existing ones)}"""
         return {}
 
     def has_failures(self, count: int, since: datetime, mode: str, cluster: str) -> bool:
-        """Whether so many are in runs that began since. Flows ask for few, each with its own `since`: the newest are read once for all."""
+        """Whether that many are in runs that began since. Flows need few, each with its own `since`: the newest are read once for all."""
         asked, found = self._newest.get((mode, cluster), (0, []))
         if asked < count:
             asked = max(count, LISTED)
@@ -93,7 +94,7 @@ class Known:
         return {}
 
     def rate(self, first: date, days: int, mode: str) -> Rate:
-        """Of runs of so many whole days (UTC) from `first` on."""
+        """For runs of this many whole days (UTC) from `first` on."""
         begin = datetime(first.year, first.month, first.day, tzinfo=UTC)
         end = begin + timedelta(days=days)
         if (first, days) not in self._runs:
@@ -139,7 +140,7 @@ def _new_failures(start: specs.NewFailures, since: datetime, known: Known) -> Ca
 
 
 def _failure_rate(start: specs.FailureRate, since: datetime, known: Known) -> Cause | None:
-    """Once a day, at a level that allows for thirty looks: at 95% every third flow would find a rise by chance in a month."""
+    """Once per day, at a level that allows for thirty checks: at 95% every third flow would find a rise by chance in a month."""
     today = known.at.astimezone(UTC).date()
     if since.astimezone(UTC).date() >= today:
         return None

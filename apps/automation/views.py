@@ -146,7 +146,7 @@ def editor(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.OPERATOR)
 def check(request: HttpRequest, project: Project) -> HttpResponse:
-    """What it would do as it is written now: the dry run beside the editor."""
+    """What the edited flow would do: the dry run next to the editor."""
     try:
         spec = Editor.sent(project, request.POST).spec()
     except FlowError as error:

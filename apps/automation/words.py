@@ -60,7 +60,7 @@ def steps_of(spec: FlowSpec | None) -> list[dict[str, Any]]:
 
 
 def given(step: Step) -> list[tuple[str, Any]]:
-    """What the author said of a step, defaults left out; what is an object by its own names."""
+    """What the author specified for a step, without defaults; objects by their own names."""
     left_out, found = ("name", "condition"), []
     for each in structs.fields(step):
         value = getattr(step, each.name)
@@ -89,7 +89,7 @@ def limits_of(spec: FlowSpec | None) -> list[str]:
 
 
 def made(step: FlowStep) -> list[tuple[str, str]]:
-    """A step's outputs in the order of its kind; what has a page of its own is left out (`rows_of`), and so is what is not known."""
+    """A step's outputs in the order of its kind, without those that have a page (`rows_of`) and unknown ones."""
     order = specs.STEPS[step.kind].outputs if step.kind in specs.STEPS else step.outputs
     names = [
         name
@@ -116,7 +116,7 @@ def link_of(job: Job, slug: str) -> tuple[str, str, str]:
 
 
 def rows_of(step: FlowStep) -> list[tuple[str, str]]:
-    """(name, address) of what a step made that has a page of its own."""
+    """(name, address) of the outputs of a step that have a page."""
     slug, found = step.run.project.slug, []
     for output, page in (("eval_set", "evals:detail"), ("report", "promotion:report"), ("model", "promotion:model")):
         if value := step.outputs.get(output):

@@ -30,7 +30,7 @@ def get_membership(user: Any, slug: str, role: Role = Role.VIEWER) -> Membership
 
 
 def page_of_request(request: HttpRequest) -> str:
-    """Where to go on after logging in: the page asked for; for what was sent from a form, the page with the form."""
+    """Where to continue after logging in: the requested page, or, for a submitted form, the page with the form."""
     if request.method in ("GET", "HEAD"):
         return request.get_full_path()
     sent_from = urlsplit(request.headers.get("Referer", ""))

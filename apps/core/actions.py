@@ -53,8 +53,8 @@ def audit(
 ) -> AuditEvent:
     """Adds one line to the audit log. `by` is a user, or None for a policy or the command line.
 
-    It is found under `target`, under what that belongs to (its foreign keys and its `audited_with`), and under what `about` names
-    besides. What it says in words is in `auditing.words`.
+    It is found under `target`, under the objects that it belongs to (its foreign keys and its `audited_with`), and under the objects in
+    `about`. Its sentence is in `auditing.words`.
     """
     found = [one for one in (target, *getattr(target, "audited_with", ()), *about) if one is not None]
     names = [object_name(one) for one in found] + (_owners_of(target) if target is not None else [])
@@ -71,7 +71,7 @@ def audit(
 
 
 def _owners_of(target: models.Model) -> list[str]:
-    """A model that says more than it may by its foreign keys names those that count in `audited_under`."""
+    """A model whose foreign keys reveal too much names those that count in `audited_under`."""
     named = getattr(target, "audited_under", None)
     fields = [field for field in target._meta.fields if field.is_relation and (named is None or field.name in named)]
     links = [(field.related_model, getattr(target, field.attname)) for field in fields]
@@ -286,7 +286,7 @@ def work_of(project: Project, user: Any) -> list[tuple[str, int]]:
 
 
 def _revoke_invitations(project: Project, by: Any) -> None:
-    """Those of somebody who may no longer invite."""
+    """Revokes the invitations of somebody who may no longer invite."""
     project.invitations.open().filter(created_by=by).update(revoked_at=timezone.now())
 
 
@@ -302,7 +302,7 @@ def _require_other_owner(project: Project, user: Any) -> None:
 
 
 def _locked_owners(project: Project) -> set[int]:
-    """The users' ids; their roles stay until the transaction ends, so that what owners do goes one after the other."""
+    """The users' ids; their roles are locked until the transaction ends, so that owners' actions are serialised."""
     owners = project.memberships.select_for_update().filter(role=Role.OWNER).order_by("pk")
     return {membership.user_id for membership in owners}
 

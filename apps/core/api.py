@@ -30,7 +30,7 @@ _trusted: dict[str, tuple[float, ApiKey]] = {}
 
 
 class JsonParser(JSONParser):
-    """JSON that is nested deeper than Python reads it is wrong as any other: 400."""
+    """JSON that is nested deeper than Python can read is invalid like any other: 400."""
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
         try:
@@ -89,7 +89,7 @@ def key_of(request: HttpRequest | Request) -> ApiKey | None:
 
 
 def _refuse(expired: ApiKey | None, digest: str, request: HttpRequest | Request) -> NoReturn:
-    """Raises AuthenticationFailed; TooManyRefused where too many came from the address."""
+    """Raises AuthenticationFailed; TooManyRefused if too many came from the address."""
     try:
         refuse_key(digest, address_of(request))
     except Locked as locked:

@@ -1,4 +1,4 @@
-"""What the API answers where a view raises: REST framework's exception handler."""
+"""The API's response when a view raises: REST framework's exception handler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from apps.core.errors import Rejected
 from workers.lib.errors import SpecError
 from workers.lib.typed import FormError
 
-TOLD: list[Callable[[Request, Rejected], None]] = []  # what layers above record of a sentence that an API key is told
+# hooks of higher layers for sentences that are shown to an API key
+TOLD: list[Callable[[Request, Rejected], None]] = []
 
 
 def answer_of(error: Exception, context: dict[str, Any]) -> Response | None:

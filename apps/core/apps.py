@@ -12,4 +12,4 @@ class CoreConfig(AppConfig):
 
         signals.connect()
         deletion.register_kind()
-        autodiscover_modules("jobs")  # where apps register what their kinds of jobs do
+        autodiscover_modules("jobs")  # where apps register their kinds of jobs

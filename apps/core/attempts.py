@@ -56,7 +56,7 @@ class Locked(Exception):
 
 
 def address_of(request: HttpRequest) -> str:
-    """Where a request comes from: behind FLYWHEEL_PROXIES proxies, what the outermost of them saw."""
+    """The address a request comes from: behind FLYWHEEL_PROXIES proxies, as seen by the outermost of them."""
     hops = [hop.strip() for hop in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if hop.strip()]
     trusted = settings.FLYWHEEL_PROXIES
     return hops[-trusted] if 0 < trusted <= len(hops) else request.META.get("REMOTE_ADDR", "")
@@ -163,8 +163,8 @@ def _note(action: str, user: Any, address: str, **detail: Any) -> None:
 
 
 def refuse_key(digest: str, address: str) -> None:
-    """Counts a key that was refused; the first and each that locks is in the audit log, of its project where it was
-    revoked. Raises Locked if too many came from the address: then nothing more is written."""
+    """Counts a refused key; the first and each that locks is recorded in the audit log, of its project if it was revoked. Raises Locked
+    if too many came from the address: then nothing more is written."""
     row = begin(Attempts.Kind.KEYS, address)
     if row.failures > 1 and row.locked_until is None:
         return

@@ -34,7 +34,7 @@ def time_range(times: Iterable[Any], unit: str) -> list[str]:
 
 
 def days(times: Iterable[Any]) -> list[datetime]:
-    """The different days, where each of the times is a midnight or a date; else none."""
+    """The distinct days, if each of the times is a midnight or a date; otherwise none."""
     texts = {str(time) for time in times}
     whole = texts and all(text[4:8:3] == "--" and text[10:] in MIDNIGHTS for text in texts)
     return sorted(datetime.fromisoformat(text[:10]) for text in texts) if whole else []

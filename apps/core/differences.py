@@ -17,7 +17,7 @@ def side_by_side(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[
 
 
 def left_out(given: Sequence[str], shown: int, most: int, what: str) -> str:
-    """What a link asked for and a comparison does not show, as a sentence; empty if it shows all."""
+    """What a link names and a comparison does not show, as a sentence; empty if it shows everything."""
     asked = len(set(filter(None, given)))
     parts = []
     if asked > most:

@@ -19,9 +19,9 @@ TEXTS = {
 
 
 class Rejected(Exception):
-    """Something that may not be done; the message is a sentence for the page.
+    """An operation that is not allowed; the message is a sentence for the page.
 
-    The API answers 409, or 400 where `field` names what was sent wrongly ("": what was sent as a whole).
+    The API answers 409, or 400 if `field` names the invalid input ("": the input as a whole).
     """
 
     field: str | None = None

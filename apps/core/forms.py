@@ -25,7 +25,7 @@ def whole(text: str | None, low: int = 0, high: int = LARGEST_KEY) -> int | None
 
 
 class PlainLabels:
-    """Labels without a colon; what is wrong with a field is said below it."""
+    """Labels without a colon; errors of a field are shown below it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"label_suffix": ""} | kwargs)
@@ -57,7 +57,7 @@ class RenameProjectForm(ProjectForm):
         }
 
     def clean_slug(self) -> str:
-        """That it is free is checked by the action, against the row as it is then."""
+        """The action checks that it is free, against the current row."""
         return str(self.cleaned_data["slug"])
 
     def validate_unique(self) -> None:

@@ -15,10 +15,10 @@ BEAT_EVERY_S = 5.0
 
 
 class Heartbeat:
-    """Beats from a thread, on a connection of its own, as long as the worker has the job.
+    """Beats from a thread, on a separate connection, as long as the worker has the job.
 
-    Writing a spec, hashing a model or one long transaction take longer than a heartbeat may be old; without the thread
-    the reaper would give the job to a second worker meanwhile.
+    Writing a spec, hashing a model or one long transaction may take longer than the maximum age of a heartbeat; without the thread the
+    reaper would give the job to a second worker.
     """
 
     def __init__(self, job: Job) -> None:

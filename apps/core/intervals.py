@@ -67,8 +67,8 @@ def newcombe(before: tuple[int, int], after: tuple[int, int], level: float = LEV
 def mean_difference(
     differences: Sequence[float], level: float = LEVEL
 ) -> tuple[float | None, float | None, float | None]:
-    """(mean, low, high) of paired differences of shares, with Student's t interval cut to [-1, 1]. None if n says nothing:
-    no mean of none, no interval of one or where all are equal."""
+    """(mean, low, high) of paired differences of shares, with Student's t interval cut to [-1, 1]. None if n is too small: no mean of
+    none, no interval of one or if all are equal."""
     n = len(differences)
     if n == 0:
         return None, None, None

@@ -102,9 +102,9 @@ def end(job: Job, state: JobState, *, error: str = "", result: dict | None = Non
 
 
 def retry_or_fail(job: Job, reason: str, among: models.QuerySet[Any] | None = None) -> bool:
-    """After a death that is not the job's own error: queue it again while attempts are left, else fail it.
+    """After a death that is not the job's own error: queues it again while attempts are left, otherwise fails it.
 
-    True if it was queued again. False too where another process decided first, or it is none of `among` any more.
+    True if it was queued again. False also if another process decided first, or it is no longer in `among`.
     """
     among = type(job).objects.all() if among is None else among
     with transaction.atomic():

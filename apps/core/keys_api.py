@@ -139,7 +139,7 @@ def _label(key: ApiKey) -> str:
 
 
 def _expiry(asking: ApiKey, given: datetime | UnsetType | None, otherwise: datetime | None) -> datetime | None:
-    """No key that a key makes outlives it: what is left out ends with it at the latest, what is asked for later is refused."""
+    """No key created by a key outlives it: without an expiry it ends with it, and a later expiry is refused."""
     end = asking.expires_at
     if given is UNSET:
         return min(filter(None, (otherwise, end)), default=None)

@@ -47,13 +47,14 @@ class ChildProcess(Generic[J]):
     time_limit_s: float | None = None  # of one attempt; then it is asked to stop
     flush_every_s: float = 1.0  # how often what comes is stored
     if_lost: str = ""  # a sentence for the person whose job died too often
-    memory_advice: Callable[[J], str] = _no_words  # where the memory ran out: what to reduce, as a sentence
-    reduce: Callable[[J], str] = _no_words  # has the next attempt need less memory, and says how; "" if it may not
+    memory_advice: Callable[[J], str] = _no_words  # if memory ran out: what to reduce, as a sentence
+    # makes the next attempt need less memory, and says how; "" if that is not allowed
+    reduce: Callable[[J], str] = _no_words
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a step has done so far. `cursor` says where the next one begins, also in another process."""
+    """What a step has done so far. `cursor` says where the next one starts, also in another process."""
 
     done: int
     total: int | None = None

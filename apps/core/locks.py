@@ -1,6 +1,6 @@
 """PostgreSQL advisory locks, every number in one place: two purposes that share a number would wait for each other.
 
-All are held until the transaction ends, but those of `holding_in`.
+All are held until the transaction ends, except those of `holding_in`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class ProjectLock(IntEnum):
     STITCHING = 0x666C7374
     POLICY = 0x666C706F  # shared by those who refer to policy rules, exclusive to who adds or removes some
     HOLDOUT_SCORES = 0x6C6F6F6B
-    FEEDBACK = 0x666C6662  # shared by those who store runs, exclusive to who says something of a run that is not there
+    # shared by those who store runs, exclusive for whoever gives feedback on a run that does not exist
+    FEEDBACK = 0x666C6662
 
 
 @unique

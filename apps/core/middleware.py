@@ -15,14 +15,14 @@ POLICY = (
     "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-# The API's page needs a start-up script of its own.
+# The API's page needs its own start-up script.
 DOCS_POLICY = POLICY + "; script-src 'self' 'unsafe-inline'"
 
 
 def content_security_policy(
     get_response: Callable[[HttpRequest], HttpResponse],
 ) -> Callable[[HttpRequest], HttpResponse]:
-    """Scripts come from our own files only: a trajectory that smuggles one in stays text."""
+    """Scripts come only from our own files: a script smuggled in by a trajectory stays text."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
         response = get_response(request)

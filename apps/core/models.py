@@ -1,4 +1,4 @@
-"""Floor 1: who may see what (projects, members, keys), what was done (audit), and how a long job lives."""
+"""Who may see what (projects, members, keys), what was done (audit), and the life of a long job."""
 
 from __future__ import annotations
 
@@ -352,11 +352,11 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 
 class Job(models.Model):
-    """A long computation: a row that is claimed, worked on by a worker, and ended, whatever dies meanwhile.
+    """A long computation: a row that is claimed, processed by a worker, and ended, whatever crashes meanwhile.
 
-    Transitions are conditional UPDATEs; each answers True only for the one caller that made it. All times but
-    `created_at` are the database's: workers on several machines compare them. What a job does is said by its kind
-    (`kinds`). `last_seq` is the number of the last event stored for the current attempt: an event is stored once.
+    Transitions are conditional UPDATEs; each returns True only for the one caller that made it. All times except `created_at` are the
+    database's: workers on several machines compare them. What a job does is defined by its kind (`kinds`). `last_seq` is the number of
+    the last event stored for the current attempt: an event is stored once.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

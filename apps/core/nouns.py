@@ -1,4 +1,4 @@
-"""What pages call the rows of a model, where its own name is not what a user would say."""
+"""What pages call the rows of a model, if its own name is not what a user would say."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def noun(model: type[Model], n: int = 1) -> str:
 
 
 def title_of(job: Job) -> str:
-    """The name of a job, with what kind of job it is where the name does not say so."""
+    """The name of a job, with its kind if the name does not say it."""
     kind = noun(type(job))
     return job.name if kind.lower() in job.name.lower() else f"{job.name} ({kind})"

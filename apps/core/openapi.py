@@ -59,5 +59,5 @@ def sent(name: str, value: Any) -> OpenApiExample:
 
 
 def told(name: str, value: Any, status: str = "200") -> OpenApiExample:
-    """An example of the answer with this status."""
+    """An example of the response with this status."""
     return OpenApiExample(name, value, response_only=True, status_codes=[status])

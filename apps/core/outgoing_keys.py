@@ -1,7 +1,7 @@
 """Which environment variables may be sent to other servers as a key, and to which: the setting FLYWHEEL_OUTGOING_KEYS.
 
-People type the name of a variable and the address of a server. Only whoever runs this Flywheel says which variables may be
-read for that, so that nobody has DATABASE_URL sent to a server of their own.
+Users enter the name of a variable and the address of a server. Only the operator of this Flywheel decides which variables may be read
+for that, so that nobody can have DATABASE_URL sent to their own server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Runs one claimed job: follows its child process or takes its steps, stores what comes of it, ends the job.
+"""Runs one claimed job: follows its child process or takes its steps, stores the results, ends the job.
 
-Every write here is on condition that this attempt still owns the job, so that a runner the reaper gave up on cannot
-disturb its successor. An error ends the job at once, with its cause; only a database that is away is waited for.
+Every write here requires that this attempt still owns the job, so a runner that the reaper gave up on cannot disturb its successor. An
+error ends the job immediately, with its cause; only an unreachable database is waited for.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from workers.lib.memory import kernel_kills
 
 log = logging.getLogger(__name__)
 
-FLUSH_EVERY_S = 1.0  # where nothing came: a cancel is heard then
+FLUSH_EVERY_S = 1.0  # if nothing arrived: then a cancel is noticed
 FLUSH_EVENTS = 500
-KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # also where a shell or a container runtime reports it
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # also if a shell or a container runtime reports it
 KILLED_BY_KERNEL = "The memory of the machine or of its container ran out, and the kernel ended the process."
 
 
@@ -63,7 +63,7 @@ def run(job: Job) -> None:
 
 
 def sentence(error: Exception) -> str:
-    """What the screen says of an error that nobody foresaw, or the words of one that somebody did."""
+    """The page's text for an unexpected error, or the message of an expected one."""
     if isinstance(error, DatabaseError):
         return f"The database refused what was to be stored: {str(error).splitlines()[0]}"
     if isinstance(error, ArithmeticError | AssertionError | AttributeError | LookupError | TypeError):
@@ -72,7 +72,7 @@ def sentence(error: Exception) -> str:
 
 
 def owned(job: Job) -> Job:
-    """The row as it is now. Raises OwnershipLost."""
+    """The current row. Raises OwnershipLost."""
     row = type(job).objects.held_by(job).first()
     if row is None:
         raise OwnershipLost
@@ -83,7 +83,7 @@ def owned(job: Job) -> Job:
 
 
 def take_steps(job: Job, kind: InProcess) -> None:
-    """From the stored cursor to the end; again from there where the database was away in between."""
+    """From the stored cursor to the end; again from there if the database was unreachable in between."""
     patience = Patience()
     while True:
         try:
@@ -175,7 +175,7 @@ def follow(job: Job, child: Child, kind: ChildProcess) -> None:
 
 
 def store(job: Job, events: list[dict]) -> bool:
-    """One batch in one transaction, each event once. True if a cancel was asked for."""
+    """One batch in one transaction, each event once. True if cancelling was requested."""
     with transaction.atomic():
         row = type(job).objects.held_by(job).select_for_update().only("last_seq", "cancel_requested_at").first()
         if row is None:
@@ -233,13 +233,13 @@ def in_words(seconds: float) -> str:
 
 
 def end_badly(job: Job, child: Child, status: int, kernel: str = "") -> None:
-    """Decides how a job ended whose child left no result, from the exit status and the last event. `kernel`: why the kernel killed
-    it, where it is known to have."""
+    """Determines how a job ended whose child left no result, from the exit status and the last event. `kernel`: why the kernel killed
+    it, if known."""
     kind = kind_of(job)
     program = kind.program(job)
     said = str((child.error or {}).get("message", ""))
     short = kernel or (said if child.error and child.error.get("cause") == "memory" else "")
-    if owned(job).cancel_requested_at:  # also where it was asked for since the last event
+    if owned(job).cancel_requested_at:  # also if it was requested since the last event
         finish(job, JobState.CANCELLED)
     elif short and tried_smaller(job, kind, short):
         return
@@ -264,7 +264,7 @@ def end_badly(job: Job, child: Child, status: int, kernel: str = "") -> None:
 
 
 def tried_smaller(job: Job, kind: ChildProcess, reason: str) -> bool:
-    """Queues the job again where it can go on with less memory. What the kind has changed is stored with that, or not at all."""
+    """Queues the job again if it can continue with less memory. The kind's changes are stored with that, or not at all."""
     if job.attempt >= job.max_attempts:
         return False
     with transaction.atomic():

@@ -66,13 +66,13 @@ class Scope(models.TextChoices):
 
 
 INGEST, GENERATE, READ, EVALUATE, MANAGE = Scope
-# What whoever made a key must still be in its project. Sending and asking are the project's own: production goes on when a person leaves.
+# The creator of a key must still be in its project. Ingesting and generating belong to the project: production continues when a person leaves.
 ROLE_FOR = {Scope.READ: Role.VIEWER, Scope.EVALUATE: Role.ENGINEER, Scope.MANAGE: Role.ENGINEER}
 
 
 class Needs(NamedTuple):
     scopes: tuple[Scope, ...]  # any of them is enough
-    role: Role | None = None  # of whoever made the key, where the scope's (`ROLE_FOR`) is too little
+    role: Role | None = None  # of the key's creator, if the scope's role (`ROLE_FOR`) is too low
 
 
 SENT = Needs((INGEST,))
@@ -275,7 +275,7 @@ def needs(route: str, method: str) -> Needs:
 
 
 def require(key: Any, request: Any, method: str = "") -> None:
-    """`method`: the one that the view takes, where it answers others itself. Raises MissingScope, and as `needs` does."""
+    """`method`: the one that the view handles, if it handles several. Raises MissingScope, and as `needs` does."""
     asked = method or request.method
     if asked == "OPTIONS":  # what a route takes is no secret
         return

@@ -1,4 +1,4 @@
-"""The scopes in the OpenAPI schema: each operation says which one it needs, from the same table that opens its route."""
+"""The scopes in the OpenAPI schema: each operation names the one it needs, from the same table that opens its route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the layers above are told of people and jobs, in the transaction in which it happens."""
+"""Signals about people and jobs for higher layers, sent in the same transaction."""
 
 from django.dispatch import Signal
 

@@ -44,12 +44,13 @@ class Sorting:
         return "" if self.descending != usual else f"-{name}" if not usual else name
 
     def state(self, name: str) -> str:
-        """The value of aria-sort; “” where it is not sorted by this column."""
+        """The value of aria-sort; “” if it is not sorted by this column."""
         return "" if name != self.chosen else "descending" if self.descending else "ascending"
 
 
 def header(sorting: Sorting, name: str, title: str, query: Any, css: str = "") -> SafeString:
-    """The head of a column: a link that sorts by it, where it can be. `query` is that of the page, which stays but for the page."""
+    """The head of a column: a link that sorts by it, if possible. `query` is that of the page, which keeps everything except the page
+    number."""
     if name not in sorting.columns:
         return format_html('<th class="{}">{}</th>', css, title) if css else format_html("<th>{}</th>", title)
     query = query.copy()

@@ -82,7 +82,7 @@ def keys(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view(Role.OPERATOR)
 def rotate_key(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Asks how long the old one goes on working; the new secret is shown on the next page, once."""
+    """Asks how long the old one stays valid; the new secret is shown once, on the next page."""
     key = get_object_or_404(ApiKey, project=project, pk=pk)
     form = RotateForm(request.POST or None, initial={"expires_on": key.same_expiry})
     if request.method == "POST" and form.is_valid():
@@ -106,7 +106,7 @@ def revoke_key(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_view(Role.OWNER)
 def invite(request: HttpRequest, project: Project) -> HttpResponse:
-    """The link is sent where there is a mail server, and shown on the next page once: people may send it themselves."""
+    """The link is sent if there is a mail server, and shown once on the next page, so that people can send it themselves."""
     form = InviteForm(request.POST)
     if not form.is_valid():
         messages.error(request, " ".join(error for errors in form.errors.values() for error in errors))

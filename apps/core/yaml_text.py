@@ -13,7 +13,7 @@ DEEPEST = 20  # levels of lists and objects: PyYAML takes quadratic time for dee
 
 
 class YamlError(ValueError):
-    """The message is a sentence that begins with the line, where one is at fault."""
+    """The message is a sentence that begins with the line number, if one is at fault."""
 
 
 class _Loader(yaml.SafeLoader):

@@ -23,7 +23,7 @@ class Item:
 
 
 def checklist(project: Project) -> list[Item]:
-    """Empty once a model has been evaluated: from then on the overview says what to do."""
+    """Empty once a model has been evaluated: from then on the overview shows the next steps."""
     evaluated = EvalRun.objects.filter(project=project, state=JobState.SUCCEEDED).exists()
     if evaluated:
         return []

@@ -1,4 +1,4 @@
-"""Floor 11: the dashboards that people make of charts of their own."""
+"""Dashboards: charts that people arrange themselves."""
 
 from __future__ import annotations
 

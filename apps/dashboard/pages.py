@@ -1,4 +1,4 @@
-"""Charts of one's own, and dashboards of them."""
+"""Custom charts, and dashboards of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def dashboards(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view()
 def dashboard(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The charts come as fragments. `since` in the URL takes the place of their own time ranges."""
+    """The charts are loaded as fragments. `since` in the URL overrides their own time ranges."""
     row, since = _dashboard(project, pk), request.GET.get("since", "")
     charts = [(chart, Spec.of_chart(chart, since)) for chart in row.charts.all()]
     context = {"dashboard": row, "charts": charts, "since": since, "spans": [*SINCE, "all"], "most": actions.MAX_CHARTS}
@@ -96,7 +96,7 @@ def _back_with(request: HttpRequest, error: Exception, address: str) -> HttpResp
 @require_POST
 @project_view(Role.ENGINEER)
 def save_chart(request: HttpRequest, project: Project) -> HttpResponse:
-    """Into a dashboard, a new one where a name is given, or over the chart that is being edited."""
+    """Into a dashboard, a new one if a name is given, or over the chart that is being edited."""
     given, by = request.POST, request.user
     asked = QueryDict(given.get("query", ""), mutable=True)
     asked["title"] = given.get("title", "")

@@ -1,6 +1,6 @@
-"""Promotions and what happened around them: marks of charts, and the failure rate before and after the last one.
+"""Promotions and their effect: marks of charts, and the failure rate before and after the last one.
 
-Runs before and after are not an experiment: what else changed in the same days is said beside the rates.
+Runs before and after are not an experiment: what else changed in the same days is listed next to the rates.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def address_of(move: Promotion, project: Project) -> str:
 
 
 def mark(figure: dict, moves: Iterable[Promotion], project: Project) -> dict:
-    """A vertical line for each promotion within the chart's times. Its name is a link; of those close together the last one's stands for all."""
+    """A vertical line for each promotion within the chart's times. Its name is a link; for nearby ones the last name is shown for all."""
     layout = figure["layout"]
     times = [datetime.fromisoformat(at) for trace in figure["data"] for at in trace.get("x") or ()]
     if not times:

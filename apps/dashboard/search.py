@@ -32,7 +32,7 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class Found:
-    """One line: where it leads, what it is called, what is said beside it."""
+    """One line: its link, its title, and the text next to it."""
 
     title: str
     url: str
@@ -92,7 +92,7 @@ ACTIONS = (
 
 
 def rank(text: str, found: Found) -> int | None:
-    """0 is the same, 1 a beginning, 2 the beginning of a word, 3 within; None if a word of the text is nowhere."""
+    """0 is equal, 1 a prefix, 2 the prefix of a word, 3 within; None if a word of the text is missing."""
     title, wanted = found.title.lower(), text.lower()
     if title == wanted:
         return 0
@@ -144,7 +144,7 @@ def _has(text: str, *columns: str) -> Q:
 
 
 def _trajectories(project: Project, membership: Membership, text: str) -> list[Found]:
-    """By the beginning of their id, else by the words of what was said, the newest first."""
+    """By prefix of their id, or else by the words of their texts, newest first."""
     keys = TrajectoryKey.objects.filter(project=project, external_id__startswith=text).order_by("external_id")
     ids = list(keys.values_list("trajectory_id", flat=True)[:SHOWN])
     if one := uuid_of(text):

@@ -152,7 +152,7 @@ class _Project:
 
 
 def _result(run: EvalRun) -> str:
-    """Its success rate; that on a hold-out stays on the pages that count looks at it."""
+    """Its success rate; that on a hold-out is only shown on pages that count views of it."""
     success = (run.result.get("metrics") or {}).get("success") or {}
     if run.state != "succeeded" or run.split == "holdout" or success.get("mean") is None:
         return str(run.state)

@@ -1,4 +1,4 @@
-"""The overview: the wheel at a glance. Its charts are fragments with URLs of their own, loaded after the page."""
+"""The overview: the whole cycle at a glance. Its charts are fragments with their own URLs, loaded after the page."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def span_of(request: HttpRequest) -> str:
 
 @project_view()
 def failure_rate(request: HttpRequest, project: Project) -> HttpResponse:
-    """By time and by version, with the promotions; the outcome of how many runs nobody knows is said."""
+    """By time and by version, with the promotions; it says how many runs have no known outcome."""
     since = span_of(request)
     context: dict[str, Any] = {"since": since, "figures": None}
     with suppress(TooLong), patience(CHARTS_MS):

@@ -127,7 +127,7 @@ def _failed_jobs(project: Project, member: Membership) -> Iterator[Waiting]:
                 continue
             job = recent.filter(name=name, state="failed").select_related("created_by").order_by("-finished_at")[0]
             who = "you" if job.created_by_id == member.user_id else str(job.created_by or "engineer")
-            # What an evaluation on the hold-out says may quote a held-out task: it is shown where its samples are opened.
+            # The summary of an evaluation on the hold-out may quote a held-out task: it is shown where its samples are opened.
             hidden = getattr(job, "split", "") == "holdout"
             detail = "open its samples to see why" if hidden else job.error
             url = reverse(page, args=[project.slug, job.pk])

@@ -28,10 +28,11 @@ def notify(
     *, topic: Topic, project: Project, subject: str, page: str, key: str, to: Iterable[Any] | None = None, by: Any = None,
     excerpt: str = "", role: Role | None = None,
 ) -> int:  # fmt: skip
-    """Tells people of an event, in the caller's transaction. `to`: users; None is every member whose role is notified.
+    """Notifies people of an event, in the caller's transaction. `to`: users; None is every member whose role is notified.
 
-    Nobody is told of their own deed (`by`), nor who is not a member, has too small a role (`role`, else the topic's) or wants
-    neither. `excerpt` must not be of what is held out. A `key` is told once to each person. Says how many are told.
+    Nobody is notified of their own action (`by`), nor anybody who is not a member, has too low a role (`role`, or else the topic's), or
+    wants neither channel. `excerpt` must not contain held-out content. A `key` is notified once per person. Returns the number of people
+    notified.
     """
     role = role or RULES[topic].role
     members = Membership.objects.filter(project=project, user__is_active=True, role__in=role.upward)
@@ -56,14 +57,14 @@ def notify(
 
 
 def tell_of_override(*, project: Project, by: Any, subject: str, page: str, key: str) -> None:
-    """An owner used their right to decide against the gate or the review: the other owners and the webhooks are told."""
+    """An owner used their right to override the gate or the review: notifies the other owners and the webhooks."""
     subject = f"{subject} by {by}"
     notify(topic=Topic.OVERRIDE, project=project, subject=subject, page=page, key=key, by=by)
     announce(project=project, event=Event.OVERRIDE_USED, subject=subject, data={"by": by.get_username(), "page": page})
 
 
 def _line(text: str, most: int) -> str:
-    """One line of at most so many characters, without what a mail's header or a database refuses."""
+    """One line of limited length, without what an e-mail's header or a database refuses."""
     text = " ".join(text.replace("\0", "").split())
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -82,12 +83,12 @@ def mark_read(rows: QuerySet[Notification]) -> int:
 
 
 def change_excerpt(key: str, excerpt: str) -> None:
-    """What was told of this was edited."""
+    """What was notified about was edited."""
     Notification.objects.filter(key=key).exclude(excerpt="").update(excerpt=_line(excerpt, 500))
 
 
 def retract(keys: Iterable[str]) -> None:
-    """What was told of these was deleted: it is quoted nowhere any more, and no mail of it goes out."""
+    """What was notified about was deleted: it is no longer quoted anywhere, and no e-mail about it is sent."""
     rows = Notification.objects.filter(key__in=list(keys))
     rows.filter(mail=Mail.WAITING).update(mail=Mail.DROPPED)
     rows.update(excerpt="")

@@ -1,6 +1,6 @@
-"""Every event that people are notified of: who may be, and how they are unless they choose otherwise.
+"""Every event that people can be notified of: who may be, and the default settings.
 
-What systems are sent is a part of the same list (`webhooks.models.Event`): an event of both has one name.
+What webhooks are sent is part of the same list (`webhooks.models.Event`): an event of both has one name.
 """
 
 from __future__ import annotations

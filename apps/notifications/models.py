@@ -1,4 +1,4 @@
-"""Floor 3: what people are told in the app and by e-mail, and what each of them wants to be told."""
+"""Notifications in the app and by e-mail, and each person's settings."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class NotificationQuerySet(models.QuerySet["Notification"]):
 
 
 class Notification(models.Model):
-    """One event, for one person. `role`: the least that may see it. `excerpt` is never of what is held out.
+    """One event, for one person. `role`: the lowest that may see it. `excerpt` never contains held-out content.
 
-    `key` names what has happened, so that it is told once however often it is reported.
+    `key` names what happened, so that it is notified once, however often it is reported.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

@@ -21,7 +21,7 @@ def connect() -> None:
 
 
 def tell_of_job(sender: Any, job: Job, **_: Any) -> None:
-    """Whoever started it, of a kind that has a page. Not the error's text: it may quote a held-out task."""
+    """Notifies whoever started it, if its kind has a page. Without the error's text, which may quote a held-out task."""
     page = getattr(job, "get_absolute_url", None)
     if page is None or job.created_by is None or job.state not in ENDS:
         return
@@ -43,7 +43,7 @@ def tell_of_invitation(sender: Any, invitation: Invitation, by: Any, **_: Any) -
 
 
 def warn_of_keys() -> int:
-    """Whoever made a key that expires within 14 days; where they have left or may not replace it, the owners. Once a key."""
+    """Notifies the creator of a key that expires within 14 days; if they have left or may not replace it, the owners. Once per key."""
     told = 0
     for key in ApiKey.objects.expiring().select_related("project", "created_by"):
         able = key.maker_is(Role.OPERATOR)

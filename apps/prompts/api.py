@@ -43,7 +43,7 @@ from workers.lib.typed import Text, json_schema
 
 
 class AskedSide(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`version`: name or number. `changes` stand in place of parts of its prompt: system_prompt, examples, tools, sampling."""
+    """`version`: name or number. `changes` replace parts of its prompt: system_prompt, examples, tools, sampling."""
 
     version: Text | int
     changes: dict[str, Any] = {}
@@ -51,9 +51,9 @@ class AskedSide(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class StartPlayground(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Either tasks of a set by their keys, never held-out ones, or the step `step` (a message of the agent) of the run
-    `trajectory`. `expected`: what is right at that step, in the words of tasks; without it, verifiers that compare give no score.
-    `most_tokens` and `most_usd` bound each version, on servers."""
+    """Either tasks of a set by their keys, never held-out ones, or the step `step` (a message of the agent) of the run `trajectory`.
+    `expected`: the expected answer at that step, in the format of tasks; without it, verifiers that compare give no score.
+    `most_tokens` and `most_usd` limit each version, on servers."""
 
     environment: Text
     sides: Annotated[list[AskedSide], Meta(min_length=1, max_length=MOST_SIDES)]
@@ -220,7 +220,7 @@ def _side(request: Request, number: int, side: AskedSide) -> Side:
 
 
 def _tasks(request: Request, asked: StartPlayground) -> list[Task]:
-    """Raises NotFound for a key of no task, and of one that is held out: which of the two is not said."""
+    """Raises NotFound for an unknown key and for a held-out task, without saying which."""
     eval_set = find_set(request, asked.eval_set or "")
     rows = eval_set.tasks.exclude(split=Split.HOLDOUT).filter(key__in=asked.tasks).select_related("eval_set")
     found = {task.key: task for task in rows}
@@ -275,8 +275,8 @@ def item(request: Request, pk: UUID) -> Response:
 
 
 def _look(request: Request, run: Playground) -> None:
-    """What it asked may have been held out since. Raises PermissionDenied for a key that may not see that, or not read runs."""
-    if run.step is not None:  # also where the run was deleted since: what it said is in the playground
+    """Its content may have been held out since. Raises PermissionDenied for a key that may not see it, or may not read runs."""
+    if run.step is not None:  # also if the run was deleted since: its content is in the playground
         _needs_reading(request)
     asked, project = actions.asked_tasks(run), request.auth.project
     held = asked.holdout().filter(project=project)

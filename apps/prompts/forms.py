@@ -76,7 +76,7 @@ class PromptForm(PlainForm):
         return [field for field in self if field.name not in ("temperature", "top_p", "max_new_tokens")]
 
     def clean(self) -> dict[str, Any]:
-        """Adds `prompt`, where each field is right by itself."""
+        """Adds `prompt`, if each field is valid."""
         given = super().clean() or self.cleaned_data
         if given.get("no_system_prompt") and given.get("system_prompt"):
             self.add_error("no_system_prompt", "Clear the system prompt above, or untick this.")
@@ -109,7 +109,7 @@ def initial_of(prompt: dict[str, Any]) -> dict[str, Any]:
 
 
 class ExpectedField(forms.CharField):
-    """JSON text → what is right, as tasks say it; {} if nothing is typed."""
+    """JSON text → the expected answer in the format of tasks; {} if empty."""
 
     def __init__(self, **options: Any) -> None:
         code = forms.Textarea(attrs=CODE | {"rows": 3})
@@ -126,7 +126,7 @@ class ExpectedField(forms.CharField):
 
 
 class PlaygroundForm(PlainForm):
-    """Whom to ask, and how it is scored. What is asked stands beside it: a step of a run, or tasks of a set."""
+    """Which versions to ask, and how answers are scored. The request is given separately: a step of a run, or tasks of a set."""
 
     environment = forms.ModelChoiceField(
         None, empty_label=None, help_text="Scores the answers, and supplies what a prompt leaves out"

@@ -17,7 +17,7 @@ PARTS = ("side", "index", "text", "thought", "calls", "seq")
 
 
 def child_spec(run: Playground) -> dict[str, Any]:
-    """Raises ModelError, ArtifactError if a version can no longer be asked."""
+    """Raises ModelError, ArtifactError if a version can no longer be called."""
     versions = ModelVersion.objects.filter(project=run.project).in_bulk([side["version"] for side in run.spec["sides"]])
     return {
         "kind": "playground",
@@ -36,7 +36,7 @@ def child_spec(run: Playground) -> dict[str, Any]:
 
 
 def store_events(run: Playground, events: list[dict]) -> None:
-    """Answers become rows. What is being written, and which versions failed, stands in the job's own row, once a flush."""
+    """Answers become rows. Unfinished text and failed versions are in the job's own row, updated once per flush."""
     PlaygroundAnswer.objects.bulk_create(
         [
             PlaygroundAnswer(

@@ -1,4 +1,4 @@
-"""The playground: a few versions answer a few requests side by side. Versions and gate need evaluations; this is to look at."""
+"""The playground: a few versions answer a few requests side by side. Versions and gate need evaluations; this is for looking."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from apps.trajectories.models import Trajectory
 
 
 class Playground(Job):
-    """`spec` holds what is asked and of whom: `sides` [{version, name, prompt, engine}], `cases` [{id, key, messages, …}] as
-    they were when it was started. `step` is the message of the trajectory at which it is replayed. `result` is {failed: {side:
-    {error, seq, attempt}}, partial: {place: what has been written of an answer that is not whole}}."""
+    """`spec` holds the requests and the versions: `sides` [{version, name, prompt, engine}], `cases` [{id, key, messages, …}] as they
+    were at the start. `step` is the message of the trajectory at which it is replayed. `result` is {failed: {side: {error, seq,
+    attempt}}, partial: {position: text so far of an unfinished answer}}."""
 
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="playgrounds")
     trajectory = models.ForeignKey(Trajectory, models.SET_NULL, null=True, related_name="playgrounds")

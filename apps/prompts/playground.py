@@ -34,7 +34,7 @@ from workers.lib.verifiers.expectations import problem_of
 MOST_SIDES, MOST_CASES, MOST_SAMPLES = 4, 20, 8
 MOST_SPEC = 4_000_000  # characters of all requests
 MOST_TOKENS = 200_000  # of each version, unless somebody asks for another limit
-# Kinds of verifiers that can score an answer of which nobody has said what it should be.
+# Kinds of verifiers that can score an answer without an expected one.
 WITHOUT_EXPECTED = ("no_call", "regex", "constraints", "judge", "reward_model", "python", "openai_grader")
 NEVER_HELD = "The playground never runs on what is held out. "
 
@@ -45,7 +45,7 @@ class PlaygroundError(EvalSetError):
 
 @dataclass(frozen=True)
 class Side:
-    """A version; `changes` stand in place of parts of its prompt, `engine` as `engines.choose` takes it."""
+    """A version; `changes` replace parts of its prompt, `engine` is the argument of `engines.choose`."""
 
     version: ModelVersion
     changes: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a run in production: what was asked before the message `cut`, and the prompt that it was asked with."""
+    """A step of a production run: the conversation before the message `cut`, and its prompt."""
 
     trajectory: Trajectory
     cut: int
@@ -93,7 +93,7 @@ def task_at(step: Step) -> Task:
 
 
 def require_not_held(project: Project, tasks: Sequence[Task]) -> None:
-    """Raises PlaygroundError or HoldoutLeak if a task is, or is like, one that is held out, or of a held-out group."""
+    """Raises PlaygroundError or HoldoutLeak if a task is held out, resembles one that is, or belongs to a held-out group."""
     if any(task.split == Split.HOLDOUT for task in tasks):
         raise PlaygroundError(f"{NEVER_HELD}Choose tasks of another split.")
     if refused := groups.refusal(project, tasks):
@@ -162,7 +162,7 @@ def _case(task: Task, environment: Environment) -> dict[str, Any]:
 def _side(
     side: Side, environment: Environment, tasks: Sequence[Task], step: Step | None, limits: dict[str, Any]
 ) -> dict[str, Any]:
-    """What the spec keeps of a side. Raises EvalSetError if this version cannot be asked so."""
+    """The spec's entry for a side. Raises EvalSetError if this version cannot be called this way."""
     version = side.version
     try:
         changed = checked_prompt(side.changes) if side.changes else {}
@@ -189,7 +189,7 @@ def _tools_problem(environment: Any, prompt: dict[str, Any], task: Task) -> str:
 
 
 def asked_tasks(run: Playground) -> QuerySet[Task]:
-    """The tasks that ask the same, or are of the same run: what it asked may have been held out since."""
+    """The tasks with the same request, or from the same run: its content may have been held out since."""
     same = Q(canonical_hash__in=[case["hash"] for case in run.spec["cases"]])
     return Task.objects.filter(same | Q(trajectory=run.trajectory_id) if run.trajectory_id else same)
 

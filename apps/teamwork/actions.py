@@ -36,7 +36,7 @@ class CommentError(Rejected):
 
 
 def readers_of(kind: Kind, target: Any, project: Project) -> QuerySet[Any]:
-    """The people who may open an object: those who can be mentioned."""
+    """The people who may open an object, and so can be mentioned."""
     roles = kind.role(target).upward
     return get_user_model().objects.filter(
         is_active=True, memberships__project=project, memberships__role__in=roles
@@ -55,7 +55,7 @@ def cleaned(text: str) -> str:
 
 @transaction.atomic
 def add_comment(*, project: Project, kind: Kind, target: Any, text: str, by: Any) -> Comment:
-    """Tells who is mentioned, who owns the object, and who has commented on it. Raises CommentError."""
+    """Notifies people mentioned, the object's owner, and earlier commenters. Raises CommentError."""
     text = cleaned(text)
     if Comment.objects.filter(project=project).about(target).count() >= MOST:
         raise CommentError(f"The limit of {MOST:,} comments has been reached.")
@@ -79,7 +79,7 @@ def add_comment(*, project: Project, kind: Kind, target: Any, text: str, by: Any
 
 
 def _mention(row: Comment, kind: Kind, target: Any) -> None:
-    """Before others are told, so that who is mentioned is told that."""
+    """Before others are notified, so that a person who is mentioned is notified of the mention."""
     people = {user.get_username(): user for user in readers_of(kind, target, row.project)}
     found = [people[name] for name in mentioned(row.text, people)]
     row.mentions.set(found)
@@ -151,7 +151,7 @@ def _own(comment: Comment, by: Any) -> QuerySet[Comment]:
 
 
 def forget_orphans() -> int:
-    """What was said of objects that are gone goes, too: it may quote them."""
+    """Deletes comments on deleted objects: they may quote them."""
     gone = 0
     for kind in kinds():
         for model in (Comment, Assignment):

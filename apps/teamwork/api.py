@@ -87,7 +87,7 @@ def _kinds() -> str:
 
 
 def _seen(request: Request, on: str) -> tuple[Kind, Any]:
-    """Raises NotFound, and PermissionDenied for what is said of a hold-out, where the key may not see that."""
+    """Raises NotFound, and PermissionDenied for comments on a hold-out if the key may not see it."""
     kind, target = _named(request, on)
     if not kind.takes_comments:
         raise NotFound(f"There are no comments on a {kind.name} (`on`).")

@@ -12,4 +12,4 @@ class TeamworkConfig(AppConfig):
 
         assigning.connect()
         WITHHELD.append(actions.withheld)
-        autodiscover_modules("targets")  # where apps register what people talk about and are given
+        autodiscover_modules("targets")  # where apps register what can be commented on and assigned

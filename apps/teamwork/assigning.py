@@ -1,4 +1,4 @@
-"""The assignees of an object. Only who may act on it is given it, and whoever no longer may loses it."""
+"""The assignees of an object. Only people who may act on it can be assigned, and whoever no longer may is unassigned."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def assigned_to(user: Any, model: type[models.Model]) -> list[Any]:
 
 @transaction.atomic
 def assign(*, project: Project, kind: Kind, target: Any, to: Any, by: Any, on: bool = True) -> bool:
-    """Gives it to somebody, or takes it back (`on` is False). True if that changed something. Raises AssignmentError, and
-    PermissionDenied where `by` may not act on it themselves."""
+    """Assigns it to somebody, or takes it back (`on` is False). True if that changed something. Raises AssignmentError, and
+    PermissionDenied if `by` may not act on it themselves."""
     assert kind.worker
     if not Membership.objects.filter(project=project, user=by, role__in=kind.worker.upward).exists():
         raise PermissionDenied(f"This requires the {kind.worker.label} role.")

@@ -1,6 +1,6 @@
-"""What people talk about and are given. Apps register their objects in a module `targets`, loaded when Django is ready.
+"""What people can comment on and be assigned. Apps register their objects in a module `targets`, loaded when Django is ready.
 
-So this floor knows nothing of what it is that people talk about, only who may open it.
+So this layer does not know what the objects are, only who may open them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def _of_nobody(target: Any) -> Iterable[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """`noun` ("a trajectory") and `title` quote nothing that is held out. `role`: who may open it at all; `is_open`: whether this person (or
-    key) may see now what is said of it; of a hold-out they open it first."""
+    """`noun` ("a trajectory") and `title` quote no held-out content. `role`: who may open it at all; `is_open`: whether this person (or
+    key) may see its comments now; a hold-out has to be opened first."""
 
     name: str  # in addresses
-    noun: str  # in the audit log, which outlives what may be held out later
+    noun: str  # in the audit log, which outlives a later hold-out
     model: type[Model]
     title: Callable[[Any], str]
     project: str = "project"  # the way to it
@@ -39,7 +39,7 @@ class Kind:
     may_be_quoted: Callable[[Any], bool] = lambda target: (
         True
     )  # in notifications: False if comments may quote a hold-out
-    owners: Callable[[Any], Iterable[Any]] = _of_nobody  # who is told of the first comment
+    owners: Callable[[Any], Iterable[Any]] = _of_nobody  # who is notified of the first comment
     record_view: Callable[[Any, Any], None] = lambda target, by: None  # where comments are shown without its own page
     takes_comments: bool = True
     worker: Role | None = None  # the least role that it may be assigned to
@@ -57,7 +57,7 @@ class Kind:
         return found
 
     def may_see(self, target: Any, by: Any, role: Role | str | None) -> bool:
-        """Whether a person of this role, or a key, may see what is said of it now."""
+        """Whether a person with this role, or a key, may see its comments now."""
         least = self.role(target)
         if role is None or least not in list(Role)[: Role(role).rank + 1]:
             return False

@@ -10,7 +10,7 @@ from apps.teamwork.models import LONGEST, Comment
 from apps.teamwork.targets import Kind
 from apps.teamwork.text import pieces
 
-SHOWN = 30  # the newest; earlier ones are asked for
+SHOWN = 30  # the newest; earlier ones are loaded on request
 
 
 def thread_of(

@@ -37,7 +37,7 @@ def _target(request: HttpRequest, project: Project, name: str, pk: str, *, see: 
 
 
 def _read(request: HttpRequest, project: Project, name: str, pk: str, *, see: bool) -> tuple[Kind, Any]:
-    """As `_target`, for what shows comments: reading them is a look at what they are on."""
+    """Like `_target`, for views that show comments: reading them is a view of their object."""
     kind, target = _target(request, project, name, pk, see=see)
     kind.record_view(target, request.user)
     return kind, target
@@ -65,7 +65,7 @@ def _thread(request: HttpRequest, kind: Kind, target: Any, **more: Any) -> HttpR
 
 @project_view()
 def thread(request: HttpRequest, project: Project, kind: str, target: str) -> HttpResponse:
-    """A page of its own, up to one comment (`until`); for htmx the fragment."""
+    """A separate page, up to one comment (`until`); for htmx the fragment."""
     found, row = _read(request, project, kind, target, see=False)
     until = Comment.objects.filter(project=project, pk=uuid_of(request.GET.get("until"))).about(row).first()
     context = thread_of(request.user, request.membership, found, row, until=until)
@@ -78,8 +78,8 @@ def thread(request: HttpRequest, project: Project, kind: str, target: str) -> Ht
 
 @project_view()
 def comment(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The link of one comment: to the page of its object; of an old one to the comments up to it. Where it may not be seen
-    yet, to where that is said."""
+    """The link of one comment: to its object's page, or, for an old one, to the comments up to it. If it may not be seen yet, to a page
+    that says so."""
     row = Comment.objects.filter(project=project, pk=pk).first()
     if row is None:
         raise Http404
@@ -155,7 +155,7 @@ def people(request: HttpRequest, project: Project, kind: str, target: str) -> Ht
 @require_POST
 @project_view(Role.REVIEWER)
 def assign(request: HttpRequest, project: Project, kind: str, target: str) -> HttpResponse:
-    """`user`: whose id; `on`: empty takes it back. Back to where the form is."""
+    """`user`: the id; `on`: empty takes it back. Returns to the form's page."""
     try:
         found = kind_named(kind)
         row = found.find(project, target)

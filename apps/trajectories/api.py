@@ -88,7 +88,7 @@ _large, _large_here = BoundedSemaphore(1), BoundedSemaphore(1 + LARGE_WAITING)
 
 @contextmanager
 def room_for(request: Request | HttpRequest) -> Iterator[None]:
-    """Large bodies are held one at a time in a process, and few wait; the others get 503 with Retry-After."""
+    """Large bodies are read one at a time per process, and few wait; the others get 503 with Retry-After."""
     packed = "HTTP_CONTENT_ENCODING" in request.META or "HTTP_TRANSFER_ENCODING" in request.META
     if int(request.META.get("CONTENT_LENGTH") or 0) <= (PIECE if packed else LARGE):
         yield
@@ -117,11 +117,11 @@ def redaction_works() -> Iterator[None]:
 
 
 def body_of(request: Request | HttpRequest) -> bytes | bytearray:
-    """The body, unpacked. Raises TooLarge before it is held whole, ValidationError for a broken gzip."""
+    """The body, unpacked. Raises TooLarge before it is completely in memory, ValidationError for a broken gzip."""
     if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BYTES:
         raise TooLarge(f"The body is larger than {MAX_BYTES // 2**20} MiB. Send it in parts.")
     chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
-    # Django reads nothing where no length is given; some exporters give none.
+    # Django reads nothing without a Content-Length; some exporters send none.
     stream = request.META["wsgi.input"] if chunked else getattr(request, "_request", request)
     raw = _read(stream)
     if request.META.get("HTTP_CONTENT_ENCODING", "").lower() == "gzip":

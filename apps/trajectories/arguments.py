@@ -1,4 +1,4 @@
-"""Arguments of tool calls, held against the JSON schema that the tool was offered with. Pure."""
+"""Checks arguments of tool calls against the JSON schema with which the tool was offered. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MAX_PROBLEMS = 3
 
 
 class Checker:
-    """Says what is wrong with the arguments of calls of these tools (OpenAI's form, any shape tolerated).
+    """Finds what is wrong with the arguments of calls of these tools (OpenAI's format, any shape tolerated).
 
-    All its checks share one budget of steps: a page of many calls with hostile schemas is bounded as one of few is.
+    All its checks share one budget of steps: a page of many calls with hostile schemas is as limited as one of few.
     """
 
     def __init__(self, tools: Any) -> None:
@@ -33,7 +33,7 @@ class Checker:
         return JsonSchema(schema, tolerant=True)
 
     def problems(self, name: str, arguments: Any) -> list[str]:
-        """At most MAX_PROBLEMS sentences; none where there is nothing to check against."""
+        """At most MAX_PROBLEMS sentences; none if there is no schema."""
         if not self._schemas:
             return []
         if name not in self._schemas:

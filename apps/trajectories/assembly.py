@@ -36,10 +36,10 @@ FORGOTTEN_AT_ONCE = 500
 
 @transaction.atomic
 def step(now: datetime | None = None) -> int:
-    """Assembles traces that are due, some at a time. Returns how many; 0 where none is due, or others have them.
+    """Assembles due traces, some at a time. Returns how many; 0 if none is due, or others have them.
 
-    Rows that another process has locked are passed over, here and below: nobody waits for a lock on a trace while it
-    holds one, so that processes cannot deadlock.
+    Rows that another process has locked are skipped, here and below: nobody waits for a lock on a trace while holding one, so processes
+    cannot deadlock.
     """
     due = (
         Trace.objects.filter(due_at__lte=now or Now()).select_for_update(skip_locked=True).order_by("due_at")[:AT_ONCE]
@@ -104,9 +104,9 @@ def _postpone(project: Project, known: dict[str, Trace], runs: list[Run]) -> lis
 
 
 def _related(project: Project, known: dict[str, Trace], runs: list[Run]) -> dict[str, Trace]:
-    """The other traces of these runs: those that go on where one ends or end where one begins, and all of their runs.
+    """The other traces of these runs: those that continue where one ends or end where one begins, and all of their runs.
 
-    One that is locked is being written to: it will be due after that, and find these.
+    A locked one is being written to: it will be due after that, and find these.
     """
     everything = Trace.objects.filter(project=project).select_for_update(skip_locked=True).order_by("-touched_at")
     talks = everything.filter(touched_at__gte=timezone.now() - TALK)
@@ -165,7 +165,7 @@ def _late_runs(
     lasting: dict[str, Trajectory],
     others: list[Trajectory],
 ) -> list[Run]:
-    """The runs, where some stored ones know of spans that are gone: what these do not know yet is added to them."""
+    """The runs; if stored ones contain spans that are gone, new information is added to them."""
     known = {key for row in lasting.values() for key in late.spans_of(row.metadata)}
     new = [span for span in spans if (span.trace_id, span.span_id) not in known]
     rows = {name: _row_of(row) for name, row in lasting.items()}
@@ -201,7 +201,7 @@ def _row_of(row: Trajectory) -> dict[str, Any]:
 
 
 def _replace(project: Project, runs: list[Run], stored: list[Trajectory]) -> None:
-    """Stores the runs. What was said of stored ones goes where their spans are now; those that are no longer runs are removed."""
+    """Stores the runs. Feedback on stored ones moves with their spans; those that are no longer runs are removed."""
     name_of = {key: run.key for run in runs for key in run.spans}
     moved: dict[str, str] = {}
     for row in stored:

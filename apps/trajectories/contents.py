@@ -1,4 +1,4 @@
-"""What a trajectory says, packed: JSON compressed with Zstandard, cut into chunks so that a long run is read in parts.
+"""A trajectory's content, packed: JSON compressed with Zstandard, cut into chunks so that a long run is read in parts.
 
 Chunk 0 has {"messages", "tools", "interventions", "metadata", "warnings"}, the others {"messages"}. Pure.
 """

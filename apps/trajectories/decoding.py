@@ -17,7 +17,7 @@ MAX_DEPTH = 60
 
 
 def _pattern(text: str) -> Any:
-    """For bytes as they are. RE2 is ten times as quick here as Python's own."""
+    """For raw bytes. RE2 is ten times as fast here as Python's own."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     return re2.compile(text.encode(), options)
@@ -125,13 +125,13 @@ def _refuse(name: str) -> float:
 
 
 def decode(body: Any) -> Decoded | Any:
-    """One JSON value: quickly where nothing in it can be wrong, else with Python's parser. Raises RowError."""
+    """One JSON value: fast if nothing in it can be wrong, otherwise with Python's parser. Raises RowError."""
     if not SUSPICIOUS.search(body):
         try:
             text = bytes(body)
             return Decoded(msgspec.json.decode(text), text.count(b"{") + text.count(b"[") <= MAX_DEPTH)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            pass  # the slow way says what is wrong
+            pass  # the slow path reports the error
     return loads(bytes(body))
 
 

@@ -73,9 +73,9 @@ def run() -> int:
 
 @transaction.atomic
 def step() -> int:
-    """One transaction's worth of one project; 0 where nothing is left, or others digest it.
+    """One transaction's worth of one project; 0 if nothing is left, or others are digesting it.
 
-    Of a project one process digests at a time: what is read last is what is written last.
+    One process digests a project at a time: what is read last is what is written last.
     """
     waiting = Arrival.objects.waiting().order_by("pk")
     projects = dict.fromkeys(waiting.values_list("project_id", flat=True)[:LOOKED_AT])

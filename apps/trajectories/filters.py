@@ -125,7 +125,7 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
 
 
 def of_import(upload: str) -> Q:
-    """The trajectories that the file of an import had; none where the text is no import's id."""
+    """The trajectories that an import's file contained; none if the text is not the id of an import."""
     try:
         return Q(pk__in=UploadedTrajectory.objects.filter(upload_id=UUID(upload)).values("trajectory_id"))
     except ValueError:
@@ -222,7 +222,7 @@ def _few(texts: QuerySet[SearchText]) -> list[UUID] | None:
 
 
 def total_tokens() -> Any:
-    """In and out together; NULL where neither is known."""
+    """In and out together; NULL if neither is known."""
     return Coalesce(F("input_tokens") + F("output_tokens"), F("input_tokens"), F("output_tokens"))
 
 

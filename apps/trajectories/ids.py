@@ -30,7 +30,7 @@ def time_of(pk: UUID) -> datetime:
 
 
 def sort_time(started_at: datetime, now: datetime) -> datetime:
-    """The time that a row is filed under: its start, or now where its clock is in the future."""
+    """The time under which a row is stored: its start, or now if its clock is in the future."""
     return now if started_at > now + FUTURE_TOLERANCE else started_at
 
 

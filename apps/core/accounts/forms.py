@@ -16,11 +16,11 @@ from apps.core.attempts import Locked, LogIn, address_of
 from apps.core.forms import PlainLabels, mailable
 
 LOCKED = "locked"
-CODE_KEPT_S = 120  # longer than a code is right (allauth remembers it for one period of three)
+CODE_KEPT_S = 120  # longer than a code is valid (allauth remembers it for one period of three)
 
 
 def begun(request: HttpRequest, username: str) -> LogIn:
-    """An attempt that may be made now. Raises ValidationError (code LOCKED) where none may."""
+    """An attempt that may be made now. Raises ValidationError (code LOCKED) if none may."""
     attempt = LogIn(username, address_of(request))
     try:
         attempt.begin()

@@ -38,7 +38,7 @@ PROVIDER_FAILS = (
 
 
 class SlowedDown:
-    """A form that was refused unseen (`attempts`) says for how long in the header, too."""
+    """A form refused without being read (`attempts`) also gives the wait in the header."""
 
     def form_invalid(self, form: Any) -> HttpResponse:
         response = super().form_invalid(form)
@@ -90,7 +90,7 @@ oidc_callback = provider_may_fail(oidc_views.callback)
 
 @provider_may_fail
 def oidc_login(request: HttpRequest, provider_id: str) -> HttpResponse:
-    """To the provider by a page of its own: our content security policy lets no form lead to another site."""
+    """Forwards to the provider from a separate page: our content security policy lets no form lead to another site."""
     response = oidc_views.login(request, provider_id)
     if response.status_code == 302 and "://" in response["Location"]:
         return render(request, "account/leaving.html", {"url": response["Location"]})

@@ -65,7 +65,7 @@ OBJECT = re.compile(r"[a-z_]+\.[a-z_]+:[\w.-]{1,64}", re.ASCII)
 
 
 class FilterError(ValueError):
-    """What was asked for makes no sense; `field` names the parameter."""
+    """Invalid input; `field` names the parameter."""
 
     def __init__(self, field: str, sentence: str) -> None:
         super().__init__(sentence)

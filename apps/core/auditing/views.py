@@ -77,7 +77,7 @@ def export(request: HttpRequest, project: Project, format: str) -> HttpResponseB
         raise Http404
     try:
         asked = Filters.read(request.GET.dict())
-    except FilterError as error:  # a file of everything would pass for what was asked for
+    except FilterError as error:  # a file of everything would pass for the requested one
         return HttpResponseBadRequest(f"“{error.field}” {error}.", content_type="text/plain; charset=utf-8")
     rows = asked.of(project, request.membership.role)  # type: ignore[attr-defined]
     written, kind = FILES[format]

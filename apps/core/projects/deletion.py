@@ -1,7 +1,7 @@
-"""Deleting a project: all of its rows and files, by a job that goes on where a dead worker stopped.
+"""Deleting a project: all of its rows and files, by a job that continues where a dead worker stopped.
 
-What refers to other rows goes first, whatever `PROTECT` says of single deletions; tables that refer to each other or to themselves go in
-one transaction, since foreign keys are checked at its end. The project's own row, its owners and its audit log stay.
+Rows that refer to others go first, whatever `PROTECT` says about single deletions; tables that refer to each other or to themselves go
+in one transaction, since foreign keys are checked at its end. The project's own row, its owners and its audit log stay.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from apps.core.projects import lifecycle
 from apps.core.projects.deletion import active_jobs, rows_of
 from apps.core.projects.lifecycle import LifecycleError
 
-# What the page names of all that goes: {model: the list where it is}.
+# What the page lists of everything that is deleted: {model: the list where it is}.
 NAMED = {
     "trajectories.trajectory": "trajectories:list",
     "failures.failure": "failures:list",

@@ -164,7 +164,7 @@ def compact(value: Any) -> str:
 
 @register.filter
 def pretty(value: Any) -> str:
-    """JSON, indented; text that is not JSON as it is."""
+    """JSON, indented; text that is not JSON unchanged."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -184,7 +184,7 @@ def text_of(message: dict) -> str:
 
 @register.simple_tag
 def opening_of(turns: list[dict], blamed: int | str | None = None) -> int:
-    """How many messages at the front are the agent's prompt (system message, examples); 0 where one is blamed."""
+    """How many messages at the front are the agent's prompt (system message, examples); 0 if one of them is blamed."""
     count = 0
     for message in turns:
         if not is_prompt(message) and not is_example(message):

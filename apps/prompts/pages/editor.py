@@ -25,7 +25,7 @@ from workers.lib.typed import FormError
 
 @project_view(Role.ENGINEER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
-    """`?on=`: what the prompt is for, `?environment=`: whose prompt it starts from where that is no prompt version."""
+    """`?on=`: the model of the prompt, `?environment=`: the environment whose prompt it starts from, if `on` is not a prompt version."""
     on = _chosen(project, request.GET.get("on"))
     if on is None:
         versions = project.model_versions.current().run_here()
@@ -44,7 +44,7 @@ def _chosen(project: Project, given: str | None) -> ModelVersion | None:
 
 
 def _start(project: Project, on: ModelVersion, given: str | None) -> Environment | None:
-    """The environment whose prompt is changed: the one asked for, else the newest; none where `on` has a prompt."""
+    """The environment whose prompt is changed: the given one, or else the newest; none if `on` has a prompt."""
     if on.prompt:
         return None
     rows = Environment.objects.filter(project=project)
@@ -87,7 +87,7 @@ def _save(request: HttpRequest, on: ModelVersion, start: Environment | None, for
 @require_POST
 @project_view(Role.ENGINEER)
 def preview(request: HttpRequest, project: Project) -> HttpResponse:
-    """The difference of what is typed to what it started from, or what is wrong with it."""
+    """The difference between the input and what it started from, or its errors."""
     on = _chosen(project, request.GET.get("on"))
     if on is None:
         return redirect("prompts:new", project.slug)
@@ -106,7 +106,7 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def try_it(request: HttpRequest, project: Project) -> HttpResponse:
-    """The playground with what is typed, unsaved, beside what it started from; the editor again where it is not valid."""
+    """The playground with the unsaved input next to what it started from; the editor again if it is not valid."""
     on = _chosen(project, request.GET.get("on"))
     if on is None:
         return redirect("prompts:new", project.slug)

@@ -53,7 +53,7 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
 def form_page(
     request: HttpRequest, project: Project, step: Step | None, given: Any = None, initial: dict | None = None
 ) -> HttpResponse:
-    """The form; where it was `given` and is right, what it leads to."""
+    """The form; if it was submitted and is valid, its result."""
     sets = project.eval_sets.current().order_by("-created_at")
     chosen = None if step else _set(request, sets)
     tasks = None if step else _tasks(chosen, request.GET.get("q", ""))
@@ -78,7 +78,7 @@ def form_page(
 
 
 def _step(request: HttpRequest, project: Project) -> Step | None:
-    """The step asked for, that is not held out. Raises EvalSetError, Http404."""
+    """The given step, if it is not held out. Raises EvalSetError, Http404."""
     if not (given := request.GET.get("trajectory")):
         return None
     try:
@@ -145,7 +145,7 @@ def show(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 
 @project_view()
 def status(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    """What is new on the page of a running playground since `?seen=`, each part by its id; the rest of the page stays as it is."""
+    """What is new on the page of a running playground since `?seen=`, each part by its id; the rest of the page is unchanged."""
     run = _run(request, project, pk)
     return progress(request, "prompts/_answers.html", _live(run, _seen(request)) | {"oob": True}, runs=run.is_active)
 
@@ -168,7 +168,7 @@ def _seen(request: HttpRequest) -> Seen:
 
 
 def _run(request: HttpRequest, project: Project, pk: UUID) -> Playground:
-    """What it asked may have been held out since: then to see it is a look."""
+    """Its content may have been held out since: then seeing it is a view."""
     rows = Playground.objects.select_related("environment__verifier", "trajectory", "created_by")
     run = get_object_or_404(rows, project=project, pk=pk)
     record_seen(project, actions.asked_tasks(run), by=request.user, detail=f"playground {run.pk}")
@@ -220,7 +220,7 @@ def _live(run: Playground, seen: Seen = Seen()) -> dict[str, Any]:
 
 @dataclass
 class Cell:
-    """What one version says to one request."""
+    """One version's answers to one request."""
 
     answers: list[PlaygroundAnswer] = field(default_factory=list)
     partial: list[dict[str, Any]] = field(default_factory=list)

@@ -24,7 +24,7 @@ def comments(context: Any, kind: str, target: Any) -> dict[str, Any]:
 
 @register.inclusion_tag("teamwork/_assignees.html", takes_context=True)
 def assignees(context: Any, kind: str, target: Any) -> dict[str, Any]:
-    """Whose work an object is, and a menu that changes it for those who may act on it."""
+    """The assignees of an object, and a menu that changes them for those who may act on it."""
     request, found = context["request"], kind_named(kind)
     return {
         "kind": kind, "target": target, "project": request.project, "user": request.user, "csrf_token": context["csrf_token"],

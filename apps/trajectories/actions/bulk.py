@@ -43,7 +43,7 @@ def untag(*, project: Project, ids: Iterable[UUID], tag: str, by: Any) -> BulkCh
 
 
 def set_outcome(*, project: Project, ids: Iterable[UUID], outcome: str, by: Any) -> BulkChange:
-    """The status alone; reward, label and reason stay what the agent said. Raises BulkError."""
+    """The status only; reward, label and reason stay as the agent sent them. Raises BulkError."""
     if outcome not in Outcome.values:
         raise BulkError("Choose an outcome.")
     change = BulkChange(kind="outcome", value=str(outcome))
@@ -59,7 +59,7 @@ def delete(*, project: Project, ids: Iterable[UUID], by: Any) -> int:
 
 @transaction.atomic
 def undo(*, project: Project, change: BulkChange, by: Any) -> int:
-    """Sets back what nobody has changed since. Returns how many that were; 0 where it was taken back before."""
+    """Restores what nobody has changed since. Returns the number of rows; 0 if it was already undone."""
     if not BulkChange.objects.filter(pk=change.pk, project=project, undone_at=None).update(undone_at=timezone.now()):
         return 0
     if change.kind == "outcome":
@@ -111,7 +111,7 @@ def _edited(
     change: BulkChange,
     undo: bool = False,
 ) -> Iterable[Trajectory]:
-    """The rows that `edit` has columns for, changed: what was said of them, history, terms and roll-ups included."""
+    """The rows whose columns `edit` contains, changed: with feedback, history, terms and roll-ups."""
     counts, touched, given = Counts(), [], []
     key = f"bulk:{change.pk}"
     rows = list(project.trajectories.filter(pk__in=ids).select_for_update().order_by("pk"))
@@ -136,7 +136,7 @@ def _edited(
 
 
 def _feedback(row: Trajectory, change: BulkChange, key: str) -> Feedback:
-    """A change as what a person says of the run: a later copy of the run does not undo it."""
+    """A change as a person's feedback on the run: a later copy of the run does not undo it."""
     said = Feedback(project_id=row.project_id, external_id=row.external_id, key=key)
     if change.kind == "outcome":
         said.outcome = {"status": change.value}

@@ -20,10 +20,10 @@ from apps.trajectories.rollups import Counts
 
 @transaction.atomic
 def receive(*, project: Project, external_id: str, news: schema.Feedback) -> Trajectory | None:
-    """Keeps feedback once, and returns its run; None if that has not come yet: it finds its feedback here.
+    """Stores feedback once, and returns its run; None if that has not arrived yet: it will find its feedback here.
 
-    Under an id that was given before, other words replace the first. The same words without an id are said again now:
-    the last word counts. Raises RowError.
+    Under an id that was used before, different feedback replaces the first. The same feedback without an id counts as given again now:
+    the latest counts. Raises RowError.
     """
     said = merging.from_schema(news)
     said.project, said.external_id = project, external_id
@@ -43,7 +43,7 @@ def receive(*, project: Project, external_id: str, news: schema.Feedback) -> Tra
 
 @transaction.atomic
 def give(*, trajectory: Trajectory, news: schema.Feedback, by: Any) -> Trajectory:
-    """What a person says on the page of a run. Raises RowError."""
+    """A person's feedback from the page of a run. Raises RowError."""
     news.by, news.id = by.get_username(), news.id or uuid4().hex
     status = news.outcome.status if news.outcome and isinstance(news.outcome.status, str) else ""
     audit("trajectory.feedback", project=trajectory.project, by=by, target=trajectory, outcome=status)
@@ -66,7 +66,7 @@ def apply(row: Trajectory, *, cause: Cause) -> Trajectory:
 
 
 def move(project: Project, names: Mapping[str, str]) -> None:
-    """What was said of runs that turned out to be parts of others is said of those: {part: whole}."""
+    """Moves the feedback on runs that turned out to be parts of others to those: {part: whole}."""
     for said in Feedback.objects.filter(project=project, external_id__in=names):
         whole = names[said.external_id]
         if Feedback.objects.filter(project=project, external_id=whole, key=said.key).exists():

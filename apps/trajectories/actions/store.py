@@ -64,9 +64,9 @@ class Ingested:
 
 @dataclass(slots=True)
 class Prepared:
-    """A row ready to be stored: the columns of Trajectory that were sent or derived, and the content.
+    """A row ready to be stored: the sent or derived columns of Trajectory, and the content.
 
-    `digest` is of what was sent; `columns["content_digest"]` also of what people said.
+    `digest` covers what was sent; `columns["content_digest"]` also covers feedback.
     """
 
     name: str
@@ -77,9 +77,9 @@ class Prepared:
 
 
 def ingest(*, project: Project, rows: Iterable[Any | RowError], cause: Cause = Cause.RESENT) -> Ingested:
-    """Stores the good rows and says what is wrong with the others. Durable when it returns.
+    """Stores the valid rows and returns the errors of the others. Durable when it returns.
 
-    Stores in transactions of some hundred rows: what a broken connection leaves half done is whole when sent again.
+    Stores in transactions of some hundred rows: what a broken connection leaves half done is completed when sent again.
     """
     done = Ingested()
     prepared = _prepare(project, rows, done)
@@ -189,7 +189,7 @@ def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause
 
 
 def apply_feedback(columns: dict[str, Any], sent: str, said: list[Feedback]) -> None:
-    """Changes the columns of a run, whose agent sent something of digest `sent`, to what people said of it."""
+    """Applies feedback to the columns of a run, whose agent sent something with the digest `sent`."""
     columns |= merging.merge(columns, said)
     columns["terms"], columns["content_digest"] = terms(columns), merging.digest_of(sent, said)
 
@@ -238,7 +238,7 @@ def _copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
 
 
 def announce(project: Project, touched: list[UUID], counts: Counts) -> None:
-    """Leaves word for `digest`, and wakes it once this is committed."""
+    """Leaves a note for `digest`, and wakes it once this is committed."""
     if touched:
         with connection.cursor() as cursor:
             cursor.execute(
@@ -282,10 +282,10 @@ def _sent_before(row: Trajectory, item: Prepared) -> bool:
 def replace(
     row: Trajectory, columns: dict[str, Any], content: dict[str, Any], counts: Counts, *, cause: Cause, sent: str = ""
 ) -> None:
-    """Changes a trajectory, keeps what it said before, and notes the difference in `counts`.
+    """Changes a trajectory, keeps its previous content, and adds the difference to `counts`.
 
-    The run keeps its id, and so its place in the list, though its start may have changed. `sent` is the digest of what
-    was sent before, where something else was sent now.
+    The run keeps its id, and so its place in the list, even if its start has changed. `sent` is the digest of the previous content, if
+    it differs.
     """
     before = {name: getattr(row, name) for name in SENT}
     was = {name: _jsonable(value) for name, value in before.items() if name not in DERIVED}
@@ -325,7 +325,7 @@ def _jsonable(value: Any) -> Any:
 
 @transaction.atomic
 def delete(*, trajectory: Trajectory, key: ApiKey | None = None, by: Any = None) -> None:
-    """Nothing where another request deleted it first."""
+    """Does nothing if another request deleted it first."""
     if purge(trajectory.project, [trajectory]):
         audit(
             "trajectory.deleted",

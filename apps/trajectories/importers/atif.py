@@ -1,6 +1,6 @@
-"""ATIF, the Agent Trajectory Interchange Format (Harbor): `{schema_version, agent, steps, final_metrics}`, one run a document.
+"""ATIF, the Agent Trajectory Interchange Format (Harbor): `{schema_version, agent, steps, final_metrics}`, one run per document.
 
-A step has a `source` (system, user, agent), what it said, its tool calls, and in `observation` what they answered.
+A step has a `source` (system, user, agent), its message, its tool calls, and in `observation` their results.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _call(given: Any, path: str) -> dict:
 
 
 def _result(result: dict, calls: set[str]) -> list[dict]:
-    """What answers a call is a tool's message; what the environment says unasked comes as the user's."""
+    """The answer to a call is a tool's message; anything that the environment says unasked is a user message."""
     content = flat(first(result, "content", "subagent_trajectory_ref"))
     called = text(result.get("source_call_id")) or (next(iter(calls)) if len(calls) == 1 else "")
     if called:
@@ -108,7 +108,7 @@ def _result(result: dict, calls: set[str]) -> list[dict]:
 
 
 def _usage(steps: list[dict], final: dict) -> dict:
-    """The run's totals; where it has none, the sums of its steps."""
+    """The run's totals; if it has none, the sums of its steps."""
     total = {"input_tokens": final.get("total_prompt_tokens"), "output_tokens": final.get("total_completion_tokens")}
     if found := usage(total, final.get("total_cost_usd")):
         return found

@@ -19,7 +19,7 @@ MAX_ERRORS = 20
 
 
 class Stored(Protocol):
-    """What a store says of a batch; `rejected` is [{index, path, error}]."""
+    """The result of storing a batch; `rejected` is [{index, path, error}]."""
 
     accepted: int
     duplicates: int
@@ -73,9 +73,9 @@ def run(
     store: Callable[[list[dict]], Stored],
     on_batch: Callable[[Summary, OpenFile], Any] = lambda summary, reading: None,
 ) -> Summary:
-    """Every row of every file into `store`, at most ROWS rows or about BYTES at once; `on_batch` is called after each batch.
+    """Sends every row of every file to `store`, at most ROWS rows or about BYTES at once; `on_batch` is called after each batch.
 
-    A file that cannot be read counts as one rejected row; the others go on.
+    A file that cannot be read counts as one rejected row; the others continue.
     """
     summary = Summary()
     for name in names:

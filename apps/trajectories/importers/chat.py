@@ -39,7 +39,7 @@ DEMONSTRATION = {"status": "success", "label": "demonstration", "reason": "A row
 
 
 def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
-    """Rows as they are; without an id, the content's digest; fields that a row does not have go into `metadata.extra`."""
+    """Rows unchanged; without an id, the content's digest is used; unknown fields go into `metadata.extra`."""
     return each(records, _chat)
 
 

@@ -91,9 +91,9 @@ def read(
     stop: bool = False,
     mapping: Mapping | None = None,
 ) -> OpenFile:
-    """Begins to read; at most `limit` bytes, unpacked (see Source). Raises ImportError_, here and while rows are taken.
+    """Starts to read; at most `limit` bytes, unpacked (see Source). Raises ImportError_, here and while rows are taken.
 
-    With a `mapping`, or where no format is known, the records are mapped (see `mapping`).
+    With a `mapping`, or if no format is known, the records are mapped (see `mapping`).
     """
     source = Source(file, name, limit, stop)
     if format not in ("auto", MAPPED, *READERS):
@@ -196,7 +196,7 @@ def _langsmith(keys: set[str], name: str, record: dict) -> bool:
 
 
 def _has_turns(record: dict, *names: str) -> bool:
-    """Whether there is a list of turns under one of these names; also where the record is too long to be seen."""
+    """Whether there is a list of turns under one of these names; also if the record is too long to be seen completely."""
     value = next((loose(record[name]) for name in names if name in record), None)
     first = value[0] if isinstance(value, list) and value else None
     return not record or (isinstance(first, dict) and bool({"from", "role", "source", "type"} & set(first)))

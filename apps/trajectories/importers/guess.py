@@ -79,7 +79,7 @@ FLAT = {
 }
 PLAIN_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", "function_call"}
 BY_CHAT = {"outcome", "score", "reason"}  # what the format chat reads by itself, or what alone asks for no mapping
-INVERTED = ("failed", "isfailed", "failure", "iserror", "error", "escalated")  # where true means failure
+INVERTED = ("failed", "isfailed", "failure", "iserror", "error", "escalated")  # if true means failure
 VERDICTS = {*FAILED, *WORKED}
 NEITHER = {"", "unknown", "none", "null", "n/a", "pending", "open", "partial", "neutral", "escalated"}
 NESTED = (
@@ -179,7 +179,7 @@ def guess_as(records: list[dict], layout: str) -> Mapping:
 
 
 def _list_inside(records: list[dict]) -> str:
-    """The name of the list of records, where the file is one document around it."""
+    """The name of the list of records, if the file is one document around it."""
     document = records[0] if len(records) == 1 else {}
     for name, value in document.items():
         usual = len(document) == 1 or simple(name) in LISTS

@@ -1,4 +1,4 @@
-"""`manage.py unlock`: somebody may log in again who has failed too often."""
+"""`manage.py unlock`: unlocks the account of somebody who failed to log in too often."""
 
 from __future__ import annotations
 
