@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.evals.models import EvalRun
+from apps.evals.models import EvalRun, Split
 from apps.evals.pages import sets
 from apps.promotion import views as models
 from apps.training import views as training
@@ -86,7 +86,11 @@ def test_evaluations_are_sorted_by_their_score(world: dict[str, Any]) -> None:
     assert order("success") == order("-success") == [high.pk, low.pk], "what has no score is last"
 
 
-def test_models_are_sorted_by_their_newest_score(world: dict[str, Any]) -> None:
+def test_models_are_sorted_by_their_newest_score_on_held_out_tasks(world: dict[str, Any]) -> None:
+    """A later evaluation on training tasks says less."""
+    train = make_eval_run(world["runs"][0].eval_set, world["base"], world["runs"][0].environment, success=1.0)
+    EvalRun.objects.filter(pk=train.pk).update(split=Split.TRAIN)
     for sort, first in (("success", world["base"]), ("-success", world["adapter"])):
         shown = list(context(world, "promotion:models", sort=sort).context["page"])
         assert shown[0] == first and shown[-1].name not in (world["base"].name, world["adapter"].name)
+        assert next(version for version in shown if version == world["base"]).finished[0] == world["runs"][0]

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import F, OuterRef, Prefetch, Subquery
+from django.db.models import Case, F, OuterRef, Prefetch, Subquery, When
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
@@ -18,7 +18,7 @@ from apps.core.sorting import Sorting
 from apps.core.templatetags.flywheel import number, percent
 from apps.environments.reward_models import measured_of, verifiers_with
 from apps.evals.holdout.view_log import record_output_view
-from apps.evals.models import EvalRun
+from apps.evals.models import EvalRun, Split
 from apps.promotion import actions
 from apps.promotion.conditions import why_owner
 from apps.promotion.freezing import freeze_of
@@ -39,6 +39,7 @@ SIDE_BY_SIDE = 30
 IN_OTHER_UNITS = ("tokens", "latency", "latency_p95")  # than the chart's shares
 
 
+SHOWN_FIRST = (Case(When(split=Split.HOLDOUT, then=0), default=1), "-created_at")  # of a version's evaluations
 VERSION_COLUMNS = {
     "version": "name",
     "evaluated": "-evaluated_at",
@@ -50,16 +51,17 @@ VERSION_COLUMNS = {
 
 @project_view()
 def models(request: HttpRequest, project: Project) -> HttpResponse:
-    finished = EvalRun.objects.filter(state="succeeded").select_related("eval_set")
+    finished = EvalRun.objects.filter(state="succeeded").order_by(*SHOWN_FIRST)
     archived = "archived" in request.GET
     versions = (
         project.model_versions.shown(archived)
         .select_related("parent")
         .prefetch_related(
-            Prefetch("live_in", Channel.objects.live()), Prefetch("eval_runs", finished, to_attr="finished")
+            Prefetch("live_in", Channel.objects.live()),
+            Prefetch("eval_runs", finished.select_related("eval_set"), to_attr="finished"),
         )
     )
-    shown = EvalRun.objects.filter(state="succeeded", model_version=OuterRef("pk")).order_by("-created_at")
+    shown = finished.filter(model_version=OuterRef("pk"))
     metrics = shown.annotate(success=F("result__metrics__success__mean"), reward=F("result__metrics__reward__mean"))
     order = Sorting.of(request.GET, VERSION_COLUMNS)
     if order.chosen in ("evaluated", "success", "reward"):

@@ -235,7 +235,7 @@ def _sft(evidence: Evidence) -> Advice:
         "sft",
         "SFT on demonstrations",
         f"{seen}: the model rarely follows the format or picks the right tool, and there are "
-        "{evidence.demonstrations} demonstrations. RL would find too few good samples to reinforce.",
+        f"{evidence.demonstrations} demonstrations. RL would find too few good samples to reinforce.",
     )
 
 
