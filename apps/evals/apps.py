@@ -19,8 +19,7 @@ class EvalsConfig(AppConfig):
             """Blocks the deletion of a frozen hold-out: otherwise deleting it would be a way to train on it."""
             held = eval_set.tasks.holdout().count() if eval_set.is_frozen else 0
             return (
-                f"It is frozen and keeps {held:,} tasks out of training; deleting it would let them be trained on. "
-                f"Archive it instead."
+                f"It is frozen and keeps {held:,} tasks out of training; deleting it would let them be trained on."
                 if held
                 else ""
             )

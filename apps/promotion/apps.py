@@ -40,11 +40,7 @@ class PromotionConfig(AppConfig):
 
         def scores(version: ModelVersion) -> str:
             names = ", ".join(map(str, verifiers_with(version))) if version.kind == ModelKind.REWARD else ""
-            return (
-                f"It is used by {names}; without it, existing scores could not be reproduced. Archive it instead."
-                if names
-                else ""
-            )
+            return f"It is used by {names}; without it, existing scores could not be reproduced." if names else ""
 
         def taught(version: ModelVersion) -> str:
             frozen = "Verifiers refer to it by name and are immutable, so it cannot be renamed."

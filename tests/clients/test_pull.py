@@ -166,6 +166,48 @@ def test_an_answer_that_is_no_channels_leaves_the_copy(
     assert got["stale"] and got | {"stale": ""} == first
 
 
+def test_the_20_lines_of_the_docs_download_once_verify_and_survive_our_absence(
+    live: Channel, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "artifacts.md").read_text()
+    source = text.split("These 20 lines", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    assert len([line for line in source.splitlines() if line and "#" not in line]) == 20
+    names: dict[str, Any] = {}
+    exec(source, names)
+    asked: list[tuple[str, int]] = []
+    open_url = names["urlopen"]
+
+    def noting(what: Any, **more: Any) -> Any:
+        url = what if isinstance(what, str) else what.full_url
+        try:
+            answer = open_url(what, **more)
+        except HTTPError as error:
+            asked.append((url.split("/")[5], error.code))
+            raise
+        asked.append((url.split("/")[5], answer.status))
+        return answer
+
+    names["urlopen"] = noting
+    cache, address = tmp_path / "cache", os.environ["FLYWHEEL_URL"]
+    cache.mkdir()
+    pull_it = lambda: names["pull"]("production", str(cache))  # noqa: E731
+    first = pull_it()
+    folder = cache / live.current.artifact_id
+    assert first["model"] == str(live.current) and (folder / WEIGHTS).stat().st_size and first["prompt"] == {}
+    assert pull_it() == first and asked == [("channels", 200), ("downloads", 200), ("channels", 304)]
+    down(monkeypatch)
+    assert pull_it() == first
+    with pytest.raises(OSError, match="refused"):
+        names["pull"]("other", str(cache))
+    monkeypatch.setenv("FLYWHEEL_URL", address)
+    version = adapter(live.project, data_dir)
+    move(live, version)
+    (data_dir / "artifacts" / version.artifact_id / WEIGHTS).write_bytes(b"x" * version.artifact.files[1]["size"])
+    assert pull_it() == first and {path.name for path in cache.iterdir()} == {folder.name, "production.json"}
+    move(live, again := adapter(live.project, data_dir))
+    assert pull_it()["adapter"] == again.artifact_id and (cache / again.artifact_id / WEIGHTS).exists()
+
+
 def test_of_old_adapters_so_many_stay_and_always_the_current_one(live: Channel, data_dir: Path, tmp_path: Path) -> None:
     versions = [live.current]
     for _ in range(3):

@@ -238,6 +238,7 @@ def test_production_is_not_archived_while_flows_name_it(channel: Channel) -> Non
     flows.save_flow(project=project, name="other", spec=read_yaml(text % "staging"), by=by)
     page = client_of(by).get(reverse("core:manage", args=[project.slug, "channel", channel.pk])).content.decode()
     assert "It is used by the flow “nightly”. Change or delete what uses it first." in page
+    assert "because these depend on it. </p>" in page and "Archive it instead" not in page
     with pytest.raises(ManagedError, match="the flow “nightly”"):
         archive(channel)
     flows.save_flow(project=project, name="nightly", spec=read_yaml(text % "staging"), flow=flow, by=by)
@@ -268,6 +269,10 @@ def test_a_channel_that_promoted_nothing_is_deleted(project: Project, channel: C
         freeze(channel=stale, reason="r", by=by)
     with pytest.raises(ManagedError, match=r"1 promotion depends on it\. Archive it instead"):
         delete(channel)
+    archive(channel)
+    channel.refresh_from_db()
+    with pytest.raises(ManagedError, match=r"1 promotion depends on it\.$"):
+        delete(channel)
     assert Promotion.objects.count() == 1
 
 
@@ -296,6 +301,7 @@ def test_by_page(project: Project, channel: Channel) -> None:
     assert "so it cannot be renamed" in text and "answer 404 for it" in " ".join(text.split())
     models, link = reverse("promotion:models", args=[project.slug]), f'"{staging.get_absolute_url()}"'
     assert manage in owner.get(staging.get_absolute_url()).content.decode()
+    assert "No archived models" in owner.get(f"{models}?archived").content.decode()
     owner.post(f"{manage}archive/")
     assert link not in owner.get(models).content.decode() and link in owner.get(f"{models}?archived").content.decode()
     page = owner.get(staging.get_absolute_url()).content.decode()

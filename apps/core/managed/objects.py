@@ -145,6 +145,11 @@ def dependents(managed: Managed, row: Any) -> Dependents:
     return Dependents(in_way, goes, stays, active, managed.keeps(row))
 
 
+def instead_of_deletion(managed: Managed, row: Any) -> str:
+    """What to do with something that cannot be deleted; "" if it is archived or cannot be."""
+    return "" if row.archived_at or managed.stays(row) else "Archive it instead."
+
+
 def _relations(row: models.Model) -> dict[tuple[type[models.Model], Any], list[str]]:
     """{(model, what happens to its rows): its keys} of the foreign keys to an object, those without a name on its side, too."""
     found: dict[tuple[type[models.Model], Any], list[str]] = {}
@@ -235,7 +240,7 @@ def delete(*, managed: Managed, row: Any, by: Any, key: ApiKey | None = None, **
         if not why:
             first = found.in_way[0]
             why = f"{first.n:,} {first.what} {'depends' if first.n == 1 else 'depend'} on it."
-        raise ManagedError(f"{row} cannot be deleted: {why} Archive it instead.")
+        raise ManagedError(f"{row} cannot be deleted: {why} {instead_of_deletion(managed, row)}".strip())
     audit(
         "object.deleted", project=row.project, by=by, target=row, noun=managed.noun, name=str(row),
         goes={one.what: one.n for one in found.goes}, **label,
@@ -250,9 +255,8 @@ def delete(*, managed: Managed, row: Any, by: Any, key: ApiKey | None = None, **
     try:
         rows.get().delete()
     except models.ProtectedError as error:
-        raise ManagedError(
-            f"{row} cannot be deleted: something of it is needed elsewhere. Archive it instead."
-        ) from error
+        why = f"something of it is needed elsewhere. {instead_of_deletion(managed, row)}".strip()
+        raise ManagedError(f"{row} cannot be deleted: {why}") from error
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL flywheel.purge = 'off'")
     for then in after:

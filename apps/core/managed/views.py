@@ -30,6 +30,7 @@ def _page(request: HttpRequest, project: Project, how: managed.Managed, row: Any
         "name": getattr(row, how.name),
         "page": _page_of(row),
         "depends": managed.dependents(how, row),
+        "instead": managed.instead_of_deletion(how, row),
         "not_renamed": how.named(row),
         "not_archived": how.stays(row),
         "may_archive": request.membership.may(how.archivers),  # type: ignore[attr-defined]

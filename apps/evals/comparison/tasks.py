@@ -138,23 +138,23 @@ class TaskTable:
 
     @property
     def tasks(self) -> list[UUID]:
-        return [self.tables.ids[number] for _, number in self.order]
+        return [UUID(self.tables.ids[number]) for _, number in self.order]
 
     def row(self, number: int) -> TaskRow:
         return TaskRow(
             self.tables.keys[number],
-            self.tables.ids[number],
+            UUID(self.tables.ids[number]),
             str(self.changes[number]),
             tuple(self._cell(at, task, number) for at, task in enumerate(self.tables.tasks[number])),
         )
 
-    def _cell(self, at: int, task: UUID | None, number: int) -> TaskScore | None:
+    def _cell(self, at: int, task: str | None, number: int) -> TaskScore | None:
         if task is None:
             return None
         sums = {name: self.tables.sums[name][at, number] for name in ("scored", "passed", "masked", "reward")}
         n = int(sums["scored"])
         reward = float(sums["reward"]) / n if n and np.isfinite(sums["reward"]) else None
-        return TaskScore(task, self.tables.runs[at].pk, n, int(sums["passed"]), reward, int(sums["masked"]))
+        return TaskScore(UUID(task), self.tables.runs[at].pk, n, int(sums["passed"]), reward, int(sums["masked"]))
 
     def rows(self) -> list[TaskRow]:
         return [self.row(number) for _, number in self.order]
@@ -207,4 +207,4 @@ def tasks_that(run: EvalRun, against: EvalRun, kind: str) -> list[UUID]:
     tables = read([against, run])
     table = TaskTable(tables, Filters(change=kind))
     own = (tables.tasks[number][1] for _, number in table.order)
-    return [task for task in own if task]
+    return [UUID(task) for task in own if task]

@@ -49,7 +49,7 @@ def compared_task(request: HttpRequest, project: Project, task: str) -> HttpResp
         context["given"] = filters_of(request.GET, runs)
         return render(request, "evals/compared_closed.html", context)
     tables = read(runs)
-    number = tables.places.get(named.pk)
+    number = tables.places.get(str(named.pk))
     if number is None:
         raise Http404("None of these evaluations has this task.")
     table = TaskTable(tables, filters_of(request.GET, runs))
