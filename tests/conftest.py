@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from django.conf import settings
     from django.db.backends.postgresql.creation import DatabaseCreation
     from django.test import TransactionTestCase
+    from whitenoise.middleware import WhiteNoiseMiddleware
 
     from flywheel import embedded
     from tests.database import create_test_db
@@ -31,8 +32,22 @@ def pytest_configure(config: pytest.Config) -> None:
     # Nothing is collected for a test: files are served from where they lie.
     settings.STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
     settings.WHITENOISE_USE_FINDERS = True
+    WhiteNoiseMiddleware.add_files_from_finders = _found_once(WhiteNoiseMiddleware.add_files_from_finders)
     TransactionTestCase._fixture_teardown = lambda self: empty()
     DatabaseCreation.create_test_db = create_test_db
+
+
+def _found_once(find: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Each test client has the middleware made anew, for which whitenoise looks at every static file."""
+    files: dict[str, Any] = {}
+
+    def add(middleware: Any) -> None:
+        if not files:
+            find(middleware)
+            files.update(middleware.files)
+        middleware.files.update(files)
+
+    return add
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,14 +13,14 @@ import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import transaction
-from django.http import HttpRequest, QueryDict
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.test import Client, RequestFactory
 from django.urls import NoReverseMatch, URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
 from apps.automation.actions import run_now, save_flow
 from apps.automation.specs import read_yaml
-from apps.core import access
+from apps.core import access, errors
 from apps.core.actions import create_api_key, invite
 from apps.core.models import Attempts, Role
 from apps.core.scopes import ROLE_FOR, ROUTES
@@ -428,17 +428,24 @@ def undone(client: Client, name: str, world: dict[str, Any], fields: dict[str, s
     return answer
 
 
+@pytest.fixture
+def bare_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal is its status alone: half of what is asked here is refused, and what its page says is not asked."""
+    monkeypatch.setattr(errors, "render", lambda *_, status: HttpResponse(status=status))
+
+
 def is_page(answer: Any) -> bool:
     return answer.status_code == 200 and not answer.streaming and "html" in answer["Content-Type"]
 
 
+@pytest.mark.usefixtures("bare_errors")
 def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_do(world: dict[str, Any]) -> None:
     """One visit for both: every form, button and link of every page × every role, against what the routes allow."""
     project, seen = world["project"], Counter()
     stranger, people = logged_in(make_user()), {role: logged_in(make_member(project, role)) for role in Role}
-    wrong = []
+    anybody, wrong = Client(), []
     for name in PAGES:
-        login = (Client().post if name in WRITES else Client().get)(url_of(name, world))
+        login = (anybody.post if name in WRITES else anybody.get)(url_of(name, world))
         assert login.status_code == 302 and login["Location"].startswith(reverse("account_login")), name
         assert ask(stranger, name, world).status_code == 404, name
         for role, person in people.items():
@@ -469,12 +476,12 @@ def own_args(pattern: str) -> list:
 
 
 def test_ones_own_pages_need_an_account_and_nothing_else(project: Any) -> None:
-    stranger = logged_in(make_user())
+    stranger, anybody = logged_in(make_user()), Client()
+    assert anybody.get("/account/confirm/")["Location"].startswith("/login/")
     for name in OWN:
         url = reverse(name, args=own_args(str(PATTERNS[name].pattern)))
-        answer = Client().get(url)
+        answer = anybody.get(url)
         assert answer.status_code == 302 and answer["Location"].startswith(("/login/", "/account/confirm/")), name
-        assert Client().get("/account/confirm/")["Location"].startswith("/login/")
         assert stranger.get(url).status_code in (200, 302, 404), name
 
 
@@ -618,6 +625,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return found
 
 
+@pytest.mark.usefixtures("bare_errors")
 def test_no_page_breaks_at_a_number_that_is_none(world: dict[str, Any], looked: set[str]) -> None:
     """A person may have typed anything into an address or a form: the page is shown, or says what is wrong. What looks at none of these fields
     when it is given the first value would do the same with each of the others, except that a NUL is refused before it."""

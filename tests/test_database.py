@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import IntegrityError, connection
+from django.db import IntegrityError, connection, models
+from django.db.migrations.state import ModelState, ProjectState
 from django.test import TransactionTestCase
 
+from apps.core.management.commands.migrate import adding_models_alone
 from apps.core.models import AuditEvent, Project
 from tests import database
 from tests.emptied import STAYS, empty
@@ -92,3 +94,21 @@ def test_a_changed_migration_is_another_database(monkeypatch: pytest.MonkeyPatch
 
     digests = {first, changed("registry/migrations/0001_initial.py"), changed("trajectories/partitions.py")}
     assert len(digests) == 3 and changed("nothing") == first
+
+
+def test_a_migration_that_creates_a_model_builds_no_other_again() -> None:
+    state = ProjectState()
+    assert not state.apps.get_models()
+    with adding_models_alone():
+        state.add_model(ModelState("core", "One", [("id", models.AutoField(primary_key=True))]))
+        one = state.apps.get_model("core", "One")
+        key = models.ForeignKey("core.One", models.CASCADE, related_name="others")
+        state.add_model(ModelState("core", "Two", [("id", models.AutoField(primary_key=True)), ("one", key)]))
+        two = state.apps.get_model("core", "Two")
+        assert state.apps.get_model("core", "One") is one is two._meta.get_field("one").related_model
+        assert [relation.related_model for relation in one._meta.related_objects] == [two] and one.others
+        state.add_field("core", "one", "name", models.TextField(), preserve_default=True)
+    changed = state.apps.get_model("core", "One")
+    assert changed._meta.get_field("name") and changed is not one
+    assert state.apps.get_model("core", "Two")._meta.get_field("one").related_model is changed
+    assert ProjectState.add_model.__module__ == "django.db.migrations.state"

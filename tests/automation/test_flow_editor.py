@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from apps.automation.editor import FORM, Editor
@@ -90,9 +90,10 @@ NOTHING = dict.fromkeys(("sets", "frozen", "environments", "channels", "versions
 class Offline(Editor):
     """In a project that has nothing, without a database."""
 
-    _known = NOTHING  # type: ignore[assignment]
+    _known, _clusters = NOTHING, {}  # type: ignore[assignment]
 
 
+@example({"starts-0-by": "new_failures"})
 @given(
     st.dictionaries(NAMES | TEXTS, TEXTS | st.sampled_from([*STEPS, *TRIGGERS, "1e999", "-1", "{a: *b}", "[", "[]"]))
 )

@@ -672,13 +672,15 @@ def test_no_change_is_rarely_a_rise_in_a_month_of_looks() -> None:
     assert found / 150 < 0.08
 
 
+RISE = read_yaml("starts: [{by: failure_rate}]\nsteps: [{do: classify}]")
+
+
 def rose(before: int, after: int, runs: int) -> bool:
     known = starts.Known(Project(), timezone.now())
     counts = iter([Rate("", after, runs), Rate("", before, runs)])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(starts.Known, "rate", lambda *_: next(counts))
-        spec = read_yaml("starts: [{by: failure_rate}]\nsteps: [{do: classify}]")
-        return starts.cause_of(Flow(), spec, timezone.now() - timedelta(days=2), known) is not None
+        return starts.cause_of(Flow(), RISE, timezone.now() - timedelta(days=2), known) is not None
 
 
 def test_a_large_rise_is_found() -> None:

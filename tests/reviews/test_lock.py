@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,24 @@ from apps.training.actions import freeze_dataset, resume, submit_training
 from apps.training.models import Method, TrainingRun
 from tests.factories import admin_of, make_member
 from tests.reviews.made import Made, judge_all, make_run, pass_probes
+from tests.shared import once
 from workers.lib.messages import chat_tool
 
 pytestmark = pytest.mark.django_db
 JUDGE = {"kind": "judge", "rubric": "Did it do the task?"}
 
 
-@pytest.fixture
-def made(data_dir: Path) -> Made:
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Reviewed and probed: training in `environment` on the tasks of `eval_set` is open."""
-    made = Made(data_dir)
-    judge_all(made.review(), made.admin)
-    pass_probes(made.environment)
-    return made
+
+    def build(folder: Path) -> Made:
+        made = Made(folder)
+        judge_all(made.review(), made.admin)
+        pass_probes(made.environment)
+        return made
+
+    yield from once(request, build)
 
 
 def start(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +25,6 @@ FINDING = {
     "probe": "filler", "severity": "medium", "task": "t", "what": "filler", "shown": "very very", "reason": "Paid 40%",
     "reward": 0.4, "gold_reward": 1.0, "plain_reward": 0.0, "path": [],
 }  # fmt: skip
-
-
-@pytest.fixture
-def made(data_dir: Path) -> Made:
-    return Made(data_dir)
 
 
 def key_of(made: Made, by: Any = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ from apps.core.models import Role
 from apps.reviews.models import RewardReview
 from tests.factories import make_key, make_member, make_project
 from tests.reviews.made import Made, judge_all, pass_probes
+from tests.shared import once
 
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def made(data_dir: Path) -> Made:
-    made = Made(data_dir)
-    made.review(reviewers_per_sample=2, four_eyes=True)
-    return made
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    def build(folder: Path) -> Made:
+        made = Made(folder)
+        made.review(reviewers_per_sample=2, four_eyes=True)
+        return made
+
+    yield from once(request, build)
 
 
 def ask(key: str, name: str, *args: Any, **query: Any) -> Any:

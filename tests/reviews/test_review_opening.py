@@ -24,11 +24,6 @@ from tests.reviews.made import Made, make_run
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def made(data_dir: Path) -> Made:
-    return Made(data_dir)
-
-
 @pytest.mark.parametrize(
     ("fields", "bucket"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +21,6 @@ from tests.reviews.made import Made, judge_all
 pytestmark = pytest.mark.django_db
 HTMX = {"HTTP_HX_REQUEST": "true"}
 SECRETS = ("secretpart", "secretdetail", "secretnote", "secretreason")
-
-
-@pytest.fixture
-def made(data_dir: Path) -> Made:
-    return Made(data_dir)
 
 
 def browser(made: Made, role: Role = Role.ENGINEER) -> tuple[Client, Any]:

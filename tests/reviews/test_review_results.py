@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from django.test import Client
@@ -68,11 +67,6 @@ def test_calibration_is_over_the_range_of_rewards() -> None:
     assert (low, high, error) == (-1.0, 1.0, 0.0)
     figure = results.calibration_figure(bins, low, high)
     assert figure["data"][1]["x"] == [-1.0, 1.0] and figure["data"][1]["y"] == [0.0, 1.0]
-
-
-@pytest.fixture
-def made(data_dir: Path) -> Made:
-    return Made(data_dir)
 
 
 @pytest.mark.django_db

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,11 +24,6 @@ from tests.factories import admin_of, make_environment, make_member, make_projec
 from tests.reviews.made import Made, judge_all, pass_probes
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def made(data_dir: Path) -> Made:
-    return Made(data_dir)
 
 
 def wanted(made: Made) -> dict[str, Any]:

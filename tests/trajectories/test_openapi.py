@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +22,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from apps.core.models import Project
 from apps.trajectories.actions.store import ingest
 from flywheel.wsgi import application
 from tests.factories import make_environment, make_key, make_project, row
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 described = schemathesis.openapi.from_wsgi(
@@ -44,17 +45,21 @@ def keep_the_connection() -> Iterator[None]:
         signal.connect(close_old_connections)
 
 
-@pytest.fixture
-def project() -> Project:
-    made = make_project()
-    ingest(project=made, rows=[row(name="a"), row(name="0")])
-    make_environment(made)
-    return made
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    def build(_: Path) -> str:
+        made = make_project()
+        ingest(project=made, rows=[row(name="a"), row(name="0")])
+        make_environment(made)
+        return make_key(made)
+
+    yield from once(request, build)
 
 
 @pytest.fixture
-def key(project: Project) -> str:
-    return make_key(project)
+def key(kept: Any, db: None, settings: Any) -> str:
+    """Of a project with two runs and an environment."""
+    return copied(kept, settings)
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
@@ -90,12 +95,9 @@ TOLD: list[tuple[str, str, dict[str, Any], int]] = [
 
 @pytest.mark.parametrize("path,method,request_of,status", TOLD)
 def test_environments_verifiers_and_graders_answer_as_the_schema_says(
-    project: Project, key: str, path: str, method: str, request_of: dict[str, Any], status: int
+    key: str, path: str, method: str, request_of: dict[str, Any], status: int
 ) -> None:
-    schema = schemathesis.openapi.from_wsgi(
-        "/api/v1/schema/", application, headers={"Accept": "application/vnd.oai.openapi+json"}
-    )
     given = request_of | ({"media_type": "application/json"} if "body" in request_of else {})
-    case = schema[path][method].Case(**given)
+    case = described[path][method].Case(**given)
     answer = case.call_and_validate(headers={"Authorization": f"Bearer {key}"}, checks=CHECKS)
     assert answer.status_code == status
