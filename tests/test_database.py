@@ -12,7 +12,7 @@ from django.db import IntegrityError, connection, models
 from django.db.migrations.state import ModelState, ProjectState
 from django.test import TransactionTestCase
 
-from apps.core.management.commands.migrate import adding_models_alone
+from apps.core.management.commands.migrate import building_only_what_changes
 from apps.core.models import AuditEvent, Project
 from tests import database
 from tests.emptied import STAYS, empty
@@ -96,10 +96,10 @@ def test_a_changed_migration_is_another_database(monkeypatch: pytest.MonkeyPatch
     assert len(digests) == 3 and changed("nothing") == first
 
 
-def test_a_migration_that_creates_a_model_builds_no_other_again() -> None:
+def test_a_migration_builds_only_what_it_changes() -> None:
     state = ProjectState()
     assert not state.apps.get_models()
-    with adding_models_alone():
+    with building_only_what_changes():
         state.add_model(ModelState("core", "One", [("id", models.AutoField(primary_key=True))]))
         one = state.apps.get_model("core", "One")
         key = models.ForeignKey("core.One", models.CASCADE, related_name="others")
@@ -107,8 +107,14 @@ def test_a_migration_that_creates_a_model_builds_no_other_again() -> None:
         two = state.apps.get_model("core", "Two")
         assert state.apps.get_model("core", "One") is one is two._meta.get_field("one").related_model
         assert [relation.related_model for relation in one._meta.related_objects] == [two] and one.others
+        state.add_index("core", "two", models.Index("one", name="by_one"))
+        state.add_constraint("core", "two", models.UniqueConstraint("one", name="one_each"))
+        assert state.apps.get_model("core", "Two") is two
+        assert [found.name for found in (*two._meta.indexes, *two._meta.constraints)] == ["by_one", "one_each"]
         state.add_field("core", "one", "name", models.TextField(), preserve_default=True)
     changed = state.apps.get_model("core", "One")
     assert changed._meta.get_field("name") and changed is not one
-    assert state.apps.get_model("core", "Two")._meta.get_field("one").related_model is changed
+    rebuilt = state.apps.get_model("core", "Two")
+    assert rebuilt._meta.get_field("one").related_model is changed and rebuilt is not two
+    assert [found.name for found in (*rebuilt._meta.indexes, *rebuilt._meta.constraints)] == ["by_one", "one_each"]
     assert ProjectState.add_model.__module__ == "django.db.migrations.state"
