@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 def once(request: pytest.FixtureRequest, build: Callable[[Path], T]) -> Iterator[tuple[T, Path]]:
     """Of a fixture of the file: what `build` makes with a data folder. Its rows are rolled back after the last test."""
+    marks = [item.get_closest_marker("django_db") for item in request.session.items if item.path == request.path]
+    assert not any(mark and mark.kwargs.get("transaction") for mark in marks), f"{request.path} has transactional tests"
     request.getfixturevalue("django_db_setup")
     folder = request.getfixturevalue("tmp_path_factory").mktemp("data")
     with request.getfixturevalue("django_db_blocker").unblock(), transaction.atomic():
