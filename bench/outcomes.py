@@ -1,6 +1,8 @@
 """Outcome inference on tau-bench with the outcomes taken away: recall, false alarms, calibration, what comparing runs of the same
-request adds, which contradictions the runs show, how many decisions are needed, and what an estimate costs.
-`python -m bench.outcomes [--odd] [--file PATH]`
+request adds, which contradictions the runs show, how many decisions are needed, and what an estimate costs. Recall is also given at
+several shares of false alarms, with intervals that redraw whole tasks. `python -m bench.outcomes [--odd] [--file PATH]`
+
+“Policy rules confirmed”: as if a person had confirmed every rule that was read from the system prompt.
 
 The runs are halved by the SHA-256 of the task id, so that all trials of a task are on one side. Signs, weights and the threshold
 were chosen on the even half alone; without --odd the other is not read. Writes var/bench/outcomes.json.
@@ -14,6 +16,7 @@ import json
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +26,22 @@ from rich.table import Table
 
 from apps.core.intervals import wilson
 from apps.failures.classify import classify
-from apps.failures.outcomes.contradictions import contradictions
 from apps.failures.outcomes.features import Facts, Features, Usual, features, sizes
 from apps.failures.outcomes.model import PRIOR, logistic
 from apps.failures.outcomes.peers import NOBODY, Comparison, Peers, Sketch
-from apps.failures.outcomes.prior import CONTRADICTIONS
+from apps.failures.outcomes.prior import FROM_FEW
+from apps.failures.outcomes.signals import signals
 from apps.failures.outcomes.training import Example, TooFew, measures, train
-from apps.failures.rules.reading import Run, read
+from apps.failures.rules import policy
+from apps.failures.rules.reading import Run, read, system_of
+from apps.failures.rules.violations import violations
 from apps.trajectories.importers.tau_bench import rows
 from bench.failures import ROOT, given, tau_inputs
 from bench.peers import machine
 
 FALSE_ALARMS, GOAL_RECALL = 0.10, 0.60
-DECISIONS, DRAWS = (0, 20, 50, 100), 20
+DECISIONS, DRAWS = (0, 20, 50, 75), 20
+SHARES, REDRAWN = (0.05, 0.10, 0.15, 0.20, 0.30), 500
 ALONE, BY_WORDS, BY_TASK = "each run alone", "same request by its words", "same request by its task"
 console = Console(width=150)
 
@@ -55,6 +61,12 @@ def runs_of(path: str) -> list[dict]:
 
 def without_truth(run: dict) -> dict:
     return run | {"outcome_status": "unknown", "outcome_reason": "", "metadata": {}}
+
+
+def confirmed(run: dict) -> dict:
+    """A run of a project in which a person has confirmed all rules of its system prompt."""
+    rules = policy.rules_of(system_of(run["messages"]))
+    return run | {"rule_states": {policy.key_of(rule): policy.CONFIRMED for rule in rules}}
 
 
 def examples_of(runs: list[dict], same: str = BY_WORDS) -> list[Example]:
@@ -85,10 +97,16 @@ def report(runs: list[dict], same: str) -> dict[str, Any]:
     examples = examples_of(runs, same)
     failed = np.array([example.failed for example in examples], dtype=float)
     shipped = np.array([PRIOR.log_odds(example.run) for example in examples])
-    rules = [classify(without_truth(run)) is not None for run in runs]
+    groups = [example.group for example in examples]
+    rules = np.array([classify(without_truth(run)) is not None for run in runs])
+    policies = np.array([classify(confirmed(without_truth(run))) is not None for run in runs])
+    flagged = np.array([logistic(score) for score in shipped]) >= PRIOR.threshold
     found: dict[str, Any] = {
-        "rules alone": _shares(np.array(rules), failed),
-        "no decisions: shipped weights and threshold": measured(shipped, failed, PRIOR.threshold),
+        "rules alone": _shares(rules, failed),
+        "rules alone, policy rules confirmed": _shares(policies, failed),
+        "no decisions: shipped weights and threshold": measured(shipped, failed, PRIOR.threshold)
+        | (curve(shipped, failed, groups) if same == BY_WORDS else {}),
+        "no decisions, policy rules confirmed": _shares(flagged | policies, failed),
     }
     try:
         trained = train(examples)
@@ -96,9 +114,13 @@ def report(runs: list[dict], same: str) -> dict[str, Any]:
         found["all decisions, cross-validated"] = str(error)
         return found
     out = np.log(trained.out_of_fold / (1 - trained.out_of_fold))
-    found["all decisions, cross-validated"] = measured(out, failed, trained.weights.threshold) | {
-        name: trained.measured[name] for name in ("learned", "brier_fitted", "brier_shipped")
-    }
+    found["all decisions, cross-validated"] = (
+        measured(out, failed, trained.weights.threshold)
+        | (curve(out, failed, groups) if same == BY_WORDS else {})
+        | {name: trained.measured[name] for name in ("learned", "brier_fitted", "brier_shipped")}
+    )
+    flagged = trained.out_of_fold >= trained.weights.threshold
+    found["all decisions, policy rules confirmed"] = _shares(flagged | policies, failed)
     return found
 
 
@@ -110,6 +132,35 @@ def measured(scores: np.ndarray, failed: np.ndarray, threshold: float) -> dict[s
         | _shares(p >= threshold, failed)
         | {"threshold": round(threshold, 3)}
     )
+
+
+def curve(scores: np.ndarray, failed: np.ndarray, groups: Sequence[str], seed: int = 0) -> dict[str, Any]:
+    """Recall at SHARES of false alarms, and 95% intervals of the AUC and of the recall at FALSE_ALARMS, by redrawing tasks."""
+    names, at = np.unique(groups, return_inverse=True)
+    members = [np.flatnonzero(at == number) for number in range(len(names))]
+    draw = np.random.default_rng(seed)
+    aucs, recalls = [], []
+    for _ in range(REDRAWN):
+        rows = np.concatenate([members[number] for number in draw.integers(len(names), size=len(names))])
+        if 0 < failed[rows].sum() < len(rows):
+            aucs.append(_auc(scores[rows], failed[rows]))
+            recalls.append(_recall(scores[rows], failed[rows], FALSE_ALARMS))
+    return {
+        "recall_at": {f"{share:.0%}": round(_recall(scores, failed, share), 3) for share in SHARES},
+        "auc_interval": [round(float(edge), 3) for edge in np.quantile(aucs, (0.025, 0.975))],
+        "recall_interval": [round(float(edge), 3) for edge in np.quantile(recalls, (0.025, 0.975))],
+    }
+
+
+def _auc(scores: np.ndarray, failed: np.ndarray) -> float:
+    above = scores[failed == 1][:, None] - scores[failed == 0]
+    return float((above > 0).mean() + (above == 0).mean() / 2)
+
+
+def _recall(scores: np.ndarray, failed: np.ndarray, share: float) -> float:
+    """The share of failures above the score that lets in at most a share of the runs that went well."""
+    fine = np.sort(scores[failed == 0])[::-1]
+    return float((scores[failed == 1] > fine[int(share * len(fine))]).mean())
 
 
 def _shares(above: np.ndarray, failed: np.ndarray) -> dict[str, Any]:
@@ -125,11 +176,22 @@ def _share(hits: int, n: int) -> str:
 
 def contradictions_shown(runs: list[dict]) -> dict[str, list[int]]:
     """Sign → [failed runs that show it, runs that went well that do]; the last two rows are any of them, and the number of runs."""
-    counts = {name: [0, 0] for name in (*sorted(CONTRADICTIONS), "any of them", "runs")}
+    counts = {name: [0, 0] for name in (*sorted(FROM_FEW), "any of them", "runs")}
     for run in runs:
-        found = {name for name, *_ in contradictions(read(without_truth(run)))}
+        found = {sign.name for sign in signals(read(without_truth(run)))} & counts.keys()
         for name in found | {"runs"} | ({"any of them"} if found else set()):
             counts[name][run["outcome_status"] != "failure"] += 1
+    return counts
+
+
+def rules_broken(runs: list[dict]) -> dict[str, list[int]]:
+    """Rule of a system prompt, as it was understood → [failed runs that break it, runs that went well that do]."""
+    counts: dict[str, list[int]] = {}
+    for run in runs:
+        for rule in policy.rules_of(system_of(run["messages"])):
+            counts.setdefault(policy.in_words(policy.understood(rule)), [0, 0])
+        for found in violations(read(without_truth(run))):
+            counts[policy.in_words(policy.understood(found.rule))][run["outcome_status"] != "failure"] += 1
     return counts
 
 
@@ -218,6 +280,7 @@ def main() -> None:
         f"{name}, {same}": report(half, same) for name, half in halves.items() for same in (ALONE, BY_WORDS, BY_TASK)
     }
     shown = {name: contradictions_shown(half) for name, half in halves.items()}
+    broken = rules_broken(runs if options.odd else halves["even"])
     curve = learning_curve(runs if options.odd else halves["even"], options.seed)
     table = Table(
         "half, runs compared",
@@ -235,10 +298,22 @@ def main() -> None:
                     name, model, str(row.get("auc", "")), str(row.get("brier", "")), row["recall"], row["false alarms"]
                 )
     console.print(table)
+    curves = Table("half, runs compared", "model", "AUC", *(f"recall at {share:.0%}" for share in SHARES), "95% at 10%")
+    for name, model, row in ((name, model, row) for name, models in found.items() for model, row in models.items()):
+        if isinstance(row, dict) and "recall_at" in row:
+            low, high = row["auc_interval"]
+            recalls = (f"{recall:.0%}" for recall in row["recall_at"].values())
+            interval = "{:.0%} to {:.0%}".format(*row["recall_interval"])
+            curves.add_row(name, model, f"{row['auc']:.2f} ({low:.2f} to {high:.2f})", *recalls, interval)
+    console.print(curves)
     signs = Table("contradiction", *(f"{name}: failed, went well" for name in shown))
     for sign in next(iter(shown.values())):
         signs.add_row(sign, *(f"{counts[sign][0]}, {counts[sign][1]}" for counts in shown.values()))
     console.print(signs)
+    policies = Table("rule of the system prompt", "broken in: failed, went well")
+    for rule, counts in broken.items():
+        policies.add_row(rule, f"{counts[0]}, {counts[1]}")
+    console.print(policies)
     for row in curve:
         console.print(
             f"{row['decisions']} decisions: AUC {row['auc']:.2f}, recall at 10% false alarms {row['recall']:.0%} ({row['draws']} draws)"
@@ -251,7 +326,14 @@ def main() -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(
         json.dumps(
-            {"machine": machine(), "halves": found, "contradictions": shown, "learning_curve": curve, "cost": speed},
+            {
+                "machine": machine(),
+                "halves": found,
+                "contradictions": shown,
+                "rules_broken": broken,
+                "learning_curve": curve,
+                "cost": speed,
+            },
             indent=1,
         )
     )

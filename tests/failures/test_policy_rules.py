@@ -94,6 +94,24 @@ def test_a_run_that_keeps_to_confirmed_rules_or_succeeded_is_no_violation() -> N
     assert classify(broken | {"outcome_status": "unknown"}) is not None
 
 
+@pytest.mark.parametrize(
+    ("created", "breaks"), [("2024-05-14T15:00:00", False), ("2024-05-12T15:00:00", True), ("", True)]
+)
+def test_a_condition_does_not_hold_while_the_prompt_allows_it_anyway(created: str, breaks: bool) -> None:
+    stated = f"The current time is 2024-05-15 15:00:00. All orders can be cancelled within 24 hours of purchase. Otherwise, {PENDING[:1].lower()}{PENDING[1:]}"
+    turns = (user("Cancel W123."), order(status="shipped", created_at=created), agent("Shall I?"), YES, CANCEL)
+    found = {item.name for item in signals(read({"messages": messages(*turns, prompt=stated)}))}
+    assert ("breaks_a_condition" in found) is breaks
+    (only,) = policy.rules_of(stated)
+    assert policy.in_words(policy.understood(only)).endswith("is “pending” (or within 1 day of being made).")
+
+
+def test_a_clause_that_states_a_condition_is_no_rule() -> None:
+    assert not policy.rules_of(
+        "You should transfer the user to a person if and only if the request cannot be handled by you."
+    )
+
+
 def test_a_prompt_with_another_date_is_the_same_prompt_and_has_the_same_rules() -> None:
     other = PROMPT.replace("2024-05-15 15:00:00", "2024-06-01 09:30:12")
     assert policy.digest_of(other) == policy.digest_of(PROMPT) != policy.digest_of(PROMPT.replace("pending", "open"))

@@ -14,7 +14,16 @@ from apps.failures.rules.findings import Finding, cut
 from apps.failures.rules.reading import Call, Run, kind_of, scalars
 
 Found = Iterator[tuple[int | None, str, str]]  # message, sentence, quote
-ANSWERS, REPLIES, SHORTEST = 200, 60, 3
+ANSWERS, REPLIES, SHORTEST, MOST_LISTED = 200, 60, 3, 200
+_NUMBERS = {
+    word: at
+    for at, word in enumerate(["three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], 3)
+}
+_COUNTED = re.compile(
+    r"\b(?:there (?:are|is)|we (?:have|offer|carry)|i (?:found|see|can see)|(?:a )?total of|exactly)(?: (?:currently|now|exactly|a|total|of)){0,3} "
+    rf"(\d{{1,3}}|{'|'.join(_NUMBERS)})\b(?: [\w-]{{1,20}}){{1,6}}",
+    re.IGNORECASE,
+)
 _COMPARED = re.compile(
     r"\$?(\d[\d,]*(?:\.\d+)?)[^.\n\d$]{0,40}?\b(?:is|are)\s+(not\s+)?(more|less|greater|higher|lower|over|under|fewer) than\s+"
     r"\$?(\d[\d,]*(?:\.\d+)?)(?![\d.,]*\d|%)"
@@ -125,6 +134,64 @@ def refuses_what_is_allowed(run: Run) -> Found:
         )
 
 
+def locked_by_itself(run: Run) -> Found:
+    """A change was refused for something that the agent itself had changed before: what came first is in the way of the rest."""
+    changed: dict[str, str] = {}
+    for call, named in run.named_changes:
+        before = next((value for _, value in named if value in changed), None)
+        if call.error and before is not None:
+            yield (
+                call.index,
+                f"{call.tool} was refused after {changed[before]} had changed {before}.",
+                cut(call.reply or ""),
+            )
+            return
+        if call.worked:
+            changed |= {value: call.tool for _, value in named}
+
+
+def miscounted(run: Run) -> Found:
+    """“12 options are available”, where the tool's reply lists 12 of which 10 are."""
+    calls, last = iter(run.calls), None
+    ahead = next(calls, None)
+    for index, text in run.answers[:ANSWERS]:
+        while ahead is not None and ahead.index < index:
+            last, ahead = (ahead if ahead.worked else last), next(calls, None)
+        for found in _COUNTED.finditer(text[: words.LOOKED_AT]) if last else ():
+            said, what = _number(found[1]), found.group().casefold()
+            for flag, true, listed in _flagged(run.record(last)) if said else ():
+                if (
+                    flag.casefold() in what
+                    and true != said <= listed
+                    and true < listed
+                    and not words.mentions(text, str(true))
+                ):
+                    yield (
+                        index,
+                        f"The agent counts {said} {flag}; {last.tool} lists {listed}, {true} of them {flag}.",
+                        cut(text),
+                    )
+                    return
+
+
+def _number(written: str) -> int:
+    return int(written) if written.isdigit() else _NUMBERS.get(written.casefold(), 0)
+
+
+def _flagged(record: Any) -> Iterator[tuple[str, int, int]]:
+    """(field, how many are true, how many there are) of the yes-or-no fields that like things in a record have."""
+    left, seen = [record], 0
+    while left and seen < 200:
+        item, seen = left.pop(), seen + 1
+        if not isinstance(item, dict | list):
+            continue
+        inner = list(item.values() if isinstance(item, dict) else item)[:MOST_LISTED]
+        if len(inner) >= SHORTEST and all(isinstance(one, dict) for one in inner):
+            for flag in (name for name, value in inner[0].items() if isinstance(value, bool)):
+                yield flag, sum(one.get(flag) is True for one in inner), len(inner)
+        left += inner
+
+
 FROM_CAUSES: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     causes.choice_not_asked,
     causes.acted_on_the_past,
@@ -139,6 +206,8 @@ OWN: tuple[tuple[str, Callable[[Run], Found]], ...] = (
     ("other_than_refused", other_than_refused),
     ("another_was_named", another_was_named),
     ("wrong_comparison", wrong_comparison),
+    ("locked_by_itself", locked_by_itself),
+    ("miscounted", miscounted),
     ("breaks_a_condition", breaks_a_condition),
     ("refuses_what_is_allowed", refuses_what_is_allowed),
 )

@@ -70,3 +70,4 @@ PROMISE = _phrases(
     r"\b(?:i(?:'ll| will| am going to|'m going to)(?: now)?|let me|allow me to|one moment|please (?:hold|wait|bear with)|"
     r"i(?:'m| am) (?:now )?(?:processing|checking|working|looking|transferring|connecting))\b"
 )
+ASKS_TO_CONFIRM = _phrases(r"\b(?:confirm|proceed|go ahead|shall i|(?:would you like|do you want) me to)\b")

@@ -18,10 +18,13 @@ from apps.failures.outcomes.contradictions import contradictions
 from apps.failures.rules.findings import cut
 from apps.failures.rules.reading import Call, Run, kind_of
 from apps.failures.rules.words import (
+    CHANGE,
     CORRECTION,
     LOOKED_AT,
+    PLAIN_NO,
     REFUSAL,
     REQUEST,
+    YES,
     claims_success,
     content_words,
     is_empty,
@@ -31,6 +34,7 @@ from apps.failures.rules.words import (
 )
 
 SAME_REQUEST, SIMILAR_REQUEST, REQUEST_WORDS, REQUESTS_KEPT = 0.8, 0.45, 3, 8
+ASKED = 400  # characters at the end of an answer, which ask for something
 SEVERAL = 3  # different kinds of changes
 LAST_TURNS = 2  # of the user: how a conversation ends
 SCANNED = 400  # calls, and values of calls, that are looked at
@@ -275,6 +279,24 @@ def _of_the_request(run: Run) -> Signals:
             return
 
 
+def _agreed_and_not_done(run: Run) -> Signals:
+    """The user agrees to a change that the agent asks to confirm, and from then on only reads are called."""
+    done = max((call.index for call in run.calls if kind_of(call.tool) != "read"), default=-1)
+    for index, words in run.users if run.calls else ():
+        step = run.assistant_at_or_before(index)
+        if index < done or step is None or not search(YES, words) or search(PLAIN_NO, words):
+            continue
+        asked = run.answer_texts.get(step, "")[-ASKED:]
+        if "?" in asked and search(phrases.ASKS_TO_CONFIRM, asked) and search(CHANGE, run.answer_texts[step]):
+            yield Signal(
+                "agreed_and_not_done",
+                index,
+                "The user agrees to a change, and no call follows that could make it.",
+                cut(words),
+            )
+            return
+
+
 def _of_the_end(run: Run) -> Signals:
     if not run.assistants:
         return
@@ -301,5 +323,6 @@ def _of_the_end(run: Run) -> Signals:
         yield Signal("user_without_an_answer", at, "The user's last message has no answer.", cut(last_words))
         if search(REQUEST, last_words):
             yield Signal("request_without_an_answer", at, "The user's last request has no answer.", cut(last_words))
+    yield from _agreed_and_not_done(run)
     if not run.calls:
         yield Signal("no_calls", None, "No tool was called.")

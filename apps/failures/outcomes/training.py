@@ -17,12 +17,14 @@ from scipy.sparse import csr_matrix, hstack
 from apps.failures.outcomes.agents import Agents, Kind
 from apps.failures.outcomes.features import BUCKETS, Features
 from apps.failures.outcomes.model import PRIOR, Weights
+from apps.failures.outcomes.prior import FROM_FEW
 
 FEWEST_OF_A_KIND = 5  # decisions of either answer, before anything is fitted
 FEWEST_FINE = 20  # decisions “fine”, before they choose the threshold
 FOLDS = 5
 FALSE_ALARMS = 0.10
 SPREAD_SIGNS, SPREAD_WORDS, SPREAD_INTERCEPT = 0.2, 0.5, 3.0  # standard deviations around the prior
+SPREAD_FEW = 0.6  # of signs whose shipped weights come from few runs
 BINS = 5
 
 
@@ -64,11 +66,12 @@ def train(examples: Sequence[Example], *, seed: int = 0) -> Trained:
 
 def _train(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Trained:
     names = sorted({name for example in examples for name in example.run.dense} | PRIOR.dense.keys())
+    spread = _spread(names)
     table, offset = _table(examples, names), np.array([PRIOR.log_odds(example.run) for example in examples])
     fitted_out, prior_out = np.zeros(len(failed)), np.zeros(len(failed))
     for among, held in _folds(examples, failed, seed):
-        fitted = _fit(table[among], offset[among], failed[among], len(names))
-        slope, shift = _calibrated(examples, table, offset, failed, among, len(names), seed)
+        fitted = _fit(table[among], offset[among], failed[among], spread)
+        slope, shift = _calibrated(examples, table, offset, failed, among, spread, seed)
         fitted_out[held] = slope * _scores(table[held], offset[held], fitted) + shift
         prior_out[held] = offset[held] + _shift_of(offset[among], failed[among])
     if _brier(prior_out, failed) <= _brier(fitted_out, failed):
@@ -97,8 +100,9 @@ def _require_enough(examples: Sequence[Example], failed: np.ndarray) -> None:
 def _weights(
     examples: Sequence[Example], table: csr_matrix, offset: np.ndarray, failed: np.ndarray, names: list[str], seed: int
 ) -> Weights:
-    fitted = _fit(table, offset, failed, len(names))
-    slope, shift = _calibrated(examples, table, offset, failed, np.arange(len(failed)), len(names), seed)
+    spread = _spread(names)
+    fitted = _fit(table, offset, failed, spread)
+    slope, shift = _calibrated(examples, table, offset, failed, np.arange(len(failed)), spread, seed)
     words = enumerate(fitted[1 + len(names) :])
     return Weights(
         dense={name: PRIOR.dense.get(name, 0.0) + float(w) for name, w in zip(names, fitted[1:], strict=False)},
@@ -126,11 +130,14 @@ def _folds(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Any:
     return StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(groups, failed, groups)
 
 
-def _fit(table: csr_matrix, offset: np.ndarray, failed: np.ndarray, dense: int) -> np.ndarray:
+def _spread(names: Sequence[str]) -> np.ndarray:
+    """How far from the shipped weights each of intercept, signs and words may lie, as standard deviations."""
+    signs = [SPREAD_FEW if name in FROM_FEW else SPREAD_SIGNS for name in names]
+    return np.concatenate([[SPREAD_INTERCEPT], signs, np.full(BUCKETS, SPREAD_WORDS)])
+
+
+def _fit(table: csr_matrix, offset: np.ndarray, failed: np.ndarray, spread: np.ndarray) -> np.ndarray:
     """[intercept, signs, words] as changes to the prior: the minimum of loss plus penalty, which is convex."""
-    spread = np.concatenate(
-        [[SPREAD_INTERCEPT], np.full(dense, SPREAD_SIGNS), np.full(table.shape[1] - dense, SPREAD_WORDS)]
-    )
 
     def loss(delta: np.ndarray) -> tuple[float, np.ndarray]:
         z = offset + delta[0] + table @ delta[1:]
@@ -147,7 +154,7 @@ def _scores(table: csr_matrix, offset: np.ndarray, fitted: np.ndarray) -> np.nda
 
 
 def _calibrated(
-    examples: Sequence[Example], table: csr_matrix, offset: np.ndarray, failed: np.ndarray, among: np.ndarray, dense: int, seed: int
+    examples: Sequence[Example], table: csr_matrix, offset: np.ndarray, failed: np.ndarray, among: np.ndarray, spread: np.ndarray, seed: int
 ) -> tuple[float, float]:  # fmt: skip
     """Platt's slope and shift from scores out of fold within `among`. (1, 0) where a fold would lack an answer."""
     inner = [examples[at] for at in among]
@@ -156,7 +163,7 @@ def _calibrated(
         return 1.0, 0.0
     scores = np.zeros(len(among))
     for train_on, held in _folds(inner, failed[among], seed + 1):
-        fitted = _fit(table[among[train_on]], offset[among[train_on]], failed[among[train_on]], dense)
+        fitted = _fit(table[among[train_on]], offset[among[train_on]], failed[among[train_on]], spread)
         scores[held] = _scores(table[among[held]], offset[among[held]], fitted)
     return platt(scores, failed[among])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -40,6 +40,12 @@ _CONDITION = re.compile(
     r"(?P<value>['\"“‘]?[\w -]{2,30})",
     re.IGNORECASE,
 )
+_AT_FIRST = re.compile(
+    r"\b(?:all|any|an?|every) [a-z]{3,20} (?:can|may) be (?P<verb>[a-z]{3,20}ed) within (?P<n>\d{1,4})[ -](?P<unit>hour|day)s? "
+    r"(?:of|after) (?:the |its |their )?(?:booking|purchas\w+|order\w*|creation|placement|being (?:booked|ordered|placed|made|created))\b",
+    re.IGNORECASE,
+)
+_IN_A_CONDITION = re.compile(r"\b(?:if|when|whenever|unless|whether|until)\b")
 _CAN_DO = re.compile(
     r"\bcan (?:also |always )?(?P<verb>modify|change|update|edit|upgrade|cancel|return|exchange|remove|replace)\s+"
     r"(?:(?:the|their|its|his|her|any|an?) )?(?P<thing>[a-z]{4,20})\b",
@@ -48,12 +54,14 @@ _CAN_DO = re.compile(
 _BEFORE_A_VALUE = words.word_set("or and all any every each otherwise the a an if only")
 _KINDS = words.word_set("all any every an a the each other such this these it they")
 _NO = frozenset(("no", "false", "none", "0", "", "null", "never"))
+_MADE = words.word_set("created booked ordered placed purchased made")
 _DONE = words.word_set("bought paid met available present given included active valid purchased enabled set")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """`allowed` is "never", "always" or "if"; `field` and `value` belong to "if": no value means anything but no."""
+    """`allowed` is "never", "always" or "if"; `field` and `value` belong to "if": no value means anything but no. `days` is how long
+    after a record was made the prompt allows it anyway."""
 
     sentence: str
     subject: str
@@ -61,6 +69,7 @@ class Condition:
     allowed: str
     field: str = ""
     value: str = ""
+    days: int = 0
 
 
 @lru_cache(maxsize=256)
@@ -68,14 +77,29 @@ def conditions(system: str) -> tuple[Condition, ...]:
     """The conditions in a system prompt, in its order."""
     if " be " not in system:
         return ()
-    parts = _SENTENCE_END.split(system[:READ_OF_A_PROMPT].replace("’", "'"))
-    return tuple(found for part in parts if " be " in part and (found := _condition(part)))[:MOST_CONDITIONS]
+    text = system[:READ_OF_A_PROMPT].replace("’", "'")
+    found = [item for part in _SENTENCE_END.split(text) if " be " in part and (item := _condition(part))]
+    days = _allowed_at_first(text)
+    return tuple(
+        replace(item, days=days[item.verb]) if item.verb in days and item.allowed != "always" else item
+        for item in found
+    )[:MOST_CONDITIONS]
+
+
+def _allowed_at_first(text: str) -> dict[str, int]:
+    """Days after a record was made in which something is allowed for all of them, by participle; a day begun counts as one."""
+    return {
+        found["verb"].casefold(): -(-int(found["n"]) // (24 if found["unit"].casefold() == "hour" else 1))
+        for found in _AT_FIRST.finditer(text)
+    }
 
 
 def _condition(sentence: str) -> Condition | None:
     if not (can := _CAN.search(sentence)):
         return None
     subject, verb = can["subject"].strip(" -*•").casefold(), can["verb"].casefold()
+    if _IN_A_CONDITION.search(subject):
+        return None
     about = (sentence.strip(" -*•\t"), subject, verb)
     if can["always"]:
         return Condition(*about, "always")
@@ -150,7 +174,7 @@ def rules_of(system: str) -> tuple[Rule, ...]:
 @lru_cache(maxsize=4096)
 def key_of(rule: Rule) -> str:
     """The same for the same rule, whatever date the prompt has; other words or another reading make another rule."""
-    parts = [sorted(part) if isinstance(part, frozenset) else part for part in astuple(rule)]
+    parts = [sorted(part) if isinstance(part, frozenset) else part for part in astuple(rule) if part != 0]
     return _digest(" ".join(_CHANGING.sub("#", repr([type(rule).__name__, *parts])).split()), 12)
 
 
@@ -176,12 +200,14 @@ def understood(rule: Rule) -> dict[str, str]:
             "except": " ".join(sorted(rule.except_for))[:200],
         }
     given = {"kind": rule.allowed, "subject": rule.subject, "verb": rule.verb}
-    return given | ({"field": rule.field, "value": rule.value} if rule.allowed == "if" else {})
+    given |= {"field": rule.field, "value": rule.value} if rule.allowed == "if" else {}
+    return given | ({"days": str(rule.days)} if rule.days else {})
 
 
 def in_words(given: dict[str, str]) -> str:
     """What `understood` means, for people."""
-    kind, subject, verb = (given.get(name, "") for name in ("kind", "subject", "verb"))
+    kind, subject, verb, days = (given.get(name, "") for name in ("kind", "subject", "verb", "days"))
+    anyway = f" (or within {days} {'day' if days == '1' else 'days'} of being made)" if days else ""
     if kind == "confirm":
         return "Every change needs a “yes” in the user's last message."
     if kind == "can":
@@ -189,8 +215,8 @@ def in_words(given: dict[str, str]) -> str:
     if kind == "if":
         field = given.get("field", "").strip()
         condition = f"“{field}” is “{given['value']}”" if given.get("value") else f"“{field}” has a value"
-        return f"“{subject}” may be {verb} only if {condition}."
-    return f"“{subject}” can {'always' if kind == 'always' else 'never'} be {verb}."
+        return f"“{subject}” may be {verb} only if {condition}{anyway}."
+    return f"“{subject}” can {'always' if kind == 'always' else 'never'} be {verb}{anyway}."
 
 
 def in_use(run: Run, stated: Sequence[Any]) -> list[Any]:
@@ -244,7 +270,7 @@ def broken(run: Run) -> Iterator[Broken]:
         fitting = [item for item in stated if item.allowed != "always" and _is_of(item.verb, call.tool)]
         for name, record in _records(run, call) if fitting else ():
             for item in fitting:
-                if why := _why_not(item, record, call):
+                if (why := _why_not(item, record, call)) and not (item.days and _made_lately(run, record, item.days)):
                     yield Broken(call, item, f"{call.tool} changed {name}, although {why}")
                     break
 
@@ -283,6 +309,15 @@ def _why_not(item: Condition, record: dict, call: Call) -> str:
     stored = str(record[field]).casefold().replace("_", " ")
     allowed = stored not in _NO if not item.value else stored == item.value.replace("_", " ")
     return "" if allowed else f"{field} is {record[field]}"
+
+
+def _made_lately(run: Run, record: dict, days: int) -> bool:
+    """Whether a record was made at most so many days ago, by its own field and the day in the system prompt."""
+    made = (
+        words.day_of(value) for name, value in record.items() if type(value) is str and _MADE & set(name_parts(name))
+    )
+    latest = max(filter(None, made), default=None)
+    return run.today is not None and latest is not None and (run.today - latest).days <= days
 
 
 def _is_a_kind(subject: str) -> bool:

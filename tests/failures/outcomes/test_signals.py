@@ -77,6 +77,17 @@ CASES = {
     "user_without_an_answer": (run_of(ASK, agent("Sure?"), user("Yes, do it.")), 2),
     "request_without_an_answer": (run_of(ASK, agent("Sure?"), user("Could you archive it?")), 2),
     "changed_and_handed_over": (run_of(ASK, DONE, call("transfer_to_human_agents", {}), agent("Bye.")), 3),
+    "agreed_and_not_done": (
+        run_of(
+            ASK,
+            LOOK_UP,
+            agent("I will send it to be closed. Shall I proceed?"),
+            user("Yes."),
+            LOOK_UP,
+            agent("It is open."),
+        ),
+        4,
+    ),
     "asks_for_several": (run_of(user("Please close both tickets."), DONE, agent("Closed.")), 0),
     "no_calls": (run_of(ASK, agent("Sure?")), None),
 }
@@ -98,7 +109,10 @@ def order(**fields: str) -> list[dict]:
 ORDER, YES = user("I want to cancel order A1001."), user("Yes, please.")
 CANCEL = call("cancel_order", {"order_id": "A1001"}, "ok")
 REFUND = user("Please refund order A1001 to my card.")
+SHOES = json.dumps({"shoes": {f"S{at}": {"size": at, "available": at % 3 > 0} for at in range(12)}})
 CONTRADICTIONS = {
+    "locked_by_itself": (run_of(ORDER, CANCEL, call("modify_order", {"order_id": "A1001"}, "Error: it is cancelled")), 3),
+    "miscounted": (run_of(ORDER, call("get_shoes", {}, SHOES), agent("There are currently 12 shoes available.")), 3),
     "acted_on_the_past": (run_of(RULES, ORDER, order(event_date="2024-05-09"), YES, CANCEL), 5),
     "another_was_named": (
         run_of(
@@ -135,6 +149,9 @@ CONTRADICTIONS = {
 }  # fmt: skip
 CASES |= CONTRADICTIONS
 WITHOUT = {
+    "agreed_and_not_done": run_of(ASK, LOOK_UP, agent("I will send it to be closed. Shall I proceed?"), user("Yes."), DONE),
+    "locked_by_itself": run_of(ORDER, CANCEL, call("modify_order", {"order_id": "B2002"}, "Error: it is cancelled")),
+    "miscounted": run_of(ORDER, call("get_shoes", {}, SHOES), agent("There are 12 shoes available in all, 8 of them now.")),
     "another_was_named": run_of(
         user("Refund it to the card ending in 9012."), call("get_user", {"user_id": "u1001"}, json.dumps(CARDS)),
         call("refund_order", {"card": "card_2222"}),

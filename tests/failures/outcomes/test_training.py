@@ -9,7 +9,7 @@ import pytest
 
 from apps.failures.outcomes.features import Features
 from apps.failures.outcomes.model import PRIOR
-from apps.failures.outcomes.training import Example, TooFew, _fit, _folds, _table, _threshold, platt, train
+from apps.failures.outcomes.training import Example, TooFew, _fit, _folds, _spread, _table, _threshold, platt, train
 
 
 def example(
@@ -58,6 +58,14 @@ def test_ten_decisions_move_little() -> None:
     assert 0.3 < trained.weights.probability(Features([], {"agent_refuses": 1.0})) < 0.7
 
 
+def test_a_shipped_weight_from_few_runs_moves_further_than_one_from_many() -> None:
+    """Both signs stand in the same runs, which went well."""
+    both = {"choice_not_asked": 1.0, "agent_refuses": 1.0}
+    trained = train([example(at * 2, at % 2 == 0, {} if at % 2 == 0 else both) for at in range(60)])
+    few, many = (PRIOR.dense[name] - trained.weights.dense[name] for name in both)
+    assert trained.measured["learned"] and few > 2 * many > 0
+
+
 def test_contradictory_decisions_give_no_certainty() -> None:
     """The same runs, decided both ways."""
     examples = [example(at, at % 2 == 0, {"user_repeats": 1.0}, {3: 1.0}) for at in range(80)]
@@ -94,7 +102,7 @@ def test_the_fit_is_the_minimum() -> None:
     names = ["agent_refuses"]
     failed = np.array([item.failed for item in examples], dtype=float)
     table, offset = _table(examples, names), np.zeros(80)
-    fitted = _fit(table, offset, failed, 1)
+    fitted = _fit(table, offset, failed, _spread(names))
     wrong = 1 / (1 + np.exp(-(fitted[0] + table @ fitted[1:]))) - failed
     assert wrong.sum() + fitted[0] / 9 == pytest.approx(0, abs=0.02)
     assert (table.T @ wrong)[0] + fitted[1] / 0.04 == pytest.approx(0, abs=0.02)
