@@ -64,7 +64,7 @@ class Production:
         } | ({"tools": tools} if tools else {})  # fmt: skip
         headers = {"traceparent": f"00-{self.traces[key]}-{secrets.token_hex(8)}-01"}
         began = time.perf_counter()
-        found = await self._asked(body, headers)
+        found = await self._post(body, headers)
         choice, usage = found["choices"][0], found.get("usage") or {}
         said = as_assistant(choice["message"], 1 + turn)
         return Reply(
@@ -76,7 +76,7 @@ class Production:
             truncated=choice.get("finish_reason") == "length",
         )
 
-    async def _asked(self, body: dict, headers: dict[str, str]) -> dict:
+    async def _post(self, body: dict, headers: dict[str, str]) -> dict:
         why = ""
         for attempt in range(RETRIES):
             try:

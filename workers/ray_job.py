@@ -66,12 +66,12 @@ class Following:
         """Until it has ended. Raises Stop, JobError."""
         while True:
             began = time.monotonic()
-            state = self._look()
+            state = self._poll()
             if state is not None and state.ended:
                 return state
             self._wait(max(POLL_S, READ_SHARE * (time.monotonic() - began)))
 
-    def _look(self) -> JobState | None:
+    def _poll(self) -> JobState | None:
         """State first: what is in the log after a job has ended is all of it. None if the cluster is away."""
         try:
             state = self.cluster.state(self.id)

@@ -1,4 +1,4 @@
-"""Writes of floor 1: projects, members, keys, the audit log, the first start."""
+"""Actions on projects, members, keys and the audit log, and the first start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floor 5: the environment (agent harness, verifier, state) that both evaluates and trains."""
+"""Environments (agent harness, verifier, state), used for both evaluation and training."""
 
 from __future__ import annotations
 

@@ -150,10 +150,10 @@ def _good(items: Iterable[Read], done: Imported) -> Iterator[TaskRow]:
         if isinstance(item, TaskRow):
             yield item
         else:
-            _tell(done, str(item))
+            _note_problem(done, str(item))
 
 
-def _tell(done: Imported, problem: str) -> None:
+def _note_problem(done: Imported, problem: str) -> None:
     done.bad += 1
     if len(done.problems) < PROBLEMS:
         done.problems.append(problem)
@@ -171,7 +171,7 @@ def store_rows(
     for row in rows:
         task = task_of(row, eval_set, name, choice)
         if task.origin == Origin.SYNTHETIC and task.split == Split.HOLDOUT:
-            _tell(
+            _note_problem(
                 done, f"Line {row.line}, split: the task is synthetic and can never be held out. Choose another split."
             )
             continue

@@ -116,7 +116,7 @@ def imports(request: Request, pk: UUID) -> Response:
     by = member_of(request).user
     if int(request.META.get("CONTENT_LENGTH") or 0) > 2 * importing.MAX_BYTES + 2**20:
         raise TooLarge(f"The files are larger than {importing.MAX_BYTES // 2**20} MiB. Send them in parts.")
-    asked = _asked(request)
+    asked = _fields(request)
     form = _checked(ImportForm({"format": "auto"} | asked, request.FILES))
     given, answers = form.cleaned_data["file"], form.cleaned_data["answers"]
     identity, waits = importing.keep(given.chunks(), answers.chunks() if answers else None), False
@@ -131,7 +131,7 @@ def imports(request: Request, pk: UUID) -> Response:
             importing.forget(identity)
 
 
-def _asked(request: Request) -> dict[str, Any]:
+def _fields(request: Request) -> dict[str, Any]:
     """The fields, each given once. Raises ValidationError also for an unknown one: a misspelt “preview” would store."""
     for name, given in request.data.lists():
         if name not in GIVEN["properties"]:

@@ -36,7 +36,7 @@ def submit_measurement(
         raise LatencyError(
             "The evaluations differ in their tasks. Only models that answer the same tasks can be measured."
         )
-    if len(places := {_place(run.model_version) for run in runs}) > 1:
+    if len(places := {_where_served(run.model_version) for run in runs}) > 1:
         raise LatencyError(
             f"The models run in different places ({', '.join(sorted(places))}). Latency can only be compared on the "
             f"same server."
@@ -61,7 +61,7 @@ def submit_measurement(
     return measurement
 
 
-def _place(version: ModelVersion) -> str:
+def _where_served(version: ModelVersion) -> str:
     server = version.model.server
     return server.base_url if server else "this installation"
 

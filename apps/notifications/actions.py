@@ -1,4 +1,4 @@
-"""Writes of floor 3: people are notified by whoever makes something happen, read what they got, and choose what they get."""
+"""Actions of notifications: notify people of an event, mark notifications as read, and change settings."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def _needs_reading(request: Request) -> None:
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
     run = _find(request, pk)
-    _look(request, run)
+    _record_view(request, run)
     answers = list(run.answers.all())
     of_case: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for answer in answers:
@@ -274,7 +274,7 @@ def item(request: Request, pk: UUID) -> Response:
     return Response(as_json(request, run) | {"sides": sides, "cases": cases})
 
 
-def _look(request: Request, run: Playground) -> None:
+def _record_view(request: Request, run: Playground) -> None:
     """Its content may have been held out since. Raises PermissionDenied for a key that may not see it, or may not read runs."""
     if run.step is not None:  # also if the run was deleted since: its content is in the playground
         _needs_reading(request)

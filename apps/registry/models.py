@@ -1,4 +1,4 @@
-"""Floor 2: model versions and the artifacts they are made of. Both are immutable."""
+"""Model versions and the artifacts they are made of. Both are immutable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floor 7: the reward is attacked by probes and judged by people before it may train."""
+"""Reviews: before a reward may be used for training, probes attack it and people judge it."""
 
 from __future__ import annotations
 

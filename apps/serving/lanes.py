@@ -37,20 +37,20 @@ def unit_of(asked: Asked, headers: Mapping[str, str]) -> str:
 
 def _opening(asked: Asked) -> list[str]:
     """As it was written: nothing is compared but by its digest."""
-    given = [_said(asked.fields["instructions"])] if "instructions" in asked.fields else []
+    given = [_decoded(asked.fields["instructions"])] if "instructions" in asked.fields else []
     items = asked.fields.get("messages" if asked.path == CHAT else "input", Raw(b'""'))
     try:
         for item in msgspec.json.decode(items, type=list[Raw]):
-            given.append(_said(item))
+            given.append(_decoded(item))
             role = msgspec.json.decode(item, type=dict[str, Raw]).get("role", Raw(b""))
             if bytes(role).strip(b'"').decode("latin-1") not in PROMPT_ROLES:
                 break
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        given.append(_said(items))
+        given.append(_decoded(items))
     return given
 
 
-def _said(raw: Any) -> str:
+def _decoded(raw: Any) -> str:
     return bytes(raw).decode("latin-1")
 
 
@@ -67,7 +67,7 @@ def lane_of_unit(route: Route, unit: str) -> Lane:
 
 def may_be_shadowed(asked: Asked) -> bool:
     """Not requests that refer to something stored on the current version's server."""
-    return not any(_said(asked.fields.get(name, Raw(b"null"))) not in ("null", "false") for name in STATEFUL)
+    return not any(_decoded(asked.fields.get(name, Raw(b"null"))) not in ("null", "false") for name in STATEFUL)
 
 
 class Sessions:

@@ -38,7 +38,7 @@ def span_of(record: Record) -> Span:
         "session.id": record.session,
         "user.id": record.user,
         "gen_ai.input.messages": _dumped(_asked_messages(record, asked)),
-        "gen_ai.output.messages": _dumped(_said(record, answer)),
+        "gen_ai.output.messages": _dumped(_answer_messages(record, answer)),
         "gen_ai.tool.definitions": _dumped(asked.get("tools")),
         "flywheel.channel": record.channel,
         "flywheel.model_version": record.version_id,
@@ -126,7 +126,7 @@ def answer_of(record: Record) -> dict[str, Any]:
     return {"choices": [{"message": message}]} if written.text or calls else {}
 
 
-def _said(record: Record, answer: dict[str, Any]) -> list[Message]:
+def _answer_messages(record: Record, answer: dict[str, Any]) -> list[Message]:
     """The model's message; of several choices the first."""
     if record.status != 200:
         return []

@@ -1,4 +1,4 @@
-"""Writes of floor 4 about comments. Who may see an object is looked up by whoever calls."""
+"""Actions on comments. The caller checks who may see an object."""
 
 from __future__ import annotations
 

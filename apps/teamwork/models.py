@@ -1,4 +1,4 @@
-"""Floor 4: what people say about an object, and whose work it is. Objects are of the layers above (`targets`)."""
+"""Comments on objects, and their assignees. The objects belong to higher layers (`targets`)."""
 
 from __future__ import annotations
 

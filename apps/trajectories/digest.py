@@ -41,7 +41,7 @@ FACETS_LIMIT = 2_000  # values of a kind in a project
 TASK, EXPIRES_S = "trajectories.digest", 30
 WAKE_EVERY_S = 1.0  # shorter than the task lingers: what arrives between two calls is seen
 
-# Floors above that count or note what was stored, changed or removed: called for each project with what was added to the
+# Higher layers that count or note what was stored, changed or removed: called for each project with what was added to the
 # hours and the rows, inside the digest's transaction, so that each arrival counts once there, too.
 LISTENERS: list[Callable[[int, Counts, Sequence[UUID]], None]] = []
 

@@ -1,4 +1,4 @@
-"""Runs that say that they are a sample of an evaluation. Noted with the run, and settled by the floor of evaluations."""
+"""Runs that claim to be a sample of an evaluation. Stored with the run, and settled by the evals app."""
 
 from __future__ import annotations
 

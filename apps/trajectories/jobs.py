@@ -1,4 +1,4 @@
-"""The jobs of floor 3: files that people import."""
+"""The jobs of trajectories: file imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floor 3: what the agent did in production.
+"""What the agent did in production.
 
 `Trajectory`, `Content` and `SearchText` are partitioned by month of their id, which begins with the run's start (`ids`).
 What is listed and filtered is in the narrow rows of `Trajectory`; what was said is in `Content`.

@@ -43,7 +43,7 @@ def open_span(row: Trajectory, metadata: dict[str, Any], step: dict[str, Any]) -
         return _remembered(metadata, step)
     span, logs = found
     reading = read(span, logs)
-    given, answer = _said(span, reading)
+    given, answer = _input_and_output(span, reading)
     return Opened(
         input=given,
         output=answer,
@@ -75,7 +75,7 @@ def find(row: Trajectory, metadata: dict[str, Any], step: dict[str, Any]) -> tup
     return (span, sorted(logs, key=lambda log: log.time_ns)) if span else None
 
 
-def _said(span: Span, reading: Reading) -> tuple[Any, Any]:
+def _input_and_output(span: Span, reading: Reading) -> tuple[Any, Any]:
     """Messages of a model call or an agent, arguments and result of a tool, else the raw values."""
     if reading.kind == "tool":
         return reading.tool_arguments, reading.tool_result

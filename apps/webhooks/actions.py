@@ -1,4 +1,4 @@
-"""Writes of floor 2: webhooks are made and changed by operators, events are announced by whoever makes them happen."""
+"""Actions of webhooks: operators create and change webhooks, other actions announce events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floor 2: addresses of other systems that are told when something has happened, and every attempt to tell them."""
+"""Webhooks: addresses of other systems that are notified of events, and every delivery attempt."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class Posts:
     async def post(self, body: bytes, reader: Reader | None = None) -> Answer:
         """A stream of server-sent events goes to the `reader`, if there is one, and not into the answer. Raises RefusedAddress,
         NoAnswer, TooMuch."""
-        connection = self._kept() or await self._connect()
+        connection = self._idle_connection() or await self._connect()
         self.open.add(connection)
         try:
             answer = await connection.ask(f"{self.head}Content-Length: {len(body)}\r\n\r\n".encode() + body, reader)
@@ -225,7 +225,7 @@ class Posts:
         self.free.clear()
         await asyncio.sleep(0)  # in which the loop closes their sockets
 
-    def _kept(self) -> _Connection | None:
+    def _idle_connection(self) -> _Connection | None:
         """The one used last that is still there."""
         while self.free:
             if (connection := self.free.pop()).usable:

@@ -88,7 +88,7 @@ def request_of(task: Task) -> str:
 
 def same(task: Task, other: Task) -> Leak:
     """Whether the two have the same request (similarity 1), the same group (0), or were judged the same task by a person."""
-    found = Leak(task.key, request_of(task), request_of(other), _place(other), 1.0, other.canonical_hash,
+    found = Leak(task.key, request_of(task), request_of(other), _location(other), 1.0, other.canonical_hash,
                  ours_hash=task.canonical_hash)  # fmt: skip
     if other.canonical_hash == task.canonical_hash:
         return found
@@ -101,11 +101,11 @@ def _groups(task: Task) -> set[str]:
     return {group_key(name) for name in (task.group, *task.groups)}
 
 
-def _place(task: Task) -> str:
+def _location(task: Task) -> str:
     return f"{task.eval_set}, {task.get_split_display()}"
 
 
-def _held(task: Task) -> Held:
+def _as_held(task: Task) -> Held:
     return Held(task.messages, task.expected, task.demonstration)
 
 
@@ -144,7 +144,7 @@ def of_rows(
         other = Task.objects.select_related("eval_set").get(pk=keys[match.held])
         ours = row.units[0].text if row.units else ""
         yield Leak(
-            name, ours, request_of(other), _place(other), match.similarity, other.canonical_hash, match.why
+            name, ours, request_of(other), _location(other), match.similarity, other.canonical_hash, match.why
         )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ class _Index:
     def of(version: str, keys: tuple[UUID, ...]) -> tuple[HeldOut, list[UUID]]:
         tasks = Task.objects.in_bulk(keys)
         there = [pk for pk in keys if pk in tasks]
-        return HeldOut([_held(tasks[pk]) for pk in there]), there
+        return HeldOut([_as_held(tasks[pk]) for pk in there]), there
 
 
 # Held-out tasks against everything else
@@ -216,7 +216,7 @@ def across(tasks: Sequence[Task]) -> Iterator[Leak]:
             ours.key,
             request_of(ours),
             request_of(other),
-            _place(other),
+            _location(other),
             leak.similarity,
             other.canonical_hash,
             leak.why,
@@ -224,7 +224,7 @@ def across(tasks: Sequence[Task]) -> Iterator[Leak]:
 
 
 def _between(held: Sequence[Task], rest: Iterable[Task]) -> Iterator[Leak]:
-    index = HeldOut([_held(task) for task in held])
+    index = HeldOut([_as_held(task) for task in held])
     told: set[int] = set()
     read: dict[int, Task] = {}
     for match in index.search(_remembered(rest, read)):
@@ -232,7 +232,7 @@ def _between(held: Sequence[Task], rest: Iterable[Task]) -> Iterator[Leak]:
         if match.held not in told:
             told.add(match.held)
             yield Leak(
-                task.key, request_of(task), request_of(other), _place(other), match.similarity, other.canonical_hash, match.why,
+                task.key, request_of(task), request_of(other), _location(other), match.similarity, other.canonical_hash, match.why,
                 task.canonical_hash,
             )  # fmt: skip
 
@@ -248,7 +248,7 @@ def _remembered(tasks: Iterable[Task], read: dict[int, Task]) -> Iterator[tuple[
 def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:
     """Pairs of tasks of one set of which one contains something of the other: they belong on one side."""
     found = [(tasks[match.key], tasks[match.held], match.similarity)
-             for match in HeldOut([_held(task) for task in tasks]).every((number, _row(task)) for number, task in enumerate(tasks))
+             for match in HeldOut([_as_held(task) for task in tasks]).every((number, _row(task)) for number, task in enumerate(tasks))
              if match.key != match.held]  # fmt: skip
     documents = [
         (at, compare.document(task.messages, task.expected, task.demonstration)) for at, task in enumerate(tasks)

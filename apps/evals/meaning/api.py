@@ -87,7 +87,7 @@ def checks(request: Request, pk: UUID) -> Response:
     if request.method == "GET":
         return listed(request, eval_set.meaning_checks.all(), lambda _, job: as_json(job))
     needs_right(request, Split.HOLDOUT)
-    source, most = _asked(request)
+    source, most = _source_and_limit(request)
     job = check.submit(eval_set=eval_set, source=source, by=request.auth.created_by, most=most, asked_by=request.auth)
     return Response(as_json(job), status=202)
 
@@ -128,7 +128,7 @@ def _check(eval_set: EvalSet, pk: UUID) -> MeaningCheck:
     return found
 
 
-def _asked(request: Request) -> tuple[Source, int]:
+def _source_and_limit(request: Request) -> tuple[Source, int]:
     """Raises ValidationError, NotFound."""
     given = form_of(request, StartCheck)
     version, base_url = given.model_version.strip(), given.base_url.strip()

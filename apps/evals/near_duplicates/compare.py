@@ -150,11 +150,11 @@ def _swapped(a: Document, b: Document) -> bool:
     mine, theirs = ({word for _, path, word in some if path} for some in (a.calls - b.calls, b.calls - a.calls))
     if mine != theirs or len(mine) < 2:
         return False
-    (first, before), (second, other) = (_said(document, mine) for document in (a, b))
+    (first, before), (second, other) = (_values_in_order(document, mine) for document in (a, b))
     return first != second and before != other
 
 
-def _said(document: Document, values: set[str]) -> tuple[list[str], dict[str, str]]:
+def _values_in_order(document: Document, values: set[str]) -> tuple[list[str], dict[str, str]]:
     """The values in the order in which the text says them, and the word before each."""
     order = document.order
     return [word for word in order if word in values], {

@@ -15,7 +15,7 @@ from apps.evals.actions import EvalSetError
 from apps.evals.from_package import set_of_package
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalSet
-from apps.evals.pages.failures import tell
+from apps.evals.pages.failures import report_result
 
 
 @project_view(Role.ENGINEER)
@@ -44,5 +44,5 @@ def package_tasks(request: HttpRequest, project: Project, pk: int) -> HttpRespon
         record_refusal(project, error, by=request.user)
         messages.error(request, str(error))
         return redirect("environments:detail", project.slug, pk)
-    tell(request, made)
+    report_result(request, made)
     return redirect("evals:detail", project.slug, eval_set.pk)

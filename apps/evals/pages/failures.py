@@ -76,7 +76,7 @@ def tasks_from_cluster(request: HttpRequest, project: Project, pk: UUID) -> Http
         record_refusal(project, error, by=request.user)
         messages.error(request, str(error))
         return redirect("failures:cluster", project.slug, pk)
-    tell(request, made)
+    report_result(request, made)
     return redirect("evals:detail", project.slug, draft.pk)
 
 
@@ -163,7 +163,7 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
             record_refusal(project, error, by=request.user)
             messages.error(request, str(error))
         else:
-            tell(request, made)
+            report_result(request, made)
             return redirect("evals:detail", project.slug, pk)
     found = list(rows[: MOST + 1].values_list("pk", flat=True))
     first = list(rows[:SEEN])
@@ -176,7 +176,7 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
     return render(request, "evals/from_successes.html", context)
 
 
-def tell(request: HttpRequest, made: actions.TasksMade) -> None:
+def report_result(request: HttpRequest, made: actions.TasksMade) -> None:
     """The result for many tasks in one message, without held-out requests."""
     near = made.guarded + len(made.leaks)
     parts = [f"{made.made:,} tasks added"]

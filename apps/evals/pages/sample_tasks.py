@@ -14,7 +14,7 @@ from apps.evals.actions import EvalSetError
 from apps.evals.forms import drafts_of
 from apps.evals.from_failures import DRAFT, open_draft
 from apps.evals.holdout.view_log import record_refusal
-from apps.evals.pages.failures import tell
+from apps.evals.pages.failures import report_result
 from apps.evals.pages.runs import chosen_filters, row_url, runs_of
 from apps.evals.samples.to_tasks import MOST, make_tasks, why_not
 
@@ -61,7 +61,7 @@ def to_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             record_refusal(project, error, by=request.user)
             form.add_error(None, str(error))
         else:
-            tell(request, made)
+            report_result(request, made)
             return redirect("evals:detail", project.slug, draft.pk)
     keys = list(rows.order_by("task_key").values_list("task_key", flat=True).distinct()[: MOST + 1])
     context = {

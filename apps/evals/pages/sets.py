@@ -22,7 +22,7 @@ from apps.evals.holdout.view_log import WHOLE_SET, WORN_OUT, record_refusal, rec
 from apps.evals.meaning.verdicts import review_of
 from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.evals.pages.attempt import attempt
-from apps.evals.pages.failures import tell
+from apps.evals.pages.failures import report_result
 from apps.evals.submission import submit_eval
 from apps.evals.variants import batches
 from apps.registry.models import ModelVersion
@@ -152,7 +152,7 @@ def add_trajectories(request: HttpRequest, project: Project, pk: str) -> HttpRes
     rows = chain.from_iterable(in_chunks(candidates(project).order_by("pk")))
 
     def add() -> None:
-        tell(request, actions.tasks_from_trajectories(eval_set=eval_set, trajectories=rows, by=request.user))
+        report_result(request, actions.tasks_from_trajectories(eval_set=eval_set, trajectories=rows, by=request.user))
 
     return attempt(request, eval_set, add)
 

@@ -18,7 +18,7 @@ from apps.evals.forms import VariantsForm
 from apps.evals.holdout.view_log import record_seen
 from apps.evals.models import EvalSet, Split, Task
 from apps.evals.pages.attempt import attempt
-from apps.evals.pages.failures import tell
+from apps.evals.pages.failures import report_result
 from apps.evals.pages.variant_job import estimate, form_for, shown
 from apps.evals.variants import batches, model_job
 
@@ -60,7 +60,7 @@ def _diff(request: HttpRequest, project: Project, pk: str, looked: bool) -> Http
 @project_view(Role.ENGINEER)
 def general(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    return attempt(request, eval_set, lambda: tell(request, add_general(eval_set=eval_set, by=request.user)))
+    return attempt(request, eval_set, lambda: report_result(request, add_general(eval_set=eval_set, by=request.user)))
 
 
 @require_POST

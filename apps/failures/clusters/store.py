@@ -124,7 +124,7 @@ def _cases(chunk: list[Failure]) -> Iterator[Case]:
         del row.content  # tens of thousands of conversations would not fit in memory
 
 
-def _standing(project: Project) -> Iterator[Failure]:
+def _standing_failures(project: Project) -> Iterator[Failure]:
     rows = Failure.objects.filter(project=project).standing().select_related("mode", "trajectory").order_by("pk")
     return rows.iterator(chunk_size=CHUNK)
 
@@ -140,7 +140,7 @@ def recluster(project: Project) -> dict[str, int] | None:
     from apps.failures.clusters.find import cluster  # scipy's linkage; pages do not need it
 
     began = timezone.now()
-    records = {case.id: case for case in cases(_standing(project))}
+    records = {case.id: case for case in cases(_standing_failures(project))}
     found = cluster(list(records.values()))
     words = words_of([[records[id] for id in group.members] for group in found.clusters])
     return _store(project, began, records, found, words)

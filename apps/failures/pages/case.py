@@ -222,7 +222,7 @@ def show(
 ) -> HttpResponse:  # fmt: skip
     """A case, reserved for this reviewer: the page, its fragment for htmx, or (`is_there`: the browser already shows it) only the
     counts. `beside` is a case that stays on the screen too."""
-    holder = _take(request, failure, beside)
+    holder = _reserve(request, failure, beside)
     is_there = is_there and holder is None
     context = {
         "failure": failure,
@@ -249,7 +249,7 @@ def show(
     return response
 
 
-def _take(request: HttpRequest, failure: Failure, beside: int | None) -> Any:
+def _reserve(request: HttpRequest, failure: Failure, beside: int | None) -> Any:
     """Who else has it; None if this person has it now."""
     if not request.membership.may(Role.REVIEWER):
         return None

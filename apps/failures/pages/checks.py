@@ -39,7 +39,7 @@ class ShareForm(PlainForm):
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     """The next run, or `?run=`."""
     asked = request.GET.get("run")
-    return _show(request, project, _asked(project, asked) if asked else _next(project))
+    return _show(request, project, _find_run(project, asked) if asked else _next(project))
 
 
 def _show(
@@ -63,7 +63,7 @@ def _next(project: Project) -> Trajectory | None:
     return project.trajectories.filter(pk=found.trajectory).first() if found else None
 
 
-def _asked(project: Project, given: str) -> Trajectory:
+def _find_run(project: Project, given: str) -> Trajectory:
     try:
         pk = UUID(given)
     except ValueError:

@@ -242,7 +242,7 @@ def taken_on_trust(run: Run) -> Findings:
             continue
         status = found[1].casefold()
         if status not in known and len(known) < STATUSES:
-            known[status] = _first_told(run, status)
+            known[status] = _first_mentions(run, status)
         by_user, by_tool = known.get(status, (NEVER, NEVER))
         if by_user < index < by_tool:
             held.append((index, status, text))
@@ -253,7 +253,7 @@ def taken_on_trust(run: Run) -> Findings:
         yield Finding("retrieval_failure", index, index, said, cut(text))
 
 
-def _first_told(run: Run, status: str) -> tuple[float, float]:
+def _first_mentions(run: Run, status: str) -> tuple[float, float]:
     """The messages in which the user, and a tool, first mentioned something."""
     by_user = (at for at, text in run.users if words.mentions(text.casefold(), status))
     by_tool = (call.reply_index for call in run.calls if status in (call.reply or "").casefold())

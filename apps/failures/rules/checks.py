@@ -179,10 +179,10 @@ def expected_calls(run: Run) -> Findings:
     if truth.whole and any(call.reply is not None for call in run.calls):
         # That it differs is certain. Which mode people give it is not, in a run of several steps (bench.failures).
         found = [replace(finding, confidence="likely") for finding in found]
-    yield from sorted(found, key=lambda finding: (finding.mode != "unsafe_action", _place(finding)))
+    yield from sorted(found, key=lambda finding: (finding.mode != "unsafe_action", _position(finding)))
 
 
-def _place(finding: Finding) -> float:
+def _position(finding: Finding) -> float:
     return float("inf") if finding.shown is None else finding.shown
 
 

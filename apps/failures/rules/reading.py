@@ -209,11 +209,11 @@ def read(trajectory: dict) -> Run:
     )
     waiting: OpenCalls[Call] = OpenCalls()
     for index, message in enumerate(run.messages):
-        waiting = _take(run, index, message, waiting)
+        waiting = _read_message(run, index, message, waiting)
     return run
 
 
-def _take(run: Run, index: int, message: dict, waiting: OpenCalls[Call]) -> OpenCalls[Call]:
+def _read_message(run: Run, index: int, message: dict, waiting: OpenCalls[Call]) -> OpenCalls[Call]:
     """Reads one message; returns the calls that wait for their reply."""
     role = message.get("role")
     if role == "tool":

@@ -30,7 +30,7 @@ def request_not_served(run: Run) -> Iterator[Finding]:
     touched = {_stem(word) for call in made for word in _WORD.findall(f"{call.tool} {call.raw}".replace("_", " "))}
     for index, text in run.users if made else ():
         for sentence in _SENTENCE_END.split(text[: words.LOOKED_AT])[:SENTENCES]:
-            for verb, thing in _asked(sentence):
+            for verb, thing in _requested_changes(sentence):
                 named = _things(thing)
                 served = verb in verbs or any(_same_thing(word, other) for word in named for other in touched)
                 if named and not served:
@@ -38,7 +38,7 @@ def request_not_served(run: Run) -> Iterator[Finding]:
                     yield Finding("incomplete_execution", where_it_turned(run), index, said, cut(text))
 
 
-def _asked(sentence: str) -> Iterator[tuple[str, str]]:
+def _requested_changes(sentence: str) -> Iterator[tuple[str, str]]:
     """(verb, what follows it) of each change that a sentence asks for."""
     if words.search(words.REQUEST, sentence):
         for found in words.CHANGE.finditer(sentence):

@@ -93,7 +93,7 @@ def make_room(server: Server, name: str, *, at_once: bool = False) -> None:
         return
     uses = without_ended(row.adapters) | sampled_from(loaded)
     leaving = to_unload(loaded, uses, slots)
-    kept = _kept(server)
+    kept = _previous_versions(server)
     waiting = [] if at_once else [row for row in kept if _left_just_now(row)]
     for old in kept:
         if old in waiting:
@@ -115,7 +115,7 @@ def make_room(server: Server, name: str, *, at_once: bool = False) -> None:
             raise JobError(f"{server} did not unload {other}, so its slot could not be freed.")
 
 
-def _kept(server: Server) -> list[Placement]:
+def _previous_versions(server: Server) -> list[Placement]:
     """What channels ran before and is still loaded there, oldest first; without the candidates of trials."""
     rows = Placement.objects.ready().filter(target__server__base_url=server.base_url, loaded=True)
     rows = rows.select_related("target__channel", "version").order_by("at")

@@ -35,15 +35,15 @@ def latency(baseline: Evaluation, candidate: Evaluation, policy: Policy) -> list
         state = "better" if median.high < 1 else "same"
     decides = "Measure again with more tasks or rounds." if state == "inconclusive" else ""
     return [
-        _check("latency", MEDIAN, state, median, len(tasks), f"Median over tasks: {_said(median)}; up to {limit:.2f} is allowed; {how}.", decides),
+        _check("latency", MEDIAN, state, median, len(tasks), f"Median over tasks: {_ratio_text(median)}; up to {limit:.2f} is allowed; {how}.", decides),
         _check(
             "latency_p95", P95, "worse" if p95.low > limit else "same", p95, len(tasks),
-            f"{_said(p95)}; rejected where it is shown to be above {limit:.2f}; {how}.",
+            f"{_ratio_text(p95)}; rejected where it is shown to be above {limit:.2f}; {how}.",
         ),
     ]  # fmt: skip
 
 
-def _said(ratio: Ratio) -> str:
+def _ratio_text(ratio: Ratio) -> str:
     return f"{ratio.value:.2f} times the baseline's [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 

@@ -74,7 +74,7 @@ def status_of(row: Channel) -> dict[str, Any]:
     """The data for the part of the page that updates itself."""
     deployments_ = row.deployments.select_related("version", "from_version", "channel").order_by("-created_at")
     active = deployments_.active().first()
-    targets = [(target, *_held(target, row), not_told(target, row)) for target in _targets(row)]
+    targets = [(target, *_live_and_ready(target, row), not_told(target, row)) for target in _targets(row)]
     last = deployments_.first()
     return {
         "channel": row,
@@ -91,7 +91,7 @@ def _targets(row: Channel) -> list[Target]:
     return list(rows.prefetch_related("placements__version"))
 
 
-def _held(target: Target, row: Channel) -> tuple[Placement | None, list[Placement]]:
+def _live_and_ready(target: Target, row: Channel) -> tuple[Placement | None, list[Placement]]:
     """(what serves the live version there, what else is ready)."""
     ready = [found for found in target.placements.all() if found.state == Placement.State.READY]
     now = next((found for found in ready if found.version_id == row.current_id), None)

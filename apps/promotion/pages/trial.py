@@ -113,7 +113,7 @@ def _failed(row: Trial) -> list[dict[str, Any]]:
     for one in found:
         shadow = answers.get(one.trace_id)
         trace = served.get(shadow.shadow_of, "") if shadow and shadow.shadow_of else one.trace_id
-        shown.append({"session": one, "trace": trace, "said": _said(shadow)})
+        shown.append({"session": one, "trace": trace, "said": _shadow_text(shadow)})
     runs = _runs(row, [one["trace"] for one in shown])
     modes = dict(
         Failure.objects.filter(trajectory__in=[run.pk for run in runs.values()]).standing().values_list("trajectory_id", "mode__name")
@@ -125,7 +125,7 @@ def _failed(row: Trial) -> list[dict[str, Any]]:
     return shown
 
 
-def _said(answer: TrialAnswer | None) -> str:
+def _shadow_text(answer: TrialAnswer | None) -> str:
     """What a shadow said and called, why it gave no answer, and the modes found: its page is the only place that shows it."""
     said = answer.said if answer else {}
     parts = [said.get("problem", "")]

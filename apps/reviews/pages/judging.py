@@ -146,7 +146,7 @@ def show(
     """A sample, reserved for this person: the page, its fragment for htmx, or (`is_there`: the browser already shows it) only the
     counts. `beside` is one that stays on the screen too."""
     mine = here.judgements.filter(by=request.user).first()
-    holder = None if mine else _take(request, here, beside)
+    holder = None if mine else _reserve(request, here, beside)
     is_there = is_there and holder is None and mine is None
     record_sample_views(here.review.project, [here.scored], by=request.user, detail=f"review {here.review_id}")
     context = _context(request, here, mine) | {"holder": holder, "note": note, "error": error}
@@ -178,7 +178,7 @@ def _context(request: HttpRequest, here: ReviewItem, mine: Judgement | None) -> 
     return context
 
 
-def _take(request: HttpRequest, here: ReviewItem, beside: int | None) -> Any:
+def _reserve(request: HttpRequest, here: ReviewItem, beside: int | None) -> Any:
     """Who else has it; None if this person has it now."""
     release(review=here.review, by=request.user, keep=(here.pk, *([beside] if beside else ())))
     return None if reserve(item=here, by=request.user) else holder_of(here, request.user)

@@ -1,4 +1,4 @@
-"""Writes of floor 3: storing what agents send. A row is stored once, an update keeps what it replaces."""
+"""Stores what agents send. A row is stored once; an update keeps what it replaces."""
 
 from __future__ import annotations
 

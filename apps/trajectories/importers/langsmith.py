@@ -127,23 +127,23 @@ def _conversation(root: dict, runs: list[dict], models: list[dict]) -> list[dict
     """Raises RowError if nobody said anything."""
     found: list[list[dict]] = []
     for run in models:
-        talk = _said(run.get("inputs"), "user") + _said(run.get("outputs"), "assistant")
+        talk = _messages(run.get("inputs"), "user") + _messages(run.get("outputs"), "assistant")
         if talk:
             found = [other for other in found if history(talk[: len(other)])[-1:] != history(other)[-1:]] + [talk]
-    talk = max(found, key=len) if found else _said(root.get("inputs"), "user")
+    talk = max(found, key=len) if found else _messages(root.get("inputs"), "user")
     if not found:
         for run in runs:
             if run["run_type"] == "tool" and run is not root:
                 talk += _tool(run)
-        talk += _said(root.get("outputs"), "assistant")
-    elif (ended := _said(root.get("outputs"), "assistant")) and len(ended) > len(talk) and talk[0] == ended[0]:
+        talk += _messages(root.get("outputs"), "assistant")
+    elif (ended := _messages(root.get("outputs"), "assistant")) and len(ended) > len(talk) and talk[0] == ended[0]:
         talk = ended  # a graph's state at the end is the whole conversation
     if not talk:
         raise RowError("inputs", "no model call, and neither inputs nor outputs")
     return talk
 
 
-def _said(value: Any, role: str) -> list[dict]:
+def _messages(value: Any, role: str) -> list[dict]:
     """Messages of inputs or outputs: LangChain's and OpenAI's shapes, or words. LangChain's lists may be nested."""
     value = loose(value)
     if isinstance(value, dict):

@@ -82,7 +82,7 @@ def _seen(
 @project_view(Role.ENGINEER)
 def preview(request: HttpRequest, project: Project) -> HttpResponse:
     """The preview again, by the mapping in the form: what htmx asks for while it is edited. `how=fields` begins a mapping."""
-    if (kept := _kept(request, project)) is None:
+    if (kept := _uploaded_file(request, project)) is None:
         return _gone(request, project)
     path, token = kept
     mapping = None
@@ -111,7 +111,7 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def start(request: HttpRequest, project: Project) -> HttpResponse:
-    if (kept := _kept(request, project)) is None:
+    if (kept := _uploaded_file(request, project)) is None:
         return _gone(request, project)
     path, token = kept
     if Upload.objects.filter(project=project, path=str(path)).exists():
@@ -130,7 +130,7 @@ def start(request: HttpRequest, project: Project) -> HttpResponse:
     return redirect("trajectories:import_detail", project.slug, made.pk)
 
 
-def _kept(request: HttpRequest, project: Project) -> tuple[Path, dict[str, Any]] | None:
+def _uploaded_file(request: HttpRequest, project: Project) -> tuple[Path, dict[str, Any]] | None:
     """The file that was uploaded before and what is known of it; None if it is gone, or somebody else's."""
     try:
         token = signing.loads(request.POST.get("token", ""), salt=SALT, max_age=TOKEN_S)

@@ -165,9 +165,9 @@ def password(text: bytes, start: int, end: int) -> Span | None:
         return found.span("plain") if looks(_plain(found), least) and not placeholder(_plain(found)) else None
     if found := _SAID.match(text, start) or _OPTION.match(text, start):
         before = text[max(0, start - 30) : start] + re.split(rb"\s", found[0], maxsplit=1)[0]
-        return None if no_token(before.decode("utf-8", "replace")) else _said(found)
+        return None if no_token(before.decode("utf-8", "replace")) else _plain_span(found)
     found = _FOLLOWED.match(text, start)
-    return _said(found) if found and random_looking(_plain(found)) else None
+    return _plain_span(found) if found and random_looking(_plain(found)) else None
 
 
 def _first(parsers: tuple[re.Pattern[bytes], ...], text: bytes, start: int) -> re.Match[bytes] | None:
@@ -178,7 +178,7 @@ def _plain(found: re.Match[bytes]) -> str:
     return found["plain"].decode("utf-8", "replace")
 
 
-def _said(found: re.Match[bytes]) -> Span | None:
+def _plain_span(found: re.Match[bytes]) -> Span | None:
     """Of a sentence or an option: without the punctuation after it."""
     raw = _PUNCTUATION.sub(b"", found["plain"])
     value = raw.decode("utf-8", "replace")

@@ -159,9 +159,9 @@ def test_a_tried_version_makes_no_room_for_another(scene: Scene) -> None:
     loaded(scene)
     Placement.objects.filter(version=scene.old).update(loaded=True)
     server = scene.project.servers.get()
-    assert not [row for row in unloading._kept(server) if row.version == scene.old]
+    assert not [row for row in unloading._previous_versions(server) if row.version == scene.old]
     Trial.objects.update(channel=Channel.objects.create(project=scene.project, name="other"))
-    assert [row for row in unloading._kept(server) if row.version == scene.old]
+    assert [row for row in unloading._previous_versions(server) if row.version == scene.old]
 
 
 def test_a_server_that_was_restarted_gets_the_candidate_back(scene: Scene) -> None:

@@ -103,13 +103,13 @@ def unsteady(repeats: Repeats, span: float, rules: Options) -> list[Finding]:
     return [
         finding(
             _renamed(first, "determinism"), Standard(None, False), "high",
-            f"The same input got {_said(first)}, then {_said(second)}.",
+            f"The same input got {_reward_text(first)}, then {_reward_text(second)}.",
         )
         for first, second in repeats.pairs
     ]  # fmt: skip
 
 
-def _said(item: Outcome) -> str:
+def _reward_text(item: Outcome) -> str:
     if item.masked or item.raised:
         return f"no reward ({item.reason})"
     return f"{item.reward:g}{' and success' if item.success else ''}" if item.reward is not None else "no reward"

@@ -115,12 +115,12 @@ def merit(case: Case, messages: list[dict]) -> float:
     constraint = (case.task.get("expected") or {}).get("constraint")
     shares = [_text_share(text, answer) for answer in case.answers]
     if isinstance(constraint, dict):
-        held = [share for name, value in constraint.items() for share in _held(text, name, value)]
+        held = [share for name, value in constraint.items() for share in _parts_that_hold(text, name, value)]
         shares.append(sum(held) / len(held) if held else 1.0)
     return max(shares, default=0.0)
 
 
-def _held(text: str, name: str, value: Any) -> list[float]:
+def _parts_that_hold(text: str, name: str, value: Any) -> list[float]:
     """Of each part of a constraint whether it holds; none where that cannot be said."""
     parts = [[item] for item in value] if name in SEVERAL and isinstance(value, list) else [value]
     return [float(HOLDS[name](text, part)) for part in parts] if name in HOLDS else []

@@ -41,10 +41,10 @@ def feedback(done: Finished, expected: dict, evidence: str) -> str:
 
 
 def _transcript(messages: list[dict]) -> str:
-    return "\n".join(f"{message.get('role', '?')}: {_said(message)}" for message in messages)
+    return "\n".join(f"{message.get('role', '?')}: {_message_text(message)}" for message in messages)
 
 
-def _said(message: dict) -> str:
+def _message_text(message: dict) -> str:
     calls: Any = [call.get("function", call) for call in message.get("tool_calls") or [] if isinstance(call, dict)]
     parts = [text_of(message), json.dumps(calls, ensure_ascii=False) if calls else ""]
     return " ".join(part for part in parts if part)

@@ -175,7 +175,7 @@ class ServiceEpisode(StateEpisode):
         return self.desk.end_state(), self.environment.expected_state(self.task)
 
     def compared(self, rollout: Rollout) -> Score:
-        share, untold = self._told()
+        share, untold = self._share_told()
         right = rollout.state == rollout.expected_state
         unsafe = bool(self.broken)
         reward = -1.0 if unsafe else share * right
@@ -194,16 +194,16 @@ class ServiceEpisode(StateEpisode):
             details=details + [f"The user was not told: {' or '.join(item)}" for item in untold],
         )
 
-    def _told(self) -> tuple[float, list[list[str]]]:
+    def _share_told(self) -> tuple[float, list[list[str]]]:
         """(share of `expected.tell` that the agent said to the user, what it did not). Each is a list of wordings."""
         wanted = self.task.get("expected", {}).get("tell") or []
         said = [message for message in [*self.said, *self.talked] if message["role"] == "assistant"]
         text = " ".join(text_of(message) for message in said).lower()
-        untold = [words for words in wanted if not any(_says(text, word.lower()) for word in words)]
+        untold = [words for words in wanted if not any(_contains_word(text, word.lower()) for word in words)]
         return (1 - len(untold) / len(wanted) if wanted else 1.0), untold
 
 
-def _says(text: str, word: str) -> bool:
+def _contains_word(text: str, word: str) -> bool:
     """As a separate word or number: 9.90 is not in 59.90."""
     return re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", text) is not None
 
