@@ -31,7 +31,7 @@ class Patience:
         self.until = self.until or now + PATIENCE_S
         if not is_transient(error) or now > self.until:
             raise error
-        log.warning("The database is away; trying again: %s", error)
+        log.warning("The database is unreachable; trying again: %s", error)
         time.sleep(1)
         close_old_connections()
 

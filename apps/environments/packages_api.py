@@ -27,7 +27,7 @@ LISTED = {
         "digest": {"type": "string", "description": "SHA-256 of its files"},
         "problem": {"type": ["string", "null"], "description": "Why it cannot be used"},
         "environment": {"type": ["string", "null"], "description": "The project's newest version of it, slug@version"},
-        "is_current": {"type": "boolean", "description": "Whether that version is of the code as it is now"},
+        "is_current": {"type": "boolean", "description": "Whether that version has the current code"},
     },
 }
 FINDING = {

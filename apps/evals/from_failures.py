@@ -108,7 +108,7 @@ def by_truth(run: Run, cut: int) -> Iterator[Suggestion]:
     if truth is not None:
         yield from _ahead(run, truth, cut, TRUTH)
     if texts := wanted_texts(run):
-        yield Suggestion({"constraint": {"contains": texts}}, TRUTH, "what the user should have been told")
+        yield Suggestion({"constraint": {"contains": texts}}, TRUTH, "texts that the user should have been told")
 
 
 def _ahead(

@@ -134,7 +134,7 @@ def export(request: Request, pk: UUID) -> StreamingHttpResponse:
     "tokens and cost, each with its paired difference from the first; groups of tasks; failure modes; then task by task how many samples "
     "were scored, and how many passed. The intervals of the differences in a table are simultaneous (Bonferroni). `problems` lists what "
     "is not comparable. With a cursor only the tasks come. Of a hold-out this needs a key that may see hold-outs, and "
-    "counts as a look at "
+    "counts as a view of "
     "each evaluation.",
 )  # fmt: skip
 @api_view(["GET"])

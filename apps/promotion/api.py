@@ -92,7 +92,7 @@ class NewChannel(Struct, forbid_unknown_fields=True, kw_only=True):
 @extend_schema(
     methods=["POST"], operation_id="v1_channels_create", request={JSON: json_schema(NewChannel)},
     responses=described({200: CHANNEL, 201: CHANNEL}, 400, 403, 409, 413), examples=[NEW_EXAMPLE, MADE_EXAMPLE],
-    description="Creates a channel; one that exists stays as it is (200; 409 if it is archived). The key's creator must be an owner.",
+    description="Creates a channel; an existing one stays unchanged (200; 409 if it is archived). The key's creator must be an owner.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:

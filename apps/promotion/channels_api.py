@@ -204,7 +204,7 @@ def rollback(request: Request, name: str) -> Response:
         OpenApiParameter("samples_per_task", int, description="1 to 64, else 8"),
     ],
     description="What the next comparison on a set's hold-out can show under the channel's policy, before anything is "
-    "evaluated: power, margins that so many tasks never meet, and how far the tasks are worn.",
+    "evaluated: power, margins that this many tasks can never meet, and how far the tasks are worn.",
 )  # fmt: skip
 @api_view(["GET"])
 def plan(request: Request, name: str) -> Response:

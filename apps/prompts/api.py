@@ -157,7 +157,7 @@ WHOLE = PLAYGROUND | {
 }
 EXAMPLES = [
     OpenApiExample(
-        "An edited prompt beside what it was, on two tasks",
+        "An edited prompt next to the original, on two tasks",
         {"environment": "helpdesk@1", "eval_set": "support@3", "tasks": ["ticket-12", "ticket-40"], "sides": [
             {"version": "support-v3"}, {"version": "support-v3", "changes": {"system_prompt": "Close tickets at once."}}]},
         request_only=True,
@@ -248,8 +248,8 @@ def _needs_reading(request: Request) -> None:
 
 @extend_schema(
     operation_id="v1_playgrounds_read", responses=described({200: WHOLE}, 403, 404),
-    description="State and progress; each version's prompt and sums; each request with all answers and their scores, and what "
-    "is written of others. Where a request was held out since, this needs a key that may see hold-outs, and counts as a look.",
+    description="State and progress; each version's prompt and totals; each request with all answers and their scores, and the text so far of "
+    "unfinished ones. If a request was held out since, this needs a key that may see hold-outs, and counts as a view.",
 )  # fmt: skip
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:

@@ -123,7 +123,7 @@ def server_probe(request: Request, name: str) -> Response:
     operation_id="v1_servers_start",
     request=None,
     responses=described({202: schema.SERVER}, 403, 404, 409),
-    description="Starts a managed server; one that is running stays as it is.",
+    description="Starts a managed server; a running one is left unchanged.",
 )
 @api_view(["POST"])
 def server_start(request: Request, name: str) -> Response:

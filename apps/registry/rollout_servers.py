@@ -38,7 +38,7 @@ def why_not(server: Server, rank: int = 0, steps_ahead: int = 0) -> str:
             return reason
         if elsewhere(server):
             return (
-                f"{server} runs on a machine with a data folder of its own, where it cannot read the adapters that a training run writes at "
+                f"{server} runs on a machine with its own data folder, where it cannot read the adapters that a training run writes at "
                 "each step. Sample in the run's own process, or let that machine share this data folder."
             )
     elif not server.adapters_at:

@@ -103,7 +103,7 @@ def _from_folder(folder: Path) -> dict[str, BinaryIO]:
     paths = [folder / name for name in (CONFIG, WEIGHTS)]
     for path in paths:
         if path.is_symlink() or not path.is_file():
-            raise ModelError(f"The folder holds no file {path.name}, so it is no PEFT adapter with safetensors.")
+            raise ModelError(f"The folder holds no file {path.name}, so it is not a PEFT adapter with safetensors.")
     return {path.name: path.open("rb") for path in paths}
 
 
@@ -131,7 +131,9 @@ def check_adapter(folder: Path, parent: ModelVersion) -> dict[str, Any]:
     """What the lineage of an adapter records if it fits the base of `parent`: its `rank`, and `numbers_of`. Raises ModelError."""
     base = parent.base_version()
     if base.kind != ModelKind.BASE:
-        raise ModelError(f"{parent} is no base model in a folder of this installation, so nothing can be loaded on it.")
+        raise ModelError(
+            f"{parent} is not a base model in a folder of this installation, so nothing can be loaded on it."
+        )
     config = config_of(folder / CONFIG)
     shapes = shapes_of([folder / WEIGHTS], FLOATS)
     _fits(shapes, shapes_of(check_base_folder(Path(base.base))), base)
@@ -209,7 +211,7 @@ def _modules(adapter: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, tupl
     """(layer, the shape of the weights that it is for). Raises ModelError."""
     for name, shape in adapter.items():
         if not name.startswith(PREFIX):
-            raise ModelError(f"{WEIGHTS} holds “{name[:80]}”, which is no part of a PEFT adapter.")
+            raise ModelError(f"{WEIGHTS} holds “{name[:80]}”, which is not part of a PEFT adapter.")
         if not name.endswith(".lora_A.weight"):
             continue
         other = adapter.get(name.replace(".lora_A.weight", ".lora_B.weight"))

@@ -111,7 +111,7 @@ def find(request: Request, pk: UUID) -> AdapterUpload:
     methods=["POST"], operation_id="v1_adapter_uploads_begin", request={JSON: json_schema(NewUpload)}, examples=[NEW_EXAMPLE],
     responses=described({201: UPLOAD, 200: {"oneOf": [UPLOAD, schema.VERSION]}}, 400, 403, 404, 409),
     description="Announces the two files of a PEFT adapter. Then PUT the parts, in any order and several at a time, and POST `finish`. The same "
-    "announcement again goes on with the same upload (200), and answers with the model version where the project has that content already.",
+    "announcement again continues the same upload (200), and returns the model version if the project already has that content.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
@@ -122,7 +122,7 @@ def collection(request: Request) -> Response:
     asked = convert(request.data, NewUpload)
     parent = ModelVersion.objects.filter(project=project, pk=min(max(asked.parent, 0), 2**63 - 1)).first()
     if parent is None:
-        raise FormError("parent", "is no model version of this project")
+        raise FormError("parent", "is not a model version of this project")
     files = plain(asked.files)
     if version := uploads.already(project=project, parent=parent, files=files):
         return Response(schema.version_json(version))
@@ -162,8 +162,8 @@ def part(request: Request, pk: UUID, path: str, number: int) -> Response:
 
 @extend_schema(
     operation_id="v1_adapter_uploads_finish", request=None, responses=described({200: schema.VERSION, 201: schema.VERSION}, 400, 403, 404, 409),
-    description="Verifies the files and registers the version: base, rank, alpha, target modules and the shape of every layer are checked. 409 where "
-    "parts are missing or are not what was announced, which are then to be sent again; 400 where it is no adapter of its base.",
+    description="Verifies the files and registers the version: base, rank, alpha, target modules and the shape of every layer are checked. 409 if "
+    "parts are missing or are not what was announced (send those again); 400 if it is not an adapter of its base.",
 )  # fmt: skip
 @api_view(["POST"])
 def finish(request: Request, pk: UUID) -> Response:

@@ -34,7 +34,7 @@ class NewLimits(Struct, forbid_unknown_fields=True, kw_only=True):
 LIMITS = {"type": "object", "required": list(FIELDS), "properties": {name: {"type": "integer"} for name in FIELDS}}
 CANDIDATE = {
     "type": ["object", "null"],
-    "description": "While a trial runs: the version beside it; `share` of the sessions, which it answers (canary) or is asked besides (shadow)",
+    "description": "During a trial: its candidate; `share` of the sessions that it answers (canary) or that are also sent to it (shadow)",
     "required": ["kind", "model", "share", "servers", "problem"],
     "properties": {
         "kind": {"type": "string", "enum": [CANARY, SHADOW]},

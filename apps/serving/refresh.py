@@ -59,7 +59,7 @@ class Tables:
                 if not is_away(error):
                     log.exception("The table is not read")
                 else:
-                    log.warning("The table stays as it is: %s", " ".join(str(error).split()))
+                    log.warning("The table stays unchanged: %s", " ".join(str(error).split()))
                 connection.close()
                 self._stop.wait(AGAIN_S)
         connection.close()

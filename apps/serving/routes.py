@@ -167,7 +167,7 @@ def lane_of(version: ModelVersion, places: list[tuple[Server, str]] | None = Non
             problems.append(str(error))
         except (ValueError, KeyError, AttributeError, OSError) as error:  # one row that is odd must not hide all others
             log.exception("Nothing is known of where %s is served", version)
-            problems.append(f"Where it is served cannot be read: {error}")
+            problems.append(f"The place that serves it cannot be read: {error}")
     return Lane(str(version), version.pk, tuple(found), prompt, problem="" if found else " ".join(problems))
 
 

@@ -64,11 +64,11 @@ def test_no_step_to_blame() -> None:
         (says(mode="bad_planning", message_index=True), "must be a number or null"),
         (says(mode="bad_planning", message_index="first"), "must be a number or null"),
         (says(mode="bad_planning", message_index=float("inf")), "must be a number or null"),
-        (says(mode="bad_planning", message_index=0, quote="ticket 8"), "does not stand in message #0"),
-        (says(mode="bad_planning", message_index=0, quote="I close it."), "does not stand in message #0"),
-        (says(mode="bad_planning", quote="nobody said this"), "does not stand in any message"),
+        (says(mode="bad_planning", message_index=0, quote="ticket 8"), "does not occur in message #0"),
+        (says(mode="bad_planning", message_index=0, quote="I close it."), "does not occur in message #0"),
+        (says(mode="bad_planning", quote="nobody said this"), "does not occur in any message"),
         (says(mode="bad_planning", message_index=0), "“quote” is empty"),
-        (says(mode="bad_planning", message_index=0, quote="  '' "), "does not stand"),
+        (says(mode="bad_planning", message_index=0, quote="  '' "), "does not occur"),
         (says(mode="bad_planning", quote=5), "“quote” must be a string"),
         (says(mode="bad_planning", reason=["a"]), "“reason” must be a string"),
     ],
@@ -80,7 +80,7 @@ def test_what_is_wrong_is_said(text: str, says_why: str) -> None:
 
 def test_only_the_agents_own_steps_are_to_blame() -> None:
     blames_user = says(mode="bad_planning", message_index=0, quote="ticket 7")
-    with pytest.raises(AnswerError, match="no message of the agent"):
+    with pytest.raises(AnswerError, match="not a message of the agent"):
         read(blames_user, SLUGS, BODIES, {1})
     assert read(GOOD, SLUGS, BODIES, {1}) == VERDICT
     assert read(says(mode="bad_planning", quote="ticket 7"), SLUGS, BODIES, {1}).message_index is None

@@ -133,7 +133,7 @@ def test_a_server_on_another_machine_loads_what_was_fetched_there(far: Far) -> N
     assert job.state == JobState.SUCCEEDED, job.error
     assert set(far.loaded().values()) == {folder} and len(far.loaded()) == 2
 
-    assert "data folder of its own" in why_not(Server.objects.get(pk=far.server.pk))
+    assert "its own data folder" in why_not(Server.objects.get(pk=far.server.pk))
     given = {
         "server": far.server.pk,
         "server_name": "far",

@@ -230,7 +230,7 @@ def test_the_command_checks_the_signature_of_a_file_and_of_the_row(report: GateR
     file.write_text(json.dumps(forged))
     for text in (file.read_text(), "{}", "[]", "no json", '{"document": {"id": "x"}}'):
         file.write_text(text)
-        with pytest.raises(CommandError, match=r"The signature is invalid|is no report"):
+        with pytest.raises(CommandError, match=r"The signature is invalid|is not a report"):
             call_command("reproduce_gate_report", str(file), stdout=said)
     GateReport.objects.filter(pk=report.pk).update(policy={**report.policy, "alpha": 0.2})
     with pytest.raises(CommandError, match="The signature is invalid"):

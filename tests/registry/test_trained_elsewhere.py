@@ -170,7 +170,7 @@ def test_an_adapter_that_changes_nothing_says_so_on_its_page(
         (GOOD, b"PK\x03\x04" + b"\x00" * 100, "not a whole safetensors file"),
         (GOOD, lora()[:-4], "not a whole safetensors file"),
         (GOOD, b"\xff" * 8 + b"{}", "not a whole safetensors file"),
-        (GOOD, tensors(weight=(2, 2)), "no part of a PEFT adapter"),
+        (GOOD, tensors(weight=(2, 2)), "not part of a PEFT adapter"),
         (GOOD, tensors(**{"base_model.model.score.weight": (2, 2)}), "no LoRA weights"),
         (GOOD, lora("model.layers.7.self_attn.q_proj"), "1 of its 1 layers are not in base-v1"),
         (GOOD, lora(inner=9), "another base"),
@@ -235,7 +235,7 @@ def test_a_base_whose_weights_are_broken_or_links_is_refused(models: Path) -> No
 
 
 def test_an_adapter_needs_a_base_here(models: Path, base: ModelVersion) -> None:
-    with pytest.raises(ModelError, match="no base model in a folder"):
+    with pytest.raises(ModelError, match="not a base model in a folder"):
         register(base, adapter(models / "a"), parent=make_endpoint(base.project))
 
 

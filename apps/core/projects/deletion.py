@@ -173,7 +173,5 @@ def _close(job: ProjectDeletion, rows: int) -> None:
 def register_kind() -> None:
     register(
         ProjectDeletion,
-        InProcess(
-            queue="default", steps=steps, if_lost="Nothing is half-deleted for good: start it again, and it goes on."
-        ),
+        InProcess(queue="default", steps=steps, if_lost="Nothing stays half-deleted: start it again to continue."),
     )

@@ -81,7 +81,7 @@ def _decoded(body: bytes | msgspec.Raw, kind: Any) -> Any:
     except msgspec.ValidationError as error:
         raise Refusal(422, f"The body must be a JSON object: {error}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refusal(400, f"The body is no JSON: {error}.") from error
+        raise Refusal(400, f"The body is not JSON: {error}.") from error
     except RecursionError as error:
         raise _too_deep() from error
 

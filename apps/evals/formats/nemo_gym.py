@@ -78,7 +78,7 @@ def _restored(record: dict, exported: dict) -> TaskRow:
     again = _record(row, 0)
     changed = [name for name in (ASKED, TRUTH, ANSWER) if again.get(name) != record.get(name)]
     if changed:
-        advice = "Remove verifier_metadata.flywheel to read the row as it stands."
+        advice = "Remove verifier_metadata.flywheel to read the row as it is."
         raise Bad(changed[0], f"was changed since Flywheel wrote the row. {advice}")
     return row
 

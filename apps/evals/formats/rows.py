@@ -272,7 +272,7 @@ def _check_call(call: Any, name: str) -> None:
     want(call, dict, name, 'Give {"tool": "…", "args": {…}}.')
     if not want(call.get("tool"), str, f"{name}.tool", "Give the tool's name.").strip():
         raise Bad(f"{name}.tool", "empty. Give the tool's name.")
-    want(call.get("args"), dict, f"{name}.args", "Give an object, {} where there are none.")
+    want(call.get("args"), dict, f"{name}.args", "Give an object, {} if there are none.")
     accept = want(call.get("accept", {}), dict, f"{name}.accept", "Give an object of lists.")
     for argument, values in accept.items():
         want(values, list, f"{name}.accept.{argument}", "Give the list of right values.")

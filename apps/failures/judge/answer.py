@@ -51,7 +51,7 @@ def read(text: str, slugs: Collection[str], bodies: Sequence[str], agents: Colle
     index = _index(given.get("message_index"), len(bodies))
     if index is not None and agents is not None and index not in agents:
         raise AnswerError(
-            f"“message_index” is {index}, which is no message of the agent. Blame a step of the agent, or give null."
+            f"“message_index” is {index}, which is not a message of the agent. Blame a step of the agent, or give null."
         )
     return Verdict(mode, index, _quote(_text(given, "quote"), index, bodies), reason)
 
@@ -135,7 +135,7 @@ def _quote(quote: str, index: int | None, bodies: Sequence[str]) -> str:
         if words and any(words in _plain(body) for body in among):
             return words[:MAX_QUOTE]
     where = "any message" if index is None else f"message #{index}"
-    raise AnswerError(f"“quote” does not stand in {where}; copy a few words of it exactly.")
+    raise AnswerError(f"“quote” does not occur in {where}; copy a few words of it exactly.")
 
 
 def _plain(text: str) -> str:

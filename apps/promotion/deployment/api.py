@@ -297,7 +297,7 @@ def stop(request: Request, name: str, pk: UUID) -> Response:
 @api_view(["POST"])
 def restore(request: Request, name: str) -> Response:
     channel, acting = _managing(request, name)
-    row = actions.restore(channel=channel, reason=f"Asked for by {acting['actor_label']}", **acting)
+    row = actions.restore(channel=channel, reason=f"Requested by {acting['actor_label']}", **acting)
     if row is None:
         return Response({"channel": channel.name, "version": str(channel.current)})
     return Response(deployment_json(row), status=202)

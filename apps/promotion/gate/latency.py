@@ -38,7 +38,7 @@ def latency(baseline: Evaluation, candidate: Evaluation, policy: Policy) -> list
         _check("latency", MEDIAN, state, median, len(tasks), f"Median over tasks: {_ratio_text(median)}; up to {limit:.2f} is allowed; {how}.", decides),
         _check(
             "latency_p95", P95, "worse" if p95.low > limit else "same", p95, len(tasks),
-            f"{_ratio_text(p95)}; rejected where it is shown to be above {limit:.2f}; {how}.",
+            f"{_ratio_text(p95)}; rejected if it is shown to be above {limit:.2f}; {how}.",
         ),
     ]  # fmt: skip
 

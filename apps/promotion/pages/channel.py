@@ -140,7 +140,7 @@ def restore(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     row = _channel(project, name)
     said = f"{row.current} is being restored." if row.needs_restore else ""
     return _done(
-        request, row, lambda: deployments.restore(channel=row, by=request.user, reason="Asked for on the page"), said
+        request, row, lambda: deployments.restore(channel=row, by=request.user, reason="Requested on the page"), said
     )
 
 

@@ -36,13 +36,13 @@ from apps.registry.models import MergedModel, ModelVersion
 TEXT, TIME = {"type": "string"}, {"type": "string", "format": "date-time"}
 FILES = {
     "type": "array",
-    "description": "What the download has besides README.md, the model card",
+    "description": "Files of the download in addition to README.md, the model card",
     "items": {"type": "object", "properties": {"path": TEXT, "size": {"type": "integer"}, "sha256": TEXT}},
 }
 DOWNLOAD = {
     "type": ["object", "null"],
-    "description": "A tar archive of `files` and README.md. Anybody who has the address can use it, once, until it expires: 403 where it was "
-    "changed, 410 where it was used or is too old. Null where there are no files, and for keys without the scope read",
+    "description": "A tar archive of `files` and README.md. Anybody who has the address can use it, once, until it expires: 403 if it was "
+    "changed, 410 if it was used or has expired. Null if there are no files, and for keys without the scope read",
     "properties": {"url": TEXT | {"format": "uri"}, "expires_at": TIME},
 }
 PROOF = {
@@ -71,7 +71,7 @@ PROOF = {
 }
 MERGED = {
     "type": ["object", "null"],
-    "description": "The adapter merged into its base, for what cannot serve LoRA; null where nobody asked for it",
+    "description": "The adapter merged into its base, for servers without LoRA; null if nobody requested it",
     "properties": {
         "artifact": TEXT | {"description": "The digest of `files`"},
         "dtype": {"enum": ["float32", "bfloat16", "float16"]},
@@ -91,7 +91,7 @@ MERGE = {
         "model": TEXT,
         "state": {
             "enum": ["queued", "running", "succeeded", "failed", "cancelled", None],
-            "description": "Of the last merge; null: nobody asked for one",
+            "description": "Of the last merge; null: nobody requested one",
         },
         "label": TEXT | {"description": "Current activity"},
         "error": TEXT,

@@ -81,7 +81,7 @@ def card_of(version: ModelVersion, merged: MergedModel | None = None) -> Card:
                 list(evaluations_of(version)), "Not evaluated.",
             ),
             Section("Gate", ("Compared with", "Channel", "Verdict", "Date"), list(gate_of(version)), "No gate report."),
-            Section("Where it has run", ("Channel", "Move", "Date"), list(moves_of(version)), "In no channel."),
+            Section("Where it ran", ("Channel", "Move", "Date"), list(moves_of(version)), "In no channel."),
             Section("Hashes", ("", "SHA-256"), list(hashes_of(version, merged))),
         ],
         front={"tags": "[flywheel]"} | library_of(version, merged),

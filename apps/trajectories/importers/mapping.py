@@ -127,8 +127,8 @@ MESSAGE = (
 BY_LAYOUT: dict[str, tuple[Field, ...]] = {
     "conversation": (
         Field("messages", "Messages", "The list of messages, or a transcript (“User: …”)."),
-        Field("role", "Role", "Inside a message, where it is not role, from, speaker, sender or type."),
-        Field("content", "Text", "Inside a message, where it is not content, value, text or message."),
+        Field("role", "Role", "Inside a message, if it is not role, from, speaker, sender or type."),
+        Field("content", "Text", "Inside a message, if it is not content, value, text or message."),
         *RUN,
     ),
     "messages": (

@@ -168,7 +168,7 @@ def _parquet_rows(lines: Iterable[bytes], source: Source, limit: int | None) -> 
         else:
             yield number, {name: item for name, item in zip(names, value, strict=True) if item is not None}
     if names is None:
-        raise ImportError_(f"{source.name} cannot be read as Parquet: its reader ended at once.")
+        raise ImportError_(f"{source.name} cannot be read as Parquet: its reader crashed.")
 
 
 def looks_like_csv(sample: bytes) -> bool:

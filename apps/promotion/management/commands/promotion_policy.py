@@ -18,7 +18,7 @@ class Command(BaseCommand):
     help = "Prints the promotion policy of a channel as TOML, or imports one as a new version."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--project", help="Short name; may be left out where there is only one project")
+        parser.add_argument("--project", help="Short name; optional if there is only one project")
         parser.add_argument("--channel", default=PRODUCTION)
         parser.add_argument(
             "--import", dest="file", type=Path, metavar="FILE", help="A TOML file as this command prints it"

@@ -31,7 +31,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--dialect", choices=Dialect.values, default="", help="How it is asked there (docs/servers.md)"
         )
-        parser.add_argument("--project", help="Short name; may be left out where there is only one project")
+        parser.add_argument("--project", help="Short name; optional if there is only one project")
         parser.add_argument("--name", help="Of the model; else the folder's or the server's")
         parser.add_argument("--live", action="store_true", help="Make it the first version of the channel “production”")
 

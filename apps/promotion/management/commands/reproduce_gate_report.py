@@ -27,7 +27,7 @@ class Command(BaseCommand):
             raise CommandError("The signature is invalid: the report was changed, or signed with another key.")
         self.stdout.write("Signature: valid.")
         if code_hash() != document["document"]["inputs"]["code_sha256"]:
-            self.stdout.write("The gate's code has changed since; the comparison is made by the present code.")
+            self.stdout.write("The gate's code has changed since; the comparison uses the current code.")
         try:
             again, same = reproduce(row)
         except NotComparable as error:
@@ -46,7 +46,7 @@ class Command(BaseCommand):
                 report = given["document"]["id"]
                 _ = given["document"]["inputs"]["code_sha256"], given["signature"]
             except (ValueError, TypeError, KeyError) as error:
-                raise CommandError(f"{report} is no report as its page downloads it.") from error
+                raise CommandError(f"{report} is not a report downloaded from its page.") from error
         try:
             row = GateReport.objects.filter(pk=UUID(str(report))).first()
         except ValueError as error:

@@ -16,7 +16,7 @@ HERE = "data-folder"
 
 class Command(BaseCommand):
     help = (
-        "Copies all artifacts from another store into the one that FLYWHEEL_ARTIFACTS names now, verifies each file there, and goes on "
+        "Copies all artifacts from another store into the one that FLYWHEEL_ARTIFACTS names now, verifies each file there, and continues "
         "where an earlier try ended."
     )
 
