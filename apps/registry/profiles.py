@@ -59,6 +59,12 @@ def has_native_tools(version: ModelVersion) -> bool:
     return bool(folder) and any("tools" in _template(folder / name) for name in TEMPLATES)
 
 
+def takes_text_arguments(version: ModelVersion) -> bool:
+    """Whether the chat template of the base writes the arguments of a call that come as JSON text as they are. Others quote them again."""
+    folder = base_folder(version)
+    return bool(folder) and any("is string" in _template(folder / name) for name in TEMPLATES)
+
+
 def base_folder(version: ModelVersion) -> Path | None:
     base = version.base_version()
     return Path(base.base) if base.kind == ModelKind.BASE and Path(base.base).is_dir() else None

@@ -252,7 +252,15 @@ def version_json(version: ModelVersion) -> dict[str, Any]:
 
 
 def template_json(template: TemplateCheck | None) -> dict[str, Any] | None:
-    return template and {"tools": template.tools, "problem": template.problem, "turns": template.turns}
+    if template is None:
+        return None
+    return {
+        "tools": template.tools,
+        "problem": template.problem,
+        "turns": template.turns,
+        "bridges": template.bridges,
+        "separate_rows": template.breaks,
+    }
 
 
 # OpenAPI
@@ -329,8 +337,16 @@ VERSION = {
         "chat_template": {
             "type": ["object", "null"],
             "description": "Of the base model, found out when it was registered: how tools are written for it (native, text; empty: "
-            "not at all, see problem), and in words how its episodes of several turns are trained. Null where unknown",
-            "properties": {"tools": {"enum": ["native", "text", ""]}, "problem": STRING, "turns": STRING},
+            "not at all, see problem), and in words how its episodes of several turns are trained. Where turns are bridged (by flywheel, or "
+            "by a renderer of the package renderers) or become separate rows (with the reason) instead of being joined by prefix: tools, "
+            "user, thinking_tools, thinking_user, after what they come. Null where unknown",
+            "properties": {
+                "tools": {"enum": ["native", "text", ""]},
+                "problem": STRING,
+                "turns": STRING,
+                "bridges": {"type": "object", "additionalProperties": STRING},
+                "separate_rows": {"type": "object", "additionalProperties": STRING},
+            },
         },
         "notes": STRING,
         "changes": {

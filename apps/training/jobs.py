@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from django.db import transaction
@@ -29,7 +28,6 @@ from apps.training.models import (
     PROGRAMS,
     SHAPES,
     Checkpoint,
-    Example,
     Measurement,
     Method,
     PromptSearch,
@@ -39,7 +37,7 @@ from apps.training.models import (
 from apps.training.prompt_search import job as prompt_search
 from apps.training.refusals import refuse_leaks
 from apps.training.results import lineage, store_metrics, version_name
-from apps.training.sft_rows import sft_row
+from apps.training.sft_rows import as_leak_row, example_rows, sft_row, whole_conversation
 from apps.training.sources import groups_of
 from apps.training.teachers import teacher_of
 from workers.lib.specs import SIDE_BY_SIDE
@@ -104,35 +102,6 @@ def child_spec(run: TrainingRun) -> dict:
 def named_task(task: Task) -> dict:
     """With the key by which people know it, for what the run says of it."""
     return task.as_spec() | {"key": task.key}
-
-
-def example_rows(run: TrainingRun, examples: Sequence[Example]) -> list[tuple[str, dict]]:
-    """(name, row) of each example: the conversation and the tools as an agent is given them, and what was said of the answers. A
-    reward model is given them without the harness's part, which all answers share."""
-    environment = load_for(run.environment)
-    rows = []
-    for example in examples:
-        data, task = example.data, example.task
-        asked = task.as_spec() if task else {"id": str(example.trajectory_id), "messages": data["messages"], "tools": data["tools"], "expected": {}, "metadata": {}}  # fmt: skip
-        episode = environment.open(asked)
-        said = {name: data[name] for name in ("chosen", "rejected", "good") if name in data}
-        if "answer" in data:
-            said["completion"] = data["answer"]
-        given = {"messages": episode.messages, "tools": episode.offered}
-        if run.method == Method.REWARD:
-            given = {"messages": asked["messages"], "tools": episode.tools}
-        rows.append((f"{example.source} {example.position + 1}", given | said))
-    return rows
-
-
-def as_leak_row(row: dict) -> dict:
-    """A row of a job in the form in which pairs are compared with the hold-outs."""
-    return {("prompt" if name == "messages" else name): value for name, value in row.items()}
-
-
-def whole_conversation(row: dict) -> dict:
-    """A row of SFT in the form in which it is compared with the hold-outs: what its later turns say, too."""
-    return row | {"messages": row["messages"] + row.get("turns", [])}
 
 
 def success_rates(run: TrainingRun) -> dict[str, float]:

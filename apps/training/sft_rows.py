@@ -1,8 +1,12 @@
-"""What SFT learns from: one row of a task."""
+"""What is learned from rows: those of SFT's tasks, and those of examples."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from apps.environments.clients import load_for
 from apps.evals.models import Task
+from apps.training.models import Example, Method, TrainingRun
 from workers.lib.environments import Environment
 from workers.lib.gold import gold_turns
 
@@ -15,3 +19,32 @@ def sft_row(task: Task, environment: Environment) -> dict:
     if environment.multi_turn and (turns := gold_turns(environment, task.as_spec())):
         return row | {"turns": turns}
     return row | {"completion": task.demonstration} if task.demonstration else {}
+
+
+def example_rows(run: TrainingRun, examples: Sequence[Example]) -> list[tuple[str, dict]]:
+    """(name, row) of each example: the conversation and the tools as an agent is given them, and what was said of the answers. A
+    reward model is given them without the harness's part, which all answers share."""
+    environment = load_for(run.environment)
+    rows = []
+    for example in examples:
+        data, task = example.data, example.task
+        asked = task.as_spec() if task else {"id": str(example.trajectory_id), "messages": data["messages"], "tools": data["tools"], "expected": {}, "metadata": {}}  # fmt: skip
+        episode = environment.open(asked)
+        said = {name: data[name] for name in ("chosen", "rejected", "good") if name in data}
+        if "answer" in data:
+            said["completion"] = data["answer"]
+        given = {"messages": episode.messages, "tools": episode.offered}
+        if run.method == Method.REWARD:
+            given = {"messages": asked["messages"], "tools": episode.tools}
+        rows.append((f"{example.source} {example.position + 1}", given | said))
+    return rows
+
+
+def as_leak_row(row: dict) -> dict:
+    """A row of a job in the form in which pairs are compared with the hold-outs."""
+    return {("prompt" if name == "messages" else name): value for name, value in row.items()}
+
+
+def whole_conversation(row: dict) -> dict:
+    """A row of SFT in the form in which it is compared with the hold-outs: what its later turns say, too."""
+    return row | {"messages": row["messages"] + row.get("turns", [])}

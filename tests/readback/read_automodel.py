@@ -15,7 +15,14 @@ PeftConfig(**{name: value for name, value in raw["peft"].items() if name != "_ta
 given = {name: value for name, value in raw["dataset"].items() if name != "_target_"}
 rows = ChatDatasetConfig(**given).build(tokenizer=AutoTokenizer.from_pretrained("model"))
 assert len(rows) == len(Path("data/train.jsonl").read_text().splitlines())
-taught = sum(label != -100 for label in rows[0]["labels"])
-completion = json.loads(Path("data/train.jsonl").read_text().splitlines()[0])["messages"][-1]["content"]
-assert 0 < taught < len(rows[0]["labels"]) and completion
+given = [json.loads(line) for line in Path("data/train.jsonl").read_text().splitlines()]
+labels = rows[0]["labels"]
+learned = [label for label in labels if label != -100]
+said = [one["content"] for one in given[0]["messages"] if one["role"] == "assistant"]
+assert 0 < len(learned) < len(labels) and said
+if raw["dataset"]["mask_history"]:
+    said = said[-1:]
+text = rows.tokenizer.decode(learned)
+assert [one in text for one in said] == [True] * len(said) and text.count("<|im_end|>") == len(said), text
+assert "Closed 12." not in text
 print("READ", len(rows))

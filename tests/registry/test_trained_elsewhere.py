@@ -282,7 +282,7 @@ def test_both_by_page_and_by_api(models: Path) -> None:
     ("template", "tools", "says"),
     [
         ("{% for m in messages %}{{ m.role }}{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}assistant{% endif %}",
-         "text", "Turns are joined."),
+         "text", "Turns are joined by prefix."),
         ("{{ raise_exception('No <b>tools</b>') }}", "", "refuses a conversation with tool results (No &lt;b&gt;tools&lt;/b&gt;)"),
     ],
 )  # fmt: skip

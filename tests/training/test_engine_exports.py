@@ -8,6 +8,7 @@ import json
 import subprocess
 import tomllib
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import to_builtins
 from safetensors.numpy import save
 
 from apps.core.models import AuditEvent, Role
@@ -39,7 +41,7 @@ from workers.lib.typed import convert
 LAYER = "model.layers.0.self_attn.q_proj"
 SFT = {"steps": 4, "learning_rate": 1e-3, "batch_size": 2}
 GRPO = {"steps": 4, "learning_rate": 1e-5, "prompts_per_step": 2, "generations": 4, "eval_every": 2}
-CONFIG = {"sft": SFT, "grpo": GRPO}
+CONFIG = {"sft": SFT, "dpo": SFT, "kto": SFT, "grpo": GRPO}
 COMBINATIONS = [(engine.slug, method) for engine in ENGINES.values() for method in engine.methods]
 HOSTILE = [
     "'; touch /tmp/owned; '", '"; rm -rf /; "', "$(touch owned)", "`touch owned`", "a\nb: c", "- x", "{{ evil }}", "${oc.env:HOME}",
@@ -58,7 +60,13 @@ def plan(method: str = "grpo", text: str = "Close ticket 12.", config: Any = Non
         "responses_create_params": {"input": [{"role": "user", "content": text}]},
         "verifier_metadata": {"text": text},
     }
-    rows = [Row(f"{text}{n}", [{"role": "user", "content": text}], [tool], text, gym) for n in range(3)]
+    learned = {"dpo": {"chosen": text or "x", "rejected": f"{text}?"}, "kto": {"completion": text}}.get(
+        method, {"completion": text, "gym": gym}
+    )
+    good = {"kto": True}.get(method)
+    rows = [
+        Row(f"{text}{n}", [{"role": "user", "content": text}], [tool], good=good and n > 0, **learned) for n in range(3)
+    ]
     given = {
         "name": text, "method": method, "config": convert(CONFIG[method] | (config or {}), CONFIGS[method], "config"), "seed": 7,
         "base": "base-v1", "server": "https://flywheel.example", "path": "/env/workplace@1", "multi_turn": False, "max_turns": 1,
@@ -185,7 +193,29 @@ def test_a_script_prints_hostile_words_as_they_are(tmp_path: Path) -> None:
         ("verl", {"method": "sft"}, "does not train SFT in this export. Choose prime-rl or OpenRLHF or NeMo RL"),
         ("nemo-automodel", {}, "does not train GRPO"),
         ("verl", {"multi_turn": True}, "several turns. Choose prime-rl or NeMo RL"),
-        ("trl", {"method": "sft", "multi_turn": True}, "several turns is not exported yet"),
+        (
+            "nemo-automodel",
+            {"method": "dpo"},
+            "does not train DPO in this export. Choose OpenRLHF or NeMo RL or Unsloth or TRL",
+        ),
+        ("openrlhf", {"method": "kto"}, "does not train KTO in this export. Choose Unsloth or TRL"),
+        ("nemo-rl", {"method": "dpo", "config": {"loss_type": "ipo"}}, "no DPO loss “ipo”. Choose sigmoid"),
+        ("openrlhf", {"method": "dpo", "config": {"loss_type": "hinge"}}, "Choose sigmoid or ipo"),
+        (
+            "nemo-rl",
+            {
+                "method": "sft",
+                "multi_turn": True,
+                "rows": [],
+                "changes_turns": "an earlier answer is written in another way",
+            },
+            "there an earlier answer is written in another way. Choose OpenRLHF or Unsloth or TRL, which get",
+        ),
+        (
+            "nemo-automodel",
+            {"method": "sft", "multi_turn": True, "rows": [], "text_arguments": False},
+            "would quote again. Choose OpenRLHF",
+        ),
         ("prime-rl", {"adapter": Adapter(8, {})}, "cannot continue an adapter.*choose veRL or Unsloth or TRL"),
         ("nemo-rl", {"config": {"loss_type": "dr_grpo"}}, "no loss “dr_grpo”"),
         ("prime-rl", {"method": "sft", "renderer": ""}, "no renderer for this base model's family. Choose NeMo RL"),
@@ -202,6 +232,61 @@ def test_agents_of_several_turns_are_exported_where_they_train() -> None:
         check(ENGINES[engine], plan(multi_turn=True, max_turns=6))
     made = tomllib.loads(files_of(ENGINES["prime-rl"], plan(multi_turn=True, max_turns=6), sign)["rl.toml"].decode())
     assert made["orchestrator"]["train"]["source"][0]["env"]["agent"]["max_turns"] == 6
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "close", "arguments": {"id": 12}}}
+TURNS = [
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": "Closed 12."},
+    {"role": "assistant", "content": "Done."},
+]
+
+
+def with_turns(given: Plan) -> Plan:
+    return replace(given, rows=[replace(row, completion="", gym={}, turns=TURNS) for row in given.rows])
+
+
+def lines_of(content: bytes) -> list[dict]:
+    return [json.loads(line) for line in content.splitlines()]
+
+
+@pytest.mark.parametrize("engine", [slug for slug, method in COMBINATIONS if method == "sft"])
+def test_an_episode_leaves_with_its_calls_results_and_answers(engine: str) -> None:
+    made = files_of(ENGINES[engine], with_turns(plan("sft", multi_turn=True)), sign)
+    row = lines_of(made["data/train.jsonl"])[0]
+    turns = row["turns"] if "turns" in row else row["messages"][1:]
+    assert [turn["role"] for turn in turns] == ["assistant", "tool", "assistant"]
+    arguments = turns[0]["tool_calls"][0]["function"]["arguments"]
+    assert (json.loads(arguments) if engine == "prime-rl" else arguments) == {"id": 12}
+    tools = json.loads(row["tools"]) if engine == "prime-rl" else row["tools"]
+    assert tools[0]["function"]["name"] == "close" and "completion" not in row
+    if engine == "nemo-rl":  # of a single answer's conversation only the last is learned, of an episode all
+        assert yaml.safe_load(made["run.yaml"])["sft"]["only_unmask_final"] is False
+        assert yaml.safe_load(exported("nemo-rl", {}, "sft")["run.yaml"])["sft"]["only_unmask_final"] is True
+    if engine == "nemo-automodel":
+        assert yaml.safe_load(made["run.yaml"])["dataset"]["mask_history"] is False
+        assert yaml.safe_load(exported("nemo-automodel", {}, "sft")["run.yaml"])["dataset"]["mask_history"] is True
+    if engine == "openrlhf":
+        assert b"--data.multiturn" in made["launch.sh"] and b"pieces" in made["launch.sh"]
+
+
+def test_turns_that_a_template_changes_go_as_separate_rows_only() -> None:
+    given = with_turns(plan("sft", multi_turn=True, changes_turns="an earlier answer is written in another way"))
+    for engine in ("trl", "unsloth", "openrlhf", "prime-rl"):
+        check(ENGINES[engine], given)
+    for engine in ("nemo-rl", "nemo-automodel"):
+        with pytest.raises(ExportError, match="as separate rows"):
+            check(ENGINES[engine], given)
+        check(ENGINES[engine], plan("sft", multi_turn=True, changes_turns="it is so"))  # single answers alone
+
+
+def test_the_two_sides_of_kto_weigh_the_same() -> None:
+    made = json.loads(exported("trl", {}, "kto")["settings.json"])["trl"]
+    assert (made["desirable_weight"], made["undesirable_weight"]) == (1.0, 2.0)  # two good answers, one bad
+    assert [row["label"] for row in lines_of(exported("trl", {}, "kto")["data/train.jsonl"])] == [False, True, True]
+    with pytest.raises(ExportError, match="all 3 of this data set are good"):
+        given = plan("kto")
+        files_of(ENGINES["trl"], replace(given, rows=[replace(row, good=True) for row in given.rows]), sign)
 
 
 EVERYTHING = {
@@ -411,6 +496,23 @@ def test_a_task_that_became_held_out_is_not_exported(run: TrainingRun) -> None:
     later = make_eval_set(run.project, train=0, holdout=2, frozen=False)
     ours = run.dataset.tasks()[0]
     Task.objects.filter(pk=later.tasks.first().pk).update(messages=ours.messages, expected=ours.expected)
+    with pytest.raises(HoldoutLeak, match="Nothing was trained"):
+        export(run=run, engine="trl", by=run.created_by)
+
+
+@pytest.mark.django_db
+def test_a_gold_episode_leaves_unless_a_later_turn_says_what_is_held_out(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.method, run.spec = Method.SFT, run.spec | {"config": to_builtins(convert(SFT, CONFIGS["sft"], "config"))}
+    asked = {"messages": [{"role": "user", "content": "Please help."}], "tools": []}
+    monkeypatch.setattr("apps.training.engines.exporting.sft_row", lambda *_: asked | {"turns": TURNS})
+    made = contents(export(run=run, engine="trl", by=run.created_by).content)
+    rows = lines_of(made["data/train.jsonl"])
+    assert len(rows) == 3 and [row["turns"] for row in rows] == [TURNS] * 3
+    held = run.dataset.eval_set.tasks.filter(split="holdout").first()
+    later = [*TURNS, held.messages[-1], {"role": "assistant", "content": "Done, too."}]
+    monkeypatch.setattr("apps.training.engines.exporting.sft_row", lambda *_: asked | {"turns": later})
     with pytest.raises(HoldoutLeak, match="Nothing was trained"):
         export(run=run, engine="trl", by=run.created_by)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,11 @@ from apps.reviews.models import Judgement, ReviewItem, RewardReview
 from apps.reviews.policy import policy_of
 from apps.training import sources
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
+from apps.training.engines.exporting import export
 from apps.training.jobs import child_spec
 from apps.training.judged import BOTH
 from apps.training.lineage import learners_of_trajectory, trajectories_of
-from apps.training.models import Example, Method, Shape, Source, TrainingRun
+from apps.training.models import SHAPES, Example, Method, Shape, Source, TrainingRun
 from apps.training.sources import MEASURES, NO_STEP, SEVERAL_TURNS, find_examples
 from apps.trajectories.actions.feedback import give
 from apps.trajectories.exports import HELD_OUT
@@ -40,6 +44,7 @@ from tests.factories import (
     override,
     tell,
 )
+from workers.lib.prompting import as_text
 from workers.lib.specs import checked
 
 CONFIG = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
@@ -265,6 +270,8 @@ def test_a_job_whose_production_runs_were_held_out_since_is_refused_when_it_star
     hold_out(run, corrected(run, 79, session_id="s-shared"))
     with pytest.raises(HoldoutLeak, match=r"Nothing was trained\. 1 of these production runs belong to the hold-out"):
         child_spec(job)
+    with pytest.raises(HoldoutLeak, match="production runs belong to the hold-out"):
+        export(run=job, engine="trl", by=job.created_by)
     monkeypatch.setattr("apps.training.refusals.refuse_held_runs", lambda run: None)
     child_spec(job)  # nothing else would have noticed
 
@@ -284,8 +291,6 @@ def test_the_database_refuses_an_example_of_a_held_out_task(run: EvalRun) -> Non
 def submitted(
     run: EvalRun, made: sources.Found, method: Method = Method.DPO, samples_of: EvalRun | None = None, **config: Any
 ) -> TrainingRun:
-    from apps.training.models import SHAPES
-
     shape = SHAPES[method]
     return submit_training(
         project=run.project, method=method, parent=run.model_version, environment=run.environment, config=CONFIG | config,
@@ -316,6 +321,30 @@ def test_other_methods_are_given_answers(run: EvalRun, method: Method, program: 
     spec = child_spec(submitted(run, found(run, Source.EVALUATION, shape=shape), method))
     rows = checked(spec | {"out_dir": "x"}, program).rows
     assert spec["kind"] == program and rows[0].completion == "right 0"
+
+
+@pytest.mark.parametrize("method", [Method.DPO, Method.KTO, Method.REJECTION])
+def test_an_export_has_the_rows_of_the_job(run: EvalRun, method: Method) -> None:
+    """With the calls and results that came before the answer, as text: this base's template knows no tools."""
+    call = {"id": "c1", "type": "function", "function": {"name": "plants.water", "arguments": '{"hall": 9}'}}
+    turns = [{"role": "user", "content": "Water the ferns."}, {"role": "assistant", "content": None, "tool_calls": [call]},
+             {"role": "tool", "tool_call_id": "c1", "content": "The tank is empty."}, {"role": "assistant", "content": "Watered."}]  # fmt: skip
+    trajectory = make_trajectory(run.project, messages=turns)
+    tell(trajectory, Feedback(outcome=OutcomeChange(status="failure"), corrected="It is empty.", message_index=3))
+    sources_of = [Source.EVALUATION] if method == Method.REJECTION else [Source.CORRECTIONS]
+    job = submitted(run, found(run, *sources_of, shape=SHAPES[method].value), method)
+    with zipfile.ZipFile(io.BytesIO(export(run=job, engine="trl", by=job.created_by).content)) as archive:
+        files = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    rows, wanted = [json.loads(line) for line in files["data/train.jsonl"].splitlines()], child_spec(job)["rows"]
+    said = ("chosen", "rejected", "completion")
+    assert [[row.get(name) for name in said] for row in rows] == [[row.get(name) for name in said] for row in wanted]
+    assert [row["messages"] for row in rows] == [as_text(row["messages"], row["tools"]) for row in wanted]
+    assert [row.get("label") for row in rows] == [row.get("good") for row in wanted]
+    assert json.loads(files["manifest.json"])["facts"]["method"] == method
+    if method != Method.REJECTION:
+        assert (
+            '"hall": 9' in rows[0]["messages"][-2]["content"] and "tank is empty" in rows[0]["messages"][-1]["content"]
+        )
 
 
 def test_the_same_examples_twice_are_one_dataset_and_none_is_refused(run: EvalRun) -> None:

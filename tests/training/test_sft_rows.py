@@ -8,7 +8,7 @@ import pytest
 
 from apps.evals.models import Task
 from apps.evals.near_duplicates.search import Row
-from apps.training.jobs import sft_row, whole_conversation
+from apps.training.sft_rows import sft_row, whole_conversation
 from workers.lib.environments import load
 from workers.lib.environments.customer_service.tasks import make_tasks
 from workers.lib.specs import SftRow

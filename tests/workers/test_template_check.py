@@ -19,7 +19,7 @@ CHATML = (
 
 
 @pytest.mark.parametrize(
-    ("family", "end", "tools", "broken"),
+    ("family", "ends", "tools", "broken"),
     [
         ("qwen2_5", "<|im_end|>", "native", set()),
         ("qwen3", "<|im_end|>", "native", {"thinking_user"}),
@@ -29,13 +29,16 @@ CHATML = (
         ("llama3", "<|eot_id|>", "text", set()),
         ("gemma3", "<end_of_turn>", "text", set()),
         ("phi3", "<|end|>", "text", set()),
-        ("glm4moe", "<|user|>", "native", {"tools", "user", "thinking_tools", "thinking_user"}),
-        ("gptoss", "<|return|>", "native", {"tools", "user", "thinking_tools", "thinking_user"}),
+        ("glm4moe", "<|endoftext|> <|user|> <|observation|>", "native", {"thinking_user"}),
+        ("gptoss", "<|return|> <|call|>", "native", {"user", "thinking_user"}),
     ],
 )
-def test_families(family: str, end: str, tools: str, broken: set[str]) -> None:
-    found = check((FAMILIES / f"{family}.jinja").read_text(), {"bos_token": "<s>", "eos_token": end}, [end])
+def test_families(family: str, ends: str, tools: str, broken: set[str]) -> None:
+    stops = ends.split()
+    found = check((FAMILIES / f"{family}.jinja").read_text(), {"bos_token": "<s>", "eos_token": stops[0]}, stops)
     assert (found.tools, set(found.breaks), found.problem) == (tools, broken, "")
+    if family in ("qwen3", "llama3_1"):
+        assert found.bridges == ({"tools": "flywheel", "user": "flywheel"} if family == "qwen3" else {})
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ ALL = dict.fromkeys(template_check.WHERE, "it is so")
 @pytest.mark.parametrize(
     ("breaks", "says"),
     [
-        ([], "Turns are joined."),
+        ([], "Turns are joined by prefix."),
         (["tools", "user", "thinking_tools", "thinking_user"], "Turns are trained as separate rows, because it is so."),
         (["user", "thinking_user"], "Turns are joined, except after a user’s reply: those are trained as separate rows, because it is so."),
         (["thinking_user"], "Turns are joined, except after a user’s reply where an answer has thinking: those are trained as separate rows, because it is so."),
@@ -71,6 +74,16 @@ ALL = dict.fromkeys(template_check.WHERE, "it is so")
 )  # fmt: skip
 def test_in_words(breaks: list[str], says: str) -> None:
     assert TemplateCheck("native", "", {name: ALL[name] for name in breaks}).turns == says
+
+
+def test_who_bridges_is_said() -> None:
+    found = TemplateCheck("native", "", {"user": "it is so"}, {"tools": "nemotron-3", "thinking_tools": "flywheel"})
+    assert found.turns == (
+        "Turns are joined, except after a user’s reply: those are trained as separate rows, because it is so. Bridged by Flywheel after "
+        "tool results where the answer has thinking: the template writes the last answer differently. Bridged by the package renderers "
+        "(nemotron-3) after tool results, with the template’s own tokens."
+    )
+    assert TemplateCheck("native", "", {}, {"tools": "nemotron-3"}).turns.startswith("Turns are joined. Bridged by the")
 
 
 def test_the_reason_is_the_one_that_matters_most() -> None:

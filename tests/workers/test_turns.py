@@ -13,6 +13,7 @@ from tests.workers.test_grpo_episodes import FORGETS
 from workers.lib.chat_templates import NotJoined, text_after
 from workers.lib.engines import SoFar
 from workers.lib.environments.episodes import with_calls
+from workers.ml.chat_writer import ChatWriter
 from workers.ml.models import load_base
 from workers.ml.transformers_engine import TransformersEngine
 
@@ -23,6 +24,11 @@ NATIVE = (  # as Qwen 2.5 writes tools, calls and results
     "{% endif %}{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n"
     '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n'
     "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+GLM = (
+    "{% for m in messages %}{{ '<|observation|>' if m.role == 'tool' else '<|' ~ m.role ~ '|>' }}{{ '\n' if m.role == 'tool' }}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}</tool_call>{% endfor %}{% endfor %}"
+    "{% if tools and add_generation_prompt %}{% endif %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 TOOL = {"type": "function", "function": {"name": "close", "parameters": {"type": "object"}}}
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Close 12."}]
@@ -146,3 +152,27 @@ def test_a_template_that_cannot_be_joined_says_why(why: str, tiny_model: Path) -
 
     with pytest.raises(NotJoined, match=why):
         text_after(render, ASKED, messages, engine.writer.stop_texts)
+
+
+def test_an_answer_may_end_with_the_token_that_begins_the_next_turn(tiny_model: Path) -> None:
+    """As GLM's do: which one says who speaks next, so an answer that ended otherwise is written anew."""
+    engine = TransformersEngine(*load_base(tiny_model))
+    engine.tokenizer.chat_template = GLM
+    engine.tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|observation|>", "<|assistant|>"]})
+    writer = ChatWriter(engine.tokenizer)
+    writer.stop_texts = ["<|user|>", "<|observation|>"]
+    writer.stop_ids = user, observation = engine.tokenizer.convert_tokens_to_ids(writer.stop_texts)
+    said = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c", "function": {"name": "close", "arguments": "{}"}}],
+    }
+    messages = [*ASKED, said, {"role": "tool", "tool_call_id": "c", "content": "Closed."}]
+    asked = writer.prompt_ids(ASKED, [TOOL])
+    sampled = plain_ids('{"tool": "close",  "args": {}}')
+    for ended, joins in (([observation], True), ([], True), ([user], False)):
+        so_far = asked + sampled + ended
+        found = writer.prompt_ids(messages, [TOOL], SoFar(ASKED, [TOOL], so_far))
+        assert (found[: len(so_far)] == so_far) == joins == (found != writer.prompt_ids(messages, [TOOL]))
+        if joins:
+            assert engine.tokenizer.decode(found).endswith('"args": {}}<|observation|>\nClosed.<|assistant|>')

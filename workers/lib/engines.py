@@ -19,12 +19,14 @@ class Sampling:
 @dataclass(frozen=True)
 class SoFar:
     """A conversation up to the policy's last answer: the messages that were answered, and the ids of all that was given and
-    sampled, the answer included. `computed` is what the engine gave to have it again (Output)."""
+    sampled, the answer included. `computed` is what the engine gave to have it again (Output), `asked` how many of the ids are the
+    prompt's."""
 
     messages: list[dict]
     tools: list[dict]
     ids: list[int]
     computed: Any = None
+    asked: int = 0
 
 
 @dataclass(frozen=True)

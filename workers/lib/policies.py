@@ -105,12 +105,13 @@ class EnginePolicy:
         # A seed of its own for each turn: the same words later on are not to give the same answer again.
         turn = sum(message["role"] == "assistant" for message in messages)
         prompt = Prompt(messages, [seed_of(seed, turn, 0)], tools, self.so_far.get(key), self.goes_on)
-        asked = _Asked(key, prompt, asyncio.get_running_loop().create_future())
-        self.waiting.append(asked)
+        waiting = _Asked(key, prompt, asyncio.get_running_loop().create_future())
+        self.waiting.append(waiting)
         if self.running is None or self.running.done():
             self.running = asyncio.create_task(self._run())
-        output = await asked.future
-        self.so_far[key] = SoFar(messages, tools, output.prompt_token_ids + output.token_ids, output.computed)
+        output = await waiting.future
+        asked = output.prompt_token_ids
+        self.so_far[key] = SoFar(messages, tools, asked + output.token_ids, output.computed, len(asked))
         return reply_of(output)
 
     async def responds(self) -> bool:

@@ -10,7 +10,6 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from msgspec import Struct, to_builtins
 
-from workers.lib.chat_templates import NotJoined, text_after
+from workers.lib import bridges
+from workers.lib.chat_templates import NotJoined, Render, text_after
 from workers.lib.prompting import written_for
 
 SECONDS, BYTES = 10, 2**30
@@ -36,6 +36,7 @@ TOOL = {
 }
 ASKED = [{"role": "system", "content": "You are a helpful agent."}, {"role": "user", "content": "Close ticket 12."}]
 THOUGHT = "<think>\nTicket 12 is meant.\n</think>\n\n"
+OURS = "flywheel"
 WHERE = {  # in the order in which they matter
     "tools": "after tool results",
     "user": "after a user’s reply",
@@ -46,11 +47,13 @@ WHERE = {  # in the order in which they matter
 
 class TemplateCheck(Struct, frozen=True):
     """`tools`: how they are carried (“native”, “text”), "" where not at all, for the reason `problem`. `breaks`: {a key of WHERE:
-    why the turns there are not joined}."""
+    why the turns there are not joined}; `bridges`: {a key: who joins them although the template writes an answer in another way once
+    the conversation goes on, OURS or a renderer's name}. Elsewhere they are joined by prefix."""
 
     tools: str = ""
     problem: str = ""
     breaks: dict[str, str] = {}
+    bridges: dict[str, str] = {}
 
     @property
     def carries_tools(self) -> bool:
@@ -61,6 +64,12 @@ class TemplateCheck(Struct, frozen=True):
         """In words, how episodes of several turns are trained."""
         if not self.tools:
             return "Episodes with tools cannot be played."
+        if not self.breaks and not self.bridges:
+            return "Turns are joined by prefix."
+        bridged = [self._bridged(bridge) for bridge in sorted(set(self.bridges.values()))]
+        return " ".join([self._joined(), *bridged])
+
+    def _joined(self) -> str:
         if not self.breaks:
             return "Turns are joined."
         why = next(self.breaks[name] for name in WHERE if name in self.breaks)
@@ -71,6 +80,12 @@ class TemplateCheck(Struct, frozen=True):
         ]
         where = [WHERE[name] for name in ("tools", "user") if name in self.breaks] + where
         return f"Turns are joined, except {' and '.join(dict.fromkeys(where))}: those are trained as separate rows, because {why}."
+
+    def _bridged(self, bridge: str) -> str:
+        where = " and ".join(WHERE[name] for name in WHERE if self.bridges.get(name) == bridge)
+        if bridge == OURS:
+            return f"Bridged by Flywheel {where}: the template writes the last answer differently."
+        return f"Bridged by the package renderers ({bridge}) {where}, with the template’s own tokens."
 
 
 class _Generation(Extension):
@@ -115,41 +130,51 @@ def check(template: str, tokens: dict[str, str], stops: list[str]) -> TemplateCh
     messages = [*ASKED, *_calls(1)]
     try:
         text = render(messages, True, [TOOL])
-        opened = render(ASKED, True, []).rstrip().endswith("<think>")
+        opened = opens_thought(render(ASKED, True, []))
     except Exception as error:  # whatever a template does with what it is given
         return TemplateCheck(problem=f"its chat template refuses a conversation with tool results ({_words(error)})")
     if lost := [
         what for word, what in (("Closes a ticket", "the tools"), ("Closed 0.", "tool results")) if word not in text
     ]:
         return TemplateCheck(problem=f"its chat template leaves out {' and '.join(lost)}")
-    # Where the template itself opens a thought, every answer goes on with it.
+    breaks, joined = {}, {}
+    for name, (after, tools) in probes(opened).items():
+        why, bridge = _break(lambda messages, answer, tools=tools: render(messages, answer, tools), after, stops)
+        if why:
+            breaks[name] = why
+        elif bridge:
+            joined[name] = OURS
+    return TemplateCheck("native" if "tools" in template else "text", "", breaks, joined)
+
+
+def opens_thought(prompt: str) -> bool:
+    return prompt.rstrip().endswith("<think>")
+
+
+def probes(opened: bool) -> dict[str, tuple[list[dict], list[dict]]]:
+    """{key of WHERE: (an answer and what follows it, tools)}. Where the template itself opens a thought, every answer goes on with it."""
     thought = THOUGHT.removeprefix("<think>") if opened else ""
-    probes: dict[str, tuple[list[dict], list[dict]]] = {
+    found: dict[str, tuple[list[dict], list[dict]]] = {
         "tools": (_calls(1, thought), [TOOL]),
         "user": (_replied(f"{thought}Which one?"), []),
     }
     if not opened:
-        probes["thinking_tools"] = _calls(1, THOUGHT), [TOOL]
-        probes["thinking_user"] = _replied(f"{THOUGHT}Which one?"), []
-    breaks = {}
-    for name, (after, tools) in probes.items():
-        if why := _break(lambda messages, answer, tools=tools: render(messages, answer, tools), after, stops):
-            breaks[name] = why
-    return TemplateCheck("native" if "tools" in template else "text", "", breaks)
+        found["thinking_tools"] = _calls(1, THOUGHT), [TOOL]
+        found["thinking_user"] = _replied(f"{THOUGHT}Which one?"), []
+    return found
 
 
-def _break(render: Callable[[list[dict], bool], str], after: list[dict], stops: list[str]) -> str:
-    """Why the turns of a conversation are not joined; "" where they are. Two turns, since a template may write the last one
-    in another way than those before it."""
+def _break(render: Render, after: list[dict], stops: list[str]) -> tuple[str, bool]:
+    """(why the turns of a conversation are not joined, "" where they are; whether they are by our bridge). Two turns, since a template
+    may write the last one in another way than those before it."""
     once = [*ASKED, *after]
     try:
-        text_after(render, ASKED, once, stops)
-        text_after(render, once, [*once, *after], stops)
+        found = text_after(render, ASKED, once, stops), text_after(render, once, [*once, *after], stops)
     except NotJoined as error:
-        return str(error)
+        return str(error), False
     except Exception as error:  # as above
-        return f"the template refuses such a conversation ({_words(error)})"
-    return ""
+        return f"the template refuses such a conversation ({_words(error)})", False
+    return "", not all(one.by_prefix for one in found)
 
 
 def _calls(count: int, thought: str = "") -> list[dict]:
@@ -233,7 +258,30 @@ def checked_apart(folder: Path) -> TemplateCheck | None:
         return TemplateCheck(
             problem="its chat template could not be checked: it takes too long, or its files cannot be read"
         )
-    return found and TemplateCheck(**found)
+    checked = found and TemplateCheck(**found)
+    return _with_bridges(folder, checked) if checked and checked.breaks else checked
+
+
+def _with_bridges(folder: Path, checked: TemplateCheck) -> TemplateCheck:
+    """What the package renderers joins, where it is installed and knows the family."""
+    if not bridges.installed() or family_of(folder) not in bridges.FAMILIES:
+        return checked
+    command = [sys.executable, "-m", "workers.lib.bridge_check", str(folder), *checked.breaks]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=2 * bridges.SECONDS, check=False, cwd=_root())
+        found: dict[str, str] = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        return checked
+    left = {name: why for name, why in checked.breaks.items() if name not in found}
+    return TemplateCheck(checked.tools, "", left, checked.bridges | found)
+
+
+def family_of(folder: Path) -> str:
+    """Its `model_type`; "" where that is unknown."""
+    try:
+        return str(json.loads((folder / "config.json").read_text()).get("model_type", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def _root() -> Path:

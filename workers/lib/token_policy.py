@@ -135,7 +135,7 @@ class TokenPolicy:
         client, answer, latency_ms = await self._ask(body, key)
         found = sampled_in(answer, ids, client.server.model, client.where)
         text = self.tokens.tokenizer.decode(found.ids, skip_special_tokens=True)
-        self.so_far[key] = SoFar(messages, tools, ids + found.ids)
+        self.so_far[key] = SoFar(messages, tools, ids + found.ids, asked=len(ids))
         return Reply(
             message={"role": "assistant", "content": text},
             text=text,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from jinja2 import TemplateError
 
-from workers.lib.chat_templates import NotJoined, text_after
+from workers.lib.bridges import Bridge, bridges_for
+from workers.lib.chat_templates import NotJoined, Render, text_after
 from workers.lib.engines import SoFar
 from workers.lib.errors import SpecError
 from workers.lib.policies import Reply
@@ -21,6 +23,7 @@ class ChatWriter:
 
     def __init__(self, tokenizer: Any, model: Any = None) -> None:
         self.tokenizer, self.stop_ids = tokenizer, stop_token_ids(tokenizer, model)
+        self.family = str(getattr(getattr(model, "config", None), "model_type", ""))
         self.stop_texts = [text for text in tokenizer.convert_ids_to_tokens(self.stop_ids) if text]
 
     def text(self, messages: list[dict], tools: list[dict], answer: bool) -> str:
@@ -38,20 +41,35 @@ class ChatWriter:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def prompt_ids(self, messages: list[dict], tools: list[dict], so_far: SoFar | None = None) -> list[int]:
-        """The ids so far and the template's own for what came after the last answer; where the template does not allow that,
-        all of the conversation anew."""
+        """The ids so far and the template's own for what came after the last answer; where neither the template nor a bridge allows
+        that, all of the conversation anew."""
 
         def render(messages: list[dict], answer: bool) -> str:
             return self.text(messages, tools, answer)
 
         if so_far is None or so_far.tools != tools:
             return self.ids(render(messages, True))
+        last = so_far.ids[-1]
+        ended_by = self.tokenizer.convert_ids_to_tokens(last) if last in self.stop_ids else ""
         try:
-            after = self.ids(text_after(render, so_far.messages, messages, self.stop_texts))
+            after = self.ids(text_after(render, so_far.messages, messages, self.stop_texts, ended_by).text)
         except NotJoined:
-            return self.ids(render(messages, True))
-        ended = after[0] == so_far.ids[-1]  # else the answer was cut off, and its end is given
-        return so_far.ids + after[ended:]
+            bridged = self.bridged(render, messages, so_far)
+            return self.ids(render(messages, True)) if bridged is None else so_far.ids + bridged
+        return so_far.ids + after[after[0] == last :]  # where the answer was cut off, its end is given
+
+    @cached_property
+    def bridges(self) -> list[Bridge]:
+        return bridges_for(self.tokenizer, self.family)
+
+    def bridged(self, render: Render, messages: list[dict], so_far: SoFar) -> list[int] | None:
+        """The ids that a bridge for the model's family puts after those so far; None where none fits."""
+        for bridge in self.bridges:
+            try:
+                return bridge.ids_after(render, self.ids, so_far, messages, self.stop_texts, self.stop_ids)
+            except NotJoined:
+                continue
+        return None
 
     def answer_ids(self, messages: list[dict], tools: list[dict], answer: dict) -> list[int]:
         """What the model would have to write for an answer to these messages, with the token that ends it. Raises SpecError."""
@@ -74,5 +92,5 @@ class ChatWriter:
             history = [*messages, *turns[:at]]
             prompt, tokens = self.prompt_ids(history, tools, so_far), self.answer_ids(history, tools, turn)
             replies.append(Reply(turn, prompt_token_ids=prompt, token_ids=tokens, logprobs=[0.0] * len(tokens)))
-            so_far = SoFar(history, tools, prompt + tokens)
+            so_far = SoFar(history, tools, prompt + tokens, asked=len(prompt))
         return rows_of_replies(replies)

@@ -1,4 +1,4 @@
-"""NeMo AutoModel 0.7: SFT of a PEFT adapter by its recipe."""
+"""NeMo AutoModel 0.7: SFT of a PEFT adapter by its recipe. Of an episode every answer is learned, of a single answer's conversation the last."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def config(plan: Plan) -> dict[str, Any]:
         "distributed": {"strategy": "fsdp2", "tp_size": 1, "cp_size": 1},
         "dataset": {
             "_target_": "nemo_automodel.components.datasets.llm.chat_dataset.ChatDataset", "path_or_dataset_id": "data/train.jsonl",
-            "seq_length": settings.max_length, "truncation": "do_not_truncate", "mask_history": True, "mask_generation_prompt": True,
+            "seq_length": settings.max_length, "truncation": "do_not_truncate", "mask_history": not plan.episodes, "mask_generation_prompt": True,
         },
         "packed_sequence": {"packed_sequence_size": 0},
         "dataloader": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -22,15 +23,16 @@ from apps.evals.models import Split, Task
 from apps.registry.actions import ModelError
 from apps.registry.artifacts import ArtifactError, local_path
 from apps.registry.models import ModelVersion
-from apps.registry.profiles import base_folder, has_native_tools, profile_of_version
+from apps.registry.profiles import base_folder, has_native_tools, profile_of_version, takes_text_arguments
 from apps.registry.trained_elsewhere import CONFIG, WEIGHTS, rank_of, shapes_of
 from apps.reviews.actions import require_unlocked
 from apps.training.actions import TrainingError
 from apps.training.engines.folder import ENGINES, Engine, check, files_of, packed
 from apps.training.engines.plan import Adapter, ExportError, Plan, Row
-from apps.training.models import Method, TrainingRun
+from apps.training.models import PROGRAMS, SHAPES, Method, TrainingRun
 from apps.training.refusals import refuse_leaks
 from apps.training.results import lineage
+from apps.training.sft_rows import as_leak_row, example_rows, sft_row, whole_conversation
 from workers.lib.environments import Environment
 from workers.lib.environments.gym_rows import ASKED
 from workers.lib.errors import SpecError, sentence
@@ -77,7 +79,9 @@ def folder(*, run: TrainingRun, engine: Engine, by: Any, **facts: Any) -> dict[s
         raise TrainingError("Only train and validation tasks can be exported with a training run.")
     refuse_leaks(run, tasks, ((task.key, leaks.row_of(task)) for task in tasks + validation))
     try:
-        made = files_of(engine, plan_of(run, tasks, validation, facts), sign)
+        plan = plan_of(run, tasks, validation, facts)
+        refuse_leaks(run, tasks, learned_texts(plan))
+        made = files_of(engine, plan, sign)
     except ExportError as error:
         raise TrainingError(str(error)) from error
     audit(
@@ -102,15 +106,44 @@ def sign(facts: dict[str, Any]) -> str:
     return signing.Signer(salt=SALT).sign_object(facts)
 
 
+def learned_texts(plan: Plan) -> Iterable[tuple[str, dict]]:
+    """What is learned from that no task holds, in the form in which it is compared with the hold-outs."""
+    for row in plan.rows:
+        asked = {"messages": row.messages}
+        if row.turns:
+            yield row.key, whole_conversation(asked | {"turns": row.turns})
+        elif row.chosen:
+            yield row.key, as_leak_row(asked | {"chosen": row.chosen, "rejected": row.rejected})
+        elif row.good is not None or not row.gym:
+            yield row.key, as_leak_row(asked | {"completion": row.completion})
+
+
 def plan_of(run: TrainingRun, tasks: list[Task], validation: list[Task], facts: dict[str, Any]) -> Plan:
     """Raises TrainingError."""
     environment = load_for(run.environment)
     config = convert(run.spec["config"], CONFIGS[run.method], "config")
     native = has_native_tools(run.parent)
-    chosen = [task for task in tasks if task.demonstration] if run.method == "sft" else tasks
-    rows = rows_of(chosen, environment, native, config)
-    checked = [] if run.method == "sft" else rows_of(validation, environment, native, config)
+    if run.method in SHAPES:
+        examples = list(run.dataset.examples.select_related("task"))
+        rows = [row_of_example(name, row, native) for name, row in example_rows(run, examples)]
+    elif run.method == Method.SFT:
+        shown = ((task.key, sft_row(task, environment)) for task in tasks)
+        rows = [row_of_example(key, row, native) for key, row in shown if row]
+    else:
+        rows = rows_of(tasks, environment, native, config)
+    checked = rows_of(validation, environment, native, config) if run.method == Method.GRPO else []
     return plan_with(run, environment, config, rows, checked, facts)
+
+
+def row_of_example(key: str, row: dict, native: bool) -> Row:
+    """A row as a job here learns from it: tools natively where the template knows them, else all of the conversation as text."""
+    asked, turns, tools = row["messages"], row.get("turns", []), row["tools"]
+    write = for_template if native else partial(as_text, tools=tools)
+    messages, whole = write(asked), write([*asked, *turns])
+    return Row(
+        key, messages, tools if native else [], row.get("completion", ""), turns=whole[len(messages) :],
+        chosen=row.get("chosen", ""), rejected=row.get("rejected", ""), good=row.get("good"),
+    )  # fmt: skip
 
 
 def plan_with(
@@ -124,7 +157,7 @@ def plan_with(
     base, profile = run.parent.base_version(), profile_of_version(run.parent)
     return Plan(
         name=run.name,
-        method=run.method,
+        method=PROGRAMS.get(run.method, run.method),
         config=config,
         seed=run.spec["seed"],
         base=str(base),
@@ -141,14 +174,23 @@ def plan_with(
         tool_parser=profile.tool_parser if profile and has_native_tools(run.parent) else "",
         renderer=profile.renderer if profile else "",
         context=room_for(rows + checked),
+        changes_turns=changes_turns(run.parent),
+        text_arguments=not has_native_tools(run.parent) or takes_text_arguments(run.parent),
     )
+
+
+def changes_turns(version: ModelVersion) -> str:
+    """Why the template writes an earlier turn in another way once a conversation goes on; "" where it does not."""
+    template = version.chat_template
+    breaks = template.breaks if template else {}
+    return next((breaks[name] for name in ("tools", "user") if name in breaks), "")
 
 
 def facts_of(run: TrainingRun, base: ModelVersion) -> dict[str, Any]:
     """What made the folder, as the lineage of what comes back."""
     return lineage(run) | {
         "project": str(run.project_id), "name": run.name, "parent_id": run.parent_id, "dataset": str(run.dataset_id),
-        "environment_id": str(run.environment_id), "base": str(base), "base_digest": base.digest, "split": Split.TRAIN.value,
+        "environment_id": str(run.environment_id), "method": run.method, "base": str(base), "base_digest": base.digest, "split": Split.TRAIN.value,
         "run": "" if run._state.adding else str(run.pk), "lora": lora_of(run),
     }  # fmt: skip
 

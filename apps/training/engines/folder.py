@@ -22,7 +22,8 @@ CARRIED = "apps.training.engines.carried"
 
 @dataclass(frozen=True)
 class Engine:
-    """`hooks` are carried files that it runs. `multi_turn`: whether it trains episodes of several turns. `resumes`: whether it
+    """`hooks` are carried files that it runs. `multi_turn`: whether it samples episodes of several turns; `renders`: it writes
+    conversations by the base's own chat template, in place of ready tokens or texts. `resumes`: whether it
     goes on with an adapter. `whole`: methods that train all weights there, so that no adapter comes back. `with_ray`: it asks a Ray
     cluster for its GPUs itself."""
 
@@ -35,6 +36,7 @@ class Engine:
     about: str
     hooks: dict[str, tuple[str, ...]]
     multi_turn: bool = False
+    renders: bool = False
     resumes: bool = False
     whole: tuple[str, ...] = ()
     with_ray: bool = False
@@ -42,6 +44,7 @@ class Engine:
 
 SCORED = ("flywheel_environment.py",)
 SCRIPT = ("train.py", "render.py", "flywheel_environment.py")
+SCRIPTED = ("sft", "dpo", "kto", "grpo")
 ENGINES = {
     engine.slug: engine
     for engine in (
@@ -51,28 +54,29 @@ ENGINES = {
         ),
         Engine(
             "prime-rl", "prime-rl", "0.4.0", ("sft", "grpo"), prime_rl.files, "git clone prime-rl, then export PRIME_RL=/path/to/it",
-            "Asynchronous GRPO of agents", {"sft": (), "grpo": ()}, multi_turn=True,
+            "Asynchronous GRPO of agents", {"sft": (), "grpo": ()}, multi_turn=True, renders=True,
         ),
         Engine(
-            "openrlhf", "OpenRLHF", "0.11.2", ("sft", "grpo"), openrlhf.files, "pip install 'openrlhf[vllm]==0.11.2'",
-            "SFT with LoRA; GRPO of all weights", {"sft": ("render.py",), "grpo": ("render.py", "openrlhf_reward.py", *SCORED)},
+            "openrlhf", "OpenRLHF", "0.11.2", ("sft", "dpo", "grpo"), openrlhf.files, "pip install 'openrlhf[vllm]==0.11.2'",
+            "SFT and DPO with LoRA; GRPO of all weights", {"sft": ("render.py",), "dpo": ("render.py",), "grpo": ("render.py", "openrlhf_reward.py", *SCORED)},
             whole=("grpo",),
         ),
         Engine(
-            "nemo-rl", "NeMo RL", "August 2026", ("sft", "grpo"), nemo_rl.files, "git clone NeMo RL, then export NEMO_RL=/path/to/it",
-            "GRPO of agents through NeMo Gym", {"sft": (), "grpo": SCORED}, multi_turn=True, with_ray=True,
+            "nemo-rl", "NeMo RL", "August 2026", ("sft", "dpo", "grpo"), nemo_rl.files, "git clone NeMo RL, then export NEMO_RL=/path/to/it",
+            "GRPO of agents through NeMo Gym; SFT and DPO", {"sft": (), "dpo": ("render.py",), "grpo": SCORED}, multi_turn=True, renders=True,
+            with_ray=True,
         ),
         Engine(
-            "unsloth", "Unsloth", "2026.10.9", ("sft", "grpo"), scripts.unsloth, "pip install unsloth==2026.10.9", "One GPU, little memory",
-            {"sft": SCRIPT, "grpo": SCRIPT}, resumes=True,
+            "unsloth", "Unsloth", "2026.10.9", SCRIPTED, scripts.unsloth, "pip install unsloth==2026.10.9", "One GPU, little memory",
+            dict.fromkeys(SCRIPTED, SCRIPT), resumes=True,
         ),
         Engine(
             "nemo-automodel", "NeMo AutoModel", "0.7.0", ("sft",), automodel.files, "pip install 'nemo-automodel[cuda]==0.7.0'",
-            "SFT of large models", {"sft": ()},
+            "SFT of large models", {"sft": ()}, renders=True,
         ),
         Engine(
-            "trl", "TRL", "1.16.0", ("sft", "grpo"), scripts.trl, "pip install trl==1.16.0 peft", "A plain script, also on a CPU",
-            {"sft": SCRIPT, "grpo": SCRIPT}, resumes=True,
+            "trl", "TRL", "1.16.0", SCRIPTED, scripts.trl, "pip install trl==1.16.0 peft", "A plain script, also on a CPU",
+            dict.fromkeys(SCRIPTED, SCRIPT), resumes=True,
         ),
     )
 }  # fmt: skip
@@ -83,7 +87,7 @@ README = """\
 1. Install: `{install}`.
 2. Base model: {base} (digest {digest}). Link its folder: `export MODEL=/path/to/it`.
 3. Rewards come from {address}: `export FLYWHEEL_API_KEY=…`, a key of the project with the scope `evaluate`.
-4. `bash launch.sh` trains on {rows} tasks of {eval_set}, split train; {validation} of the split validation. No held-out task is in this folder.
+4. `bash launch.sh` trains on {rows} {what} of {eval_set}, split train; {validation} of the split validation. No held-out task is in this folder.
 5. `{configuration}` is the engine's configuration; words after `launch.sh` override it where the engine lets them.{left}
 6. {comes_back}
 7. `manifest.json` names every file with its SHA-256, and what the run was made from. It is signed: send it back unchanged.
@@ -98,17 +102,32 @@ def check(engine: Engine, plan: Plan) -> None:
         others = [other.label for other in ENGINES.values() if plan.method in other.methods]
         where = f"Choose {' or '.join(others)}." if others else "No engine does."
         raise ExportError(f"{engine.label} does not train {plan.method.upper()} in this export. {where}")
-    if plan.method == "sft" and plan.multi_turn:
-        raise ExportError("SFT on episodes of several turns is not exported yet. Train it here, or export GRPO.")
-    if plan.multi_turn and not engine.multi_turn:
+    if plan.method == "grpo" and plan.multi_turn and not engine.multi_turn:
         others = [other.label for other in ENGINES.values() if other.multi_turn and plan.method in other.methods]
         raise ExportError(
             f"{engine.label} scores single answers here, and this environment has several turns. Choose {' or '.join(others)}."
         )
+    if plan.method == "sft" and plan.episodes and engine.renders:
+        check_episodes(engine, plan)
     if plan.adapter and not engine.resumes:
         others = [other.label for other in ENGINES.values() if other.resumes and plan.method in other.methods]
         raise ExportError(
             f"{engine.label} cannot continue an adapter in this export. Start from the base model, or choose {' or '.join(others)}."
+        )
+
+
+def check_episodes(engine: Engine, plan: Plan) -> None:
+    """Raises ExportError where an engine that writes conversations by the chat template would train on other tokens than an agent sees."""
+    others = " or ".join(other.label for other in ENGINES.values() if "sft" in other.methods and not other.renders)
+    if plan.changes_turns and engine.slug != "prime-rl":  # whose renderers write each answer as it was sampled
+        raise ExportError(
+            f"{engine.label} writes an episode by the base model’s chat template, and there {plan.changes_turns}. Choose {others}, which "
+            "get its turns as separate rows."
+        )
+    if engine.slug == "nemo-automodel" and not plan.text_arguments:
+        raise ExportError(
+            f"{engine.label} gives the arguments of tool calls to the chat template as text, which this base model’s template would quote "
+            f"again. Choose {others}, or NeMo RL."
         )
 
 
@@ -126,7 +145,7 @@ def files_of(engine: Engine, plan: Plan, sign: Callable[[dict[str, Any]], str]) 
     if plan.adapter:
         made |= {f"adapter/{name}": content for name, content in plan.adapter.files.items()}
     made["README.md"] = readme(engine, plan, made).encode("utf-8", "replace")
-    facts = plan.facts | {"engine": engine.slug, "engine_version": engine.version, "method": plan.method}
+    facts = {"method": plan.method} | plan.facts | {"engine": engine.slug, "engine_version": engine.version}
     listed = {path: hashlib.sha256(content).hexdigest() for path, content in sorted(made.items())}
     made[MANIFEST] = _json({"facts": facts, "signature": sign(facts), "files": listed})
     return made
@@ -138,7 +157,7 @@ def readme(engine: Engine, plan: Plan, made: dict[str, bytes]) -> str:
     comes_back = WHOLE if plan.method in engine.whole else ADAPTER
     return README.format(
         name=plan.name, method=plan.method.upper(), engine=engine.label, version=engine.version, install=engine.install,
-        base=plan.facts["base"], digest=plan.facts["base_digest"][:12], address=plan.server + plan.path, rows=len(plan.rows),
+        base=plan.facts["base"], digest=plan.facts["base_digest"][:12], address=plan.server + plan.path, rows=len(plan.rows), what={"dpo": "preference pairs", "kto": "labelled answers"}.get(plan.method, "tasks"),
         eval_set=plan.facts["eval_set"], validation=len(plan.validation),
         configuration=next((name for name in names if name in made), "launch.sh"), comes_back=comes_back,
         left=f" Not in it: {', '.join(left)}." if left else "",

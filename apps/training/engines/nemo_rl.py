@@ -1,4 +1,4 @@
-"""NeMo RL: GRPO through NeMo Gym, whose server sends every call on to the environment; SFT from OpenAI-format rows."""
+"""NeMo RL: GRPO through NeMo Gym, whose server sends every call on to the environment; SFT from OpenAI-format rows; DPO."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings as django_settings
 
-from apps.training.engines.plan import ExportError, Plan, chat_rows, gym_rows
+from apps.training.engines.plan import ExportError, Plan, chat_rows, gym_rows, prompt_rows
 from apps.training.engines.text import as_yaml, script
 
 LOSSES = {"dapo": True, "gspo": False, "grpo": False}  # whether the loss is averaged over tokens
@@ -122,7 +122,7 @@ def sft(plan: Plan) -> dict[str, Any]:
     return {
         "defaults": "base.yaml",
         "sft": {"max_num_steps": settings.steps, "max_num_epochs": settings.steps, "seed": plan.seed, "val_period": 0, "val_at_start": False,
-                "only_unmask_final": True},
+                "only_unmask_final": not plan.episodes},
         "checkpointing": {"enabled": True, "checkpoint_dir": "checkpoints", "save_period": settings.save_every, "keep_top_k": 2,
                           "metric_name": None},
         "policy": {
@@ -132,6 +132,33 @@ def sft(plan: Plan) -> dict[str, Any]:
             "optimizer": optimizer(plan),
         },
         "data": {"train": rows, "validation": None, "add_generation_prompt": True},
+        "logger": logger(plan), "cluster": {"gpus_per_node": 1, "num_nodes": 1},
+    }  # fmt: skip
+
+
+def dpo(plan: Plan) -> dict[str, Any]:
+    """Pairs go in as ready text, which no chat template touches (`chat_template: null`): its own reader of pairs gives no tools to one."""
+    settings = plan.config
+    if settings.loss_type != "sigmoid":
+        raise ExportError(f"NeMo RL has no DPO loss “{settings.loss_type}”. Choose sigmoid.")
+    return {
+        "defaults": "base.yaml",
+        "dpo": {
+            "max_num_steps": settings.steps, "max_num_epochs": settings.steps, "seed": plan.seed, "val_period": 0, "val_at_start": False,
+            "reference_policy_kl_penalty": settings.beta, "preference_average_log_probs": False, "sft_loss_weight": 0,
+        },
+        "checkpointing": {"enabled": True, "checkpoint_dir": "checkpoints", "save_period": settings.save_every, "keep_top_k": 2,
+                          "metric_name": None},
+        "policy": {
+            "model_name": "model", "tokenizer": {"_override_": True, "name": "model", "chat_template": None, "chat_template_kwargs": None},
+            "train_global_batch_size": settings.batch_size, "train_micro_batch_size": 1, "max_total_sequence_length": settings.max_length,
+            "precision": "bfloat16", "max_grad_norm": settings.max_grad_norm, "dtensor_cfg": {"enabled": True, "_v2": True, "lora_cfg": lora(plan)},
+            "optimizer": optimizer(plan),
+        },
+        "data": {
+            "train": {"_override_": True, "data_path": "data/rendered.jsonl"}, "validation": None,
+            "default": {"_override_": True, "dataset_name": "PreferenceDataset", "prompt_file": None, "system_prompt_file": None},
+        },
         "logger": logger(plan), "cluster": {"gpus_per_node": 1, "num_nodes": 1},
     }  # fmt: skip
 
@@ -150,6 +177,11 @@ def files(plan: Plan) -> dict[str, bytes]:
         link = 'ln -sfn "$NEMO_RL/examples/configs/sft.yaml" base.yaml'
         launch = script(CHECKOUT, link, run.format("examples/run_sft.py"), needs_key=False)
         return made | {"run.yaml": as_yaml(sft(plan)), "launch.sh": launch}
+    if plan.method == "dpo":
+        link = 'ln -sfn "$NEMO_RL/examples/configs/dpo.yaml" base.yaml'
+        render = 'uv run --project "$NEMO_RL" render.py data/train.jsonl data/rendered.jsonl nemo_pair'
+        launch = script(CHECKOUT, link, render, run.format("examples/run_dpo.py"), needs_key=False)
+        return {"data/train.jsonl": prompt_rows(plan.rows), "run.yaml": as_yaml(dpo(plan)), "launch.sh": launch}
     if plan.validation:
         made["data/validation.jsonl"] = gym_rows(plan.validation)
     link = 'ln -sfn "$NEMO_RL/examples/configs/grpo_math_1B.yaml" base.yaml'

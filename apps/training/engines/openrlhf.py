@@ -1,4 +1,4 @@
-"""OpenRLHF 0.11: SFT with LoRA; GRPO of all weights, since its RL pushes raw parameters into vLLM."""
+"""OpenRLHF 0.11: SFT and DPO with LoRA; GRPO of all weights, since its RL pushes raw parameters into vLLM."""
 
 from __future__ import annotations
 
@@ -7,13 +7,35 @@ from typing import Any
 from apps.training.engines.plan import ExportError, Plan, prompt_rows
 from apps.training.engines.text import command, script
 
+PIECES = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
 
 def sft_options(plan: Plan) -> dict[str, Any]:
+    """An episode goes in as the pieces of its ready text, which a template that adds nothing puts together: those of the role
+    assistant are learned."""
+    if plan.episodes:
+        data: dict[str, Any] = {"--data.input_key": "messages", "--data.tokenizer_chat_template": PIECES}
+    else:
+        data = {"--data.input_key": "input", "--data.output_key": "output", "--data.input_template": "{}"}
+    return {"--model.model_name_or_path": "model", "--data.dataset": "json@data/rendered", **data, **tuning(plan)}
+
+
+def dpo_options(plan: Plan) -> dict[str, Any]:
     settings = plan.config
-    epochs = max(1, -(-settings.steps * settings.batch_size // len(plan.rows)))
+    if settings.loss_type not in ("sigmoid", "ipo"):
+        raise ExportError(f"OpenRLHF has no DPO loss “{settings.loss_type}”. Choose sigmoid or ipo.")
     return {
-        "--model.model_name_or_path": "model", "--data.dataset": "json@data/rendered", "--data.input_key": "input",
-        "--data.output_key": "output", "--data.input_template": "{}", "--data.max_len": settings.max_length,
+        "--model.model_name_or_path": "model", "--data.dataset": "json@data/rendered", "--data.prompt_key": "prompt",
+        "--data.chosen_key": "chosen", "--data.rejected_key": "rejected", "--model.beta": settings.beta,
+        "--model.label_smoothing": settings.label_smoothing, **tuning(plan),
+    }  # fmt: skip
+
+
+def tuning(plan: Plan) -> dict[str, Any]:
+    settings = plan.config
+    epochs = max(1, -(-settings.steps * settings.batch_size // max(1, len(plan.rows))))
+    return {
+        "--data.max_len": settings.max_length,
         "--train.batch_size": settings.batch_size, "--train.micro_batch_size": 1, "--train.max_epochs": epochs,
         "--train.seed": plan.seed, "--adam.lr": settings.learning_rate, "--max_norm": settings.max_grad_norm,
         "--lr_warmup_ratio": round(settings.warmup_steps / settings.steps, 4), "--min_lr_ratio": settings.final_lr_share,
@@ -78,23 +100,31 @@ def words(options: dict[str, Any]) -> list[Any]:
     ]
 
 
+PROGRAMS = {"sft": ("train_sft", sft_options), "dpo": ("train_dpo", dpo_options), "grpo": ("train_ppo_ray", rl_options)}
+
+
+def flags_of(plan: Plan) -> list[str]:
+    settings = plan.config
+    if plan.method == "sft":
+        return ["--data.multiturn", "--data.apply_chat_template"] if plan.episodes else []
+    if plan.method == "dpo":
+        return ["--model.ipo_enable"] if settings.loss_type == "ipo" else []
+    beta, dynamic = bool(settings.beta), bool(settings.dynamic_sampling)
+    return [
+        "--train.colocate_all",
+        "--vllm.enable_sleep",
+        *["--algo.kl.use_loss"] * beta,
+        *["--algo.dynamic_filtering_enable"] * dynamic,
+    ]
+
+
 def files(plan: Plan) -> dict[str, bytes]:
-    sft = plan.method == "sft"
-    module, options = ("train_sft", sft_options(plan)) if sft else ("train_ppo_ray", rl_options(plan))
-    flags = (
-        []
-        if sft
-        else [
-            "--train.colocate_all",
-            "--vllm.enable_sleep",
-            *(["--algo.kl.use_loss"] if plan.config.beta else []),
-            *(["--algo.dynamic_filtering_enable"] if plan.config.dynamic_sampling else []),
-        ]
-    )
-    form = "openrlhf_sft" if sft else "openrlhf"
+    module, options = PROGRAMS[plan.method]
+    form = {"grpo": "openrlhf", "dpo": "pair", "sft": "pieces" if plan.episodes else "openrlhf_sft"}[plan.method]
     render = "mkdir -p data/rendered\n" + command(
         "python3", "render.py", "data/train.jsonl", "data/rendered/train.jsonl", form
     )
-    start = ["deepspeed", "--module"] if sft else ["python3", "-m"]
-    run = command(*start, f"openrlhf.cli.{module}", *words(options), *flags) + ' "$@"'
-    return {"data/train.jsonl": prompt_rows(plan.rows), "launch.sh": script(render, run, needs_key=not sft)}
+    scored = plan.method == "grpo"
+    start = ["python3", "-m"] if scored else ["deepspeed", "--module"]
+    run = command(*start, f"openrlhf.cli.{module}", *words(options(plan)), *flags_of(plan)) + ' "$@"'
+    return {"data/train.jsonl": prompt_rows(plan.rows), "launch.sh": script(render, run, needs_key=scored)}

@@ -23,7 +23,7 @@ from apps.training.comparison import runs_of
 from apps.training.engines import exporting, returned
 from apps.training.engines.folder import ENGINES, Engine
 from apps.training.engines.settings import left_behind
-from apps.training.models import TrainingRun
+from apps.training.models import PROGRAMS, TrainingRun
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import convert
 
@@ -70,7 +70,11 @@ def offered(run: TrainingRun) -> list[tuple[Engine, str, list[str]]]:
     """(engine, why it cannot train this run, what of its settings it is not given) of all; "" where it can."""
     config = convert(run.spec["config"], CONFIGS[run.method], "config")
     return [
-        (engine, exporting.reason_against(run, engine), left_behind(engine.slug, run.method, config))
+        (
+            engine,
+            exporting.reason_against(run, engine),
+            left_behind(engine.slug, PROGRAMS.get(run.method, run.method), config),
+        )
         for engine in ENGINES.values()
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from workers.lib.specs import Training
@@ -15,13 +15,19 @@ class ExportError(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """One task as the agent is given it; `gym` is the row that the environment's /verify takes."""
+    """One task or example as the agent is given it; `gym` is the row that the environment's /verify takes. What is learned is the
+    `completion` (of KTO with whether it is `good`), the answers in `turns` (all that follows in an episode), or what is between
+    `chosen` and `rejected`."""
 
     key: str
     messages: list[dict]
     tools: list[dict]
-    completion: str
-    gym: dict[str, Any]
+    completion: str = ""
+    gym: dict[str, Any] = field(default_factory=dict)
+    turns: list[dict] = field(default_factory=list)
+    chosen: str = ""
+    rejected: str = ""
+    good: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,10 @@ class Plan:
     tool_parser: str = ""
     renderer: str = ""
     context: int = 0  # tokens of a prompt, as an upper bound
+    changes_turns: str = (
+        ""  # why the base's template does not keep the turns of such a conversation as they were; "" where it does
+    )
+    text_arguments: bool = True  # whether the template takes the arguments of calls as text, too
 
     @property
     def alpha(self) -> int:
@@ -74,6 +84,11 @@ class Plan:
         return [name for name in names if name not in left_out]
 
     @property
+    def episodes(self) -> bool:
+        """Whether rows have several answers to learn."""
+        return any(row.turns for row in self.rows) or (self.method == "sft" and self.multi_turn and not self.rows)
+
+    @property
     def prompt_tokens(self) -> int:
         return self.context
 
@@ -86,26 +101,43 @@ def jsonl(rows: list[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace")
 
 
-def chat_rows(rows: list[Row]) -> bytes:
-    """Conversations that end with the answer to learn."""
-    return jsonl(
-        [
-            {"messages": [*row.messages, {"role": "assistant", "content": row.completion}]}
-            | ({"tools": row.tools} if row.tools else {})
-            for row in rows
-        ]
-    )
+def chat_rows(rows: list[Row], packed: bool = False) -> bytes:
+    """Conversations that end with the answer to learn, or have all those of an episode in them. `packed`: tools and the arguments of
+    calls as JSON text, for engines whose reader gives every row the fields of all others, filled with null."""
+    return jsonl([chat_row(row, packed) for row in rows])
+
+
+def chat_row(row: Row, packed: bool) -> dict[str, Any]:
+    messages = [*row.messages, *(row.turns or [{"role": "assistant", "content": row.completion}])]
+    tools: Any = row.tools
+    if packed:
+        messages, tools = [packed_calls(message) for message in messages], json.dumps(row.tools, ensure_ascii=False)
+    return {"messages": messages} | ({"tools": tools} if row.tools else {})
+
+
+def packed_calls(message: dict) -> dict:
+    calls = []
+    for call in message.get("tool_calls") or []:
+        given = call["function"]["arguments"]
+        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        calls.append(call | {"function": call["function"] | {"arguments": text}})
+    return message | ({"tool_calls": calls} if calls else {})
 
 
 def prompt_rows(rows: list[Row]) -> bytes:
-    """What `render.py` and `train.py` read: the prompt in parts, and the environment's row as text."""
-    return jsonl(
-        [
-            {"index": index, "key": row.key, "messages": row.messages, "tools": row.tools, "completion": row.completion,
-             "row": json.dumps(row.gym, ensure_ascii=False)}
-            for index, row in enumerate(rows)
-        ]
-    )  # fmt: skip
+    """What `render.py` and `train.py` read: the prompt in parts, what is learned, and the environment's row as text."""
+    return jsonl([prompt_row(index, row) for index, row in enumerate(rows)])
+
+
+def prompt_row(index: int, row: Row) -> dict[str, Any]:
+    asked = {"index": index, "key": row.key, "messages": row.messages, "tools": row.tools}
+    if row.turns:
+        return asked | {"turns": row.turns}
+    if row.chosen:
+        return asked | {"chosen": row.chosen, "rejected": row.rejected}
+    labelled = {} if row.good is None else {"label": row.good}
+    gym = {"row": json.dumps(row.gym, ensure_ascii=False)} if row.gym else {}
+    return asked | {"completion": row.completion} | labelled | gym
 
 
 def gym_rows(rows: list[Row]) -> bytes:

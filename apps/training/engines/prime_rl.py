@@ -80,7 +80,7 @@ def files(plan: Plan) -> dict[str, bytes]:
     if plan.method == "sft":
         run = command("uv", "run", "--project") + ' "${PRIME_RL:?Set it to a checkout of prime-rl}" sft @ sft.toml "$@"'
         return {
-            "data/train.jsonl": chat_rows(plan.rows),
+            "data/train.jsonl": chat_rows(plan.rows, packed=True),
             "sft.toml": as_toml(sft(plan)),
             "launch.sh": script(run, needs_key=False),
         }

@@ -18,19 +18,37 @@ def settings_of(plan: Plan, engine: str) -> dict[str, Any]:
     return {
         "engine": engine, "method": plan.method, "seed": plan.seed, "steps": given.steps, "learning_rate": given.learning_rate,
         "warmup_steps": given.warmup_steps, "max_grad_norm": given.max_grad_norm, "save_every": given.save_every,
-        "max_length": given.max_length if plan.method == "sft" else plan.total_tokens,
+        "max_length": plan.total_tokens if plan.method == "grpo" else given.max_length,
         "final_lr_share": given.final_lr_share,
         "lora": {
             "r": given.lora_rank, "lora_alpha": plan.alpha, "lora_dropout": given.lora_dropout, "target_modules": targets,
             "use_rslora": given.use_rslora, **({} if unsloth else {"use_dora": given.use_dora}),
         },
         **({"load_in_4bit": given.load_in_4bit} if unsloth else {}),
-        "trl": sft(plan) if plan.method == "sft" else grpo(plan),
+        "trl": {"sft": sft, "dpo": dpo, "kto": kto, "grpo": grpo}[plan.method](plan),
     }  # fmt: skip
 
 
 def sft(plan: Plan) -> dict[str, Any]:
     return {"per_device_train_batch_size": plan.config.batch_size, "max_length": plan.config.max_length}
+
+
+def dpo(plan: Plan) -> dict[str, Any]:
+    given = plan.config
+    return sft(plan) | {"beta": given.beta, "loss_type": [given.loss_type], "label_smoothing": given.label_smoothing}
+
+
+def kto(plan: Plan) -> dict[str, Any]:
+    """The two sides weigh the same unless the run says otherwise, as in `workers.kto`."""
+    given, good = plan.config, sum(bool(row.good) for row in plan.rows)
+    bad = len(plan.rows) - good
+    if plan.rows and not (good and bad):
+        raise ExportError(
+            f"KTO needs good and bad answers, and all {len(plan.rows)} of this data set are {'good' if good else 'bad'}."
+        )
+    equal = (max(1.0, bad / good), max(1.0, good / bad)) if plan.rows else (1.0, 1.0)
+    weights = given.desirable_weight or equal[0], given.undesirable_weight or equal[1]
+    return sft(plan) | {"beta": given.beta, "desirable_weight": weights[0], "undesirable_weight": weights[1]}
 
 
 def grpo(plan: Plan) -> dict[str, Any]:

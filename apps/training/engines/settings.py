@@ -23,6 +23,7 @@ USED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "correction_level": ("rollout correction of whole sequences", lambda value: value == "sequence"),
     "final_lr_share": ("the decay of the learning rate", lambda value: value != 1),
     "label_smoothing": ("label smoothing", bool),
+    "validation_share": ("examples held back for validation, which train there", bool),
 }
 PEFT = {"use_rslora", "use_dora"}
 TRAVELS: dict[str, set[str]] = {
@@ -30,13 +31,16 @@ TRAVELS: dict[str, set[str]] = {
     "prime-rl": set(),
     "openrlhf": {"overlong_buffer", "dynamic_sampling", "correction"},
     "nemo-rl": {"overlong_buffer", "dynamic_sampling", "baseline"},
-    "unsloth": {"use_rslora", "load_in_4bit", "mask_truncated", "final_lr_share"},
+    "unsloth": {"use_rslora", "load_in_4bit", "mask_truncated", "final_lr_share", "label_smoothing"},
     "nemo-automodel": {"use_dora", "final_lr_share"},
-    "trl": {*PEFT, "mask_truncated", "final_lr_share"},
+    "trl": {*PEFT, "mask_truncated", "final_lr_share", "label_smoothing"},
 }
 
 
-ONLY_IN = {("openrlhf", "sft"): {"final_lr_share"}}  # of one method
+ONLY_IN = {
+    ("openrlhf", "sft"): {"final_lr_share"},
+    ("openrlhf", "dpo"): {"final_lr_share", "label_smoothing"},
+}  # of one method
 
 
 def left_behind(engine: str, method: str, config: Training) -> list[str]:

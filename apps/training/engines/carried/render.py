@@ -1,4 +1,4 @@
-"""`python render.py IN OUT FORM`: prompts as the text that the model's chat template makes of them, tools and all.
+"""`python render.py IN OUT FORM`: conversations as the text that the model's chat template makes of them, tools and all.
 
 Engines that take messages without tools, or text alone, then see the very tokens that Flywheel's own trainer shows the model.
 """
@@ -21,6 +21,79 @@ def ended(tokenizer, completion):
     return completion + ("<|im_end|>" if "<|im_end|>" in known else tokenizer.eos_token or "")
 
 
+def stops(tokenizer):
+    """The texts that end an answer."""
+    file = Path("model/generation_config.json")
+    ids = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+    until = tokenizer.convert_ids_to_tokens(
+        [one for one in (ids if isinstance(ids, list) else [ids]) if one is not None]
+    )
+    return {*until, tokenizer.eos_token, *(["<|im_end|>"] if "<|im_end|>" in tokenizer.get_vocab() else [])} - {None}
+
+
+def turns_of(row):
+    return row.get("turns") or [{"role": "assistant", "content": row["completion"]}]
+
+
+def episode(tokenizer, row):
+    """Rows of [text, whether it is learned]: one for the episode where the template keeps its turns as they were, else one a turn.
+
+    As Flywheel trains it: each answer follows what an agent was shown, and goes to the token that ends it."""
+    made, so_far, ends = [], None, stops(tokenizer)
+    for at, turn in enumerate(turns := turns_of(row)):
+        if turn["role"] != "assistant":
+            continue
+        history = [*row["messages"], *turns[:at]]
+        prompt = rendered(tokenizer, row | {"messages": history})
+        options = {"tokenize": False, "tools": row["tools"] or None}
+        said = tokenizer.apply_chat_template([*history, turn], **options)
+        end, stop = max((said.rfind(stop, len(prompt)), stop) for stop in ends)
+        if not said.startswith(prompt) or end < 0:
+            raise SystemExit(
+                f"Row {row['key']}: the chat template does not write this answer after its prompt, or does not mark its end."
+            )
+        answer = said[len(prompt) : end + len(stop)]
+        if so_far is None or not prompt.startswith(so_far):
+            made.append([])
+            so_far = ""
+        made[-1] += [[prompt[len(so_far) :], False], [answer, True]]
+        so_far = prompt + answer
+    return made
+
+
+def tokens(tokenizer, pieces):
+    """{input_ids, completion_mask}, in which only what is learned has a 1."""
+    ids, mask = [], []
+    for text, learned in pieces:
+        found = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids += found
+        mask += [int(learned)] * len(found)
+    return {"input_ids": ids, "completion_mask": mask}
+
+
+def pair(tokenizer, row):
+    answers = {name: ended(tokenizer, row[name]) for name in ("chosen", "rejected")}
+    return {"prompt": rendered(tokenizer, row)} | answers
+
+
+def nemo_pair(tokenizer, row):
+    found = pair(tokenizer, row)
+    completions = [
+        {"rank": rank, "completion": [{"role": "assistant", "content": found[name]}]}
+        for rank, name in enumerate(("chosen", "rejected"))
+    ]
+    return {"context": [{"role": "user", "content": found["prompt"]}], "completions": completions}
+
+
+def pieces(tokenizer, row):
+    """Several, where an episode falls apart."""
+    roles = {False: "user", True: "assistant"}
+    return [
+        {"messages": [{"role": roles[learned], "content": text} for text, learned in one]}
+        for one in episode(tokenizer, row)
+    ]
+
+
 def verl(tokenizer, row):
     """One message of the whole prompt; launch.sh gives veRL a chat template that adds nothing to it."""
     prompt = [{"role": "user", "content": rendered(tokenizer, row)}]
@@ -37,14 +110,17 @@ def openrlhf_sft(tokenizer, row):
     return {"input": rendered(tokenizer, row), "output": ended(tokenizer, row["completion"])}
 
 
+FORMS = {
+    "verl": verl, "openrlhf": openrlhf, "openrlhf_sft": openrlhf_sft, "pair": pair, "nemo_pair": nemo_pair, "pieces": pieces,
+}  # fmt: skip
+
+
 def main(source, target, form):
     tokenizer = AutoTokenizer.from_pretrained("model")
     rows = [json.loads(line) for line in Path(source).read_text(encoding="utf-8").splitlines()]
-    lines = [
-        json.dumps({"verl": verl, "openrlhf": openrlhf, "openrlhf_sft": openrlhf_sft}[form](tokenizer, row))
-        for row in rows
-    ]
-    Path(target).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    made = [FORMS[form](tokenizer, row) for row in rows]
+    lines = [one for row in made for one in (row if isinstance(row, list) else [row])]
+    Path(target).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

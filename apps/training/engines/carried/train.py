@@ -14,7 +14,7 @@ import torch  # noqa: E402
 from datasets import Dataset  # noqa: E402
 from flywheel_environment import verified  # noqa: E402
 from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
-from render import ended, rendered  # noqa: E402
+from render import ended, episode, pair, rendered, tokens  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, set_seed  # noqa: E402
 
 OUT = Path("result")
@@ -69,6 +69,27 @@ def reward(prompts, completions, row, **_):
     return [verified(json.loads(one), completion)["score"] for one, completion in zip(row, completions, strict=True)]
 
 
+def answered(tokenizer, row):
+    return {"prompt": rendered(tokenizer, row), "completion": ended(tokenizer, row["completion"])}
+
+
+def learned(tokenizer, given):
+    """SFT's rows: texts, or tokens as soon as a row is an episode, since they say which of its parts are learned."""
+    if not any("turns" in row for row in given):
+        return [answered(tokenizer, row) for row in given]
+    return [tokens(tokenizer, pieces) for row in given for pieces in episode(tokenizer, row)]
+
+
+def started(kind, model, tokenizer, made, config):
+    return kind(
+        model=model,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(made),
+        args=config,
+        callbacks=[Report()],
+    )
+
+
 def trainer(model, tokenizer):
     common = {
         "output_dir": "checkpoints", "max_steps": SETTINGS["steps"], "learning_rate": SETTINGS["learning_rate"],
@@ -83,17 +104,23 @@ def trainer(model, tokenizer):
     if SETTINGS["method"] == "sft":
         from trl import SFTConfig, SFTTrainer
 
-        made = [
-            {"prompt": rendered(tokenizer, row), "completion": ended(tokenizer, row["completion"])} for row in given
-        ]
         config = SFTConfig(**common, **SETTINGS["trl"], completion_only_loss=True)
-        return SFTTrainer(
-            model=model,
-            processing_class=tokenizer,
-            train_dataset=Dataset.from_list(made),
-            args=config,
-            callbacks=[Report()],
+        return started(SFTTrainer, model, tokenizer, learned(tokenizer, given), config)
+    if SETTINGS["method"] == "dpo":
+        from trl import DPOConfig, DPOTrainer
+
+        return started(
+            DPOTrainer,
+            model,
+            tokenizer,
+            [pair(tokenizer, row) for row in given],
+            DPOConfig(**common, **SETTINGS["trl"]),
         )
+    if SETTINGS["method"] == "kto":
+        from trl import KTOConfig, KTOTrainer
+
+        made = [answered(tokenizer, row) | {"label": row["label"]} for row in given]
+        return started(KTOTrainer, model, tokenizer, made, KTOConfig(**common, **SETTINGS["trl"]))
     from trl import GRPOConfig, GRPOTrainer
 
     made = [{"prompt": rendered(tokenizer, row), "row": row["row"]} for row in given]

@@ -1,0 +1,135 @@
+"""Hand-made bridges from one turn to the next, of the PyPI package `renderers` where it is installed (requirements-renderers.txt).
+
+Asked where a template does not settle by itself how a conversation goes on (`chat_templates.text_after`): Nemotron 3 opens a thought
+before each answer and writes that beginning in another way later. A renderer of the model's family says then whether the sampled
+answer may stay as it is. It is never trusted alone: its tokens must be those of the template's own text after the answer.
+
+Light: no torch. The package takes a second to be imported, in a process in which it is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from workers.lib.chat_templates import NotJoined, Render, template_tail
+from workers.lib.engines import SoFar
+from workers.lib.prompting import for_template
+
+SECONDS, BYTES = 30, 4 * 2**30
+NO_BRIDGE = "no bridge of the package renderers fits"
+HARMONY = "gpt-oss"
+# What config.json calls a family, and the renderers that may fit it. Which of them does is seen by its tokens.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "deepseek_v3": ("deepseek-v3", "deepseek-r1"),
+    "gemma4": ("gemma4",),
+    "gemma4_text": ("gemma4",),
+    "glm4_moe": ("glm-4.5",),
+    "glm4_moe_lite": ("glm-5",),
+    "glm_moe_dsa": ("glm-5", "glm-5.1", "glm-5.3"),
+    "gpt_oss": (HARMONY,),
+    "hy_v3": ("hy3",),
+    "kimi_k2": ("kimi-k2",),
+    "laguna": ("laguna-xs.2", "laguna-xs-2.1", "laguna-s-2.1", "laguna-m.1"),
+    "llama": ("llama-3",),
+    "minimax_m2": ("minimax-m2",),
+    "nemotron_h": ("nemotron-3", "nemotron-3.5", "nemotron-3-ultra"),
+    "qwen3": ("qwen3", "prime-qwen3"),
+    "qwen3_moe": ("qwen3",),
+    "qwen3_5": ("qwen3.5", "qwen3.6", "qwen3.8"),
+    "qwen3_5_moe": ("qwen3.5", "qwen3.6", "qwen3.8"),
+    "qwen3_5_moe_text": ("qwen3.5", "qwen3.6", "qwen3.8"),
+    "qwen3_5_text": ("qwen3.5", "qwen3.6", "qwen3.8"),
+}
+
+
+class Tokenizer(Protocol):
+    """What a renderer asks of one."""
+
+    name_or_path: str
+    unk_token_id: int | None
+    eos_token_id: int | None
+
+    def encode(self, text: str, *args: Any, **options: Any) -> list[int]: ...
+
+    def decode(self, token_ids: Any, *args: Any, **options: Any) -> str: ...
+
+    def convert_tokens_to_ids(self, tokens: Any) -> Any: ...
+
+
+def installed() -> bool:
+    return find_spec("renderers") is not None
+
+
+class Bridge:
+    """Of one model's tokenizer, by the renderer `name`."""
+
+    def __init__(self, name: str, renderer: Any) -> None:
+        self.name, self.renderer = name, renderer
+
+    def ids_after(
+        self,
+        render: Render,
+        ids: Callable[[str], list[int]],
+        so_far: SoFar,
+        messages: list[dict],
+        stops: Sequence[str],
+        stop_ids: Sequence[int],
+    ) -> list[int]:
+        """What follows the ids so far, up to where the next answer begins. Raises NotJoined where the package gives nothing or
+        anything else than the template."""
+        tail = ids(template_tail(render, so_far.messages, messages, stops))
+        after = messages[len(so_far.messages) + 1 :]
+        before, answer = so_far.ids[: so_far.asked], so_far.ids[so_far.asked :]
+        try:
+            found = self.renderer.bridge_to_next_turn(before, answer, for_template(after), tools=so_far.tools or None)
+        except Exception as error:  # a template's renderer that does not know such a conversation
+            raise NotJoined(NO_BRIDGE) from error
+        whole = [] if found is None else list(getattr(found, "token_ids", found))
+        more, ended = whole[len(so_far.ids) :], so_far.ids[-1] in stop_ids
+        if whole[: len(so_far.ids)] != so_far.ids or (so_far.ids[-1:] * ended + more) != tail:
+            raise NotJoined(NO_BRIDGE)
+        return more
+
+
+def bridges_for(tokenizer: Tokenizer, family: str) -> list[Bridge]:
+    """Those of the renderers for a family (`model_type`) that know this tokenizer's special tokens; [] where the package is missing."""
+    if family not in FAMILIES or not installed():
+        return []
+    try:
+        from renderers import config_from_name, create_renderer
+    except ImportError:  # renderers 0.1.12 imports httpx without asking for it
+        logging.getLogger(__name__).warning("The package renderers cannot be imported.", exc_info=True)
+        return []
+    found = []
+    for name in FAMILIES[family]:
+        try:
+            found.append(Bridge(name, create_renderer(tokenizer, config_from_name(name))))
+        except Exception:
+            continue
+    return found
+
+
+class PlainTokenizer:
+    """A tokenizer.json without the transformers library."""
+
+    def __init__(self, file: Path, end: str) -> None:
+        from tokenizers import Tokenizer as Fast
+
+        self.fast, self.name_or_path, self.unk_token_id = Fast.from_file(str(file)), "", None
+        self.fast.no_truncation()
+        self.eos_token_id = self.fast.token_to_id(end) if end else None
+
+    def encode(self, text: str, *args: Any, **options: Any) -> list[int]:
+        return self.fast.encode(text, add_special_tokens=False).ids
+
+    def decode(self, token_ids: Any, *args: Any, **options: Any) -> str:
+        return self.fast.decode(
+            [token_ids] if isinstance(token_ids, int) else list(token_ids), skip_special_tokens=False
+        )
+
+    def convert_tokens_to_ids(self, tokens: Any) -> Any:
+        return self.fast.token_to_id(tokens) if isinstance(tokens, str) else list(map(self.fast.token_to_id, tokens))
