@@ -9,6 +9,7 @@ tasks are sampled again, with the same seeds.
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from workers.lib.specs import BestOfN, BestOfNConfig, Sft, SftConfig, SftRow
 from workers.lib.training_cost import SAMPLED_TOGETHER
 from workers.lib.typed import convert
 from workers.ml import checkpoint
+from workers.ml.ranks import ALONE, Ranks, join
 from workers.ml.transformers_engine import TransformersEngine
 
 SAMPLED = "sampled.jsonl"  # a line for each task
@@ -52,17 +54,18 @@ def main(spec: BestOfN, events: Emitter, stop: StopFlag) -> None:
 
 def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> list[SftRow]:
     """What is learned from, in the order of the tasks."""
-    file = Path(spec.out_dir) / SAMPLED
-    found = read(file)
+    file, ranks = Path(spec.out_dir) / SAMPLED, join(spec.config.processes)
+    found = ranks.from_main(lambda: read(file))
     if any(task["id"] not in found for task in spec.tasks):
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with file.open("w") as lines:
-                for one in found.values():  # again, since the last line may have been half written
+            with file.open("w") if ranks.is_main else nullcontext() as lines:
+                for one in found.values() if lines else ():  # again, since the last line may have been half written
                     lines.write(json.dumps(one) + "\n")
-                sample(spec, found, lines, events, stop)
+                sample(spec, found, lines, events, stop, ranks)
         except Stop:
-            keep(spec, events)
+            if ranks.is_main:
+                keep(spec, events)
             raise
     totals = {name: sum(one[name] for one in found.values()) for name in ("samples", "passed", "masked", "kept")}
     unmasked = max(1, totals["samples"] - totals["masked"])
@@ -87,9 +90,12 @@ def why_nothing(spec: BestOfN, totals: dict[str, int]) -> str:
     return f"{of} passed, so there is nothing to learn from. Sample more of each, raise the temperature, or begin with SFT on demonstrations."
 
 
-def sample(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, stop: StopFlag) -> None:
+def sample(
+    spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, stop: StopFlag, ranks: Ranks = ALONE
+) -> None:
     """Adds what each task gave to `found` and to the file. Tasks are sampled a few at a time, the same ones whenever it begins, so
-    that their seeds do not depend on where it stopped."""
+    that their seeds do not depend on where it stopped. Of several `ranks` each samples for some of them, and all know all; the
+    first has the file."""
     config, n = spec.config, spec.config.samples
     total = len(spec.tasks) * n
     events.progress(len(found) * n, total, "loading the model")
@@ -112,19 +118,23 @@ def sample(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, s
             found[task["id"]] = result = result_of(environment, task, [waiting[index][at] for at in range(n)], config)
             for at in range(n):
                 emit_sample(events, task, at, waiting[index][at], phase="train", step=0)
-            lines.write(json.dumps(result) + "\n")
-            lines.flush()
+            if lines:
+                lines.write(json.dumps(result) + "\n")
+                lines.flush()
             passed = sum(one["passed"] for one in found.values())
             events.progress(len(found) * n, total, f"sampling: {passed} of {len(found) * n} passed")
 
-        try:
-            play(
-                EnginePolicy(engine, sampling, goes_on=environment.multi_turn), environment, tasks, limits_of(environment.harness), tell,
-                n=n, concurrency=len(tasks) * n, seed=spec.seed * 100_003 + start, check=stop.check,
-            )  # fmt: skip
-        except PolicyError:
-            stop.check()  # which ended the generation
-            raise
+        def play_some(some: range, tell: Any, tasks: Any = tasks, seed: int = spec.seed * 100_003 + start) -> None:
+            try:
+                play(
+                    EnginePolicy(engine, sampling, goes_on=environment.multi_turn), environment, tasks, limits_of(environment.harness), tell,
+                    n=n, concurrency=len(some) * n, seed=seed, only=some, check=stop.check,
+                )  # fmt: skip
+            except PolicyError:
+                stop.check()  # which ended the generation
+                raise
+
+        ranks.share(len(tasks), play_some, tell)
 
 
 def result_of(environment: Environment, task: dict, episodes: list[Finished], config: BestOfNConfig) -> dict[str, Any]:

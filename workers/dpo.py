@@ -17,8 +17,9 @@ from workers.lib.program import StopFlag, run_main
 from workers.lib.specs import Dpo, DpoConfig, Pair
 from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools
+from workers.ml.ranks import join
 from workers.ml.shared_forward import share_prompts
-from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, set_reference, train
+from workers.ml.trl_runs import InParts, arguments, loaded, refuse_long_rows, reporting, row_order, set_reference, train
 from workers.ml.validation import Validation, evaluated
 
 NAMED = {
@@ -36,35 +37,37 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
 
-    class InOurOrder(DPOTrainer):
+    class InOurOrder(InParts, DPOTrainer):
         def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
-            return row_order(len(self.train_dataset), steps * config.batch_size, spec.seed)[start * config.batch_size :]
+            order = row_order(len(self.train_dataset), steps * config.batch_size, spec.seed)
+            return ranks.part_of_each(config.batch_size, order[start * config.batch_size :])
 
     config, steps, start = spec.config, spec.config.steps, checkpoint.step_of(spec.resume_from)
-    aside = spec.validation_rows
+    aside, ranks = spec.validation_rows, join(config.processes)
     refuse_pairs_without_preference([*spec.rows, *aside])
     model, tokenizer, optimizer, scheduler = loaded(spec, events, stop)
     held = (lambda: evaluated(trainer, NAMED)) if aside else None
-    validation = Validation(spec, events, stop, model, tokenizer, held)
+    validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
     trainer = InOurOrder(
         model=model,
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([trl_pair(tokenizer, row) for row in spec.rows]),
         eval_dataset=Dataset.from_list([trl_pair(tokenizer, row) for row in aside]) if aside else None,
         optimizers=(optimizer, scheduler),
-        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation)],
+        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks)],
         args=DPOConfig(
-            **arguments(spec, start) | smaller(config),
+            **arguments(spec, start, ranks) | smaller(config),
             beta=config.beta,
             loss_type=[config.loss_type],
             label_smoothing=config.label_smoothing,
         ),
     )
     set_reference(model, spec.model.adapter)
-    share_prompts(trainer, recompute=config.gradient_checkpointing)
+    trainer.ranks = ranks
+    share_prompts(trainer, recompute=config.gradient_checkpointing, check=stop.check)
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
     refuse_long_rows([longer_of(row) for row in prepared], config.max_length)
-    adapter = train(trainer, model, spec)
+    adapter = train(trainer, model, spec, ranks)
     events.result(adapter=str(adapter), metrics={"steps": steps, "pairs": len(spec.rows)})
 
 
@@ -76,12 +79,10 @@ def trl_pair(tokenizer: Any, row: Pair) -> dict:
 
 
 def smaller(config: DpoConfig) -> dict[str, Any]:
-    """The batch in parts of the same size, whose mean gradient is the batch's."""
-    micro = config.micro_batch or config.batch_size
-    return {
-        "per_device_train_batch_size": micro,
-        "gradient_accumulation_steps": config.batch_size // micro,
-    }
+    """What a process computes of the batch, in parts of the same size, whose mean gradient is the batch's."""
+    own = config.batch_size // config.processes
+    micro = config.micro_batch or own
+    return {"per_device_train_batch_size": micro, "gradient_accumulation_steps": own // micro}
 
 
 def longer_of(row: dict) -> int:

@@ -16,8 +16,9 @@ from workers.lib.program import StopFlag, run_main
 from workers.lib.specs import Kto, KtoConfig, Labelled
 from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools
+from workers.ml.ranks import join
 from workers.ml.shared_forward import share_prompts
-from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, set_reference, train
+from workers.ml.trl_runs import InParts, arguments, loaded, refuse_long_rows, reporting, row_order, set_reference, train
 from workers.ml.validation import Validation, evaluated
 
 NAMED = {
@@ -35,16 +36,17 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
     from datasets import Dataset
     from trl import KTOConfig, KTOTrainer
 
-    class AsTheyCome(KTOTrainer):
-        def _get_train_sampler(self, train_dataset: Any = None) -> range:
-            return range(len(self.train_dataset))
+    class AsTheyCome(InParts, KTOTrainer):
+        def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
+            return ranks.part_of_each(config.batch_size, range(len(self.train_dataset)))
 
     config, steps, start = spec.config, spec.config.steps, checkpoint.step_of(spec.resume_from)
     desirable, undesirable = weights(spec.rows, config)
+    ranks = join(config.processes)
     model, tokenizer, optimizer, scheduler = loaded(spec, events, stop)
     aside = spec.validation_rows if len(spec.validation_rows) > 1 else []  # an answer alone has no mismatched one
     held = (lambda: evaluated(trainer, NAMED)) if aside else None
-    validation = Validation(spec, events, stop, model, tokenizer, held)
+    validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
     rows = [trl_answer(tokenizer, row) for row in spec.rows]
     # TRL mismatches the answers of each batch when it prepares the rows, so they are given in the order in which they train.
     order = row_order(len(rows), steps * config.batch_size, spec.seed)
@@ -54,19 +56,21 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
         train_dataset=Dataset.from_list([rows[at] for at in order[min(start, steps - 1) * config.batch_size :]]),
         eval_dataset=Dataset.from_list([trl_answer(tokenizer, row) for row in aside]) if aside else None,
         optimizers=(optimizer, scheduler),
-        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation)],
+        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks)],
         args=KTOConfig(
-            **arguments(spec, start),
+            **arguments(spec, start, ranks) | {"per_device_train_batch_size": config.batch_size},
             beta=config.beta,
             desirable_weight=desirable,
             undesirable_weight=undesirable,
         ),
     )
     set_reference(model, spec.model.adapter)
-    share_prompts(trainer, recompute=config.gradient_checkpointing)
+    trainer.ranks = ranks
+    trainer._train_batch_size = config.batch_size // ranks.size  # now that whole batches have been mismatched
+    share_prompts(trainer, recompute=config.gradient_checkpointing, check=stop.check)
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
     refuse_long_rows([len(row["prompt_ids"]) + len(row["completion_ids"]) for row in prepared], config.max_length)
-    adapter = train(trainer, model, spec)
+    adapter = train(trainer, model, spec, ranks)
     used = {"desirable_weight": desirable, "undesirable_weight": undesirable}
     events.result(adapter=str(adapter), metrics={"steps": steps, "answers": len(rows)} | used)
 

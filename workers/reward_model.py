@@ -18,8 +18,9 @@ from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
 from workers.lib.specs import Pair, RewardModel
 from workers.ml import checkpoint
+from workers.ml.ranks import join
 from workers.ml.reward_head import Facts, conversation_ids, prepare, scores, write_facts
-from workers.ml.trl_runs import arguments, checkpointing, loaded, refuse_long_rows, reporting, row_order, train
+from workers.ml.trl_runs import InParts, arguments, checkpointing, loaded, refuse_long_rows, reporting, row_order, train
 
 NAMED = {
     "accuracy": "rewards/accuracy",
@@ -34,12 +35,14 @@ def main(spec: RewardModel, events: Emitter, stop: StopFlag) -> None:
     from datasets import Dataset
     from trl import RewardConfig, RewardTrainer
 
-    class InOurOrder(RewardTrainer):
+    class InOurOrder(InParts, RewardTrainer):
         def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
-            return row_order(len(self.train_dataset), steps * config.batch_size, spec.seed)[start * config.batch_size :]
+            order = row_order(len(self.train_dataset), steps * config.batch_size, spec.seed)
+            return ranks.part_of_each(config.batch_size, order[start * config.batch_size :])
 
     config, steps, start = spec.config, spec.config.steps, checkpoint.step_of(spec.resume_from)
     refuse_pairs_without_preference([*spec.rows, *spec.validation_rows])
+    ranks = join(config.processes)
     model, tokenizer, optimizer, scheduler = loaded(spec, events, stop, scalar_head=True)
     prepare(model, tokenizer)
     rows, aside = (
@@ -55,15 +58,18 @@ def main(spec: RewardModel, events: Emitter, stop: StopFlag) -> None:
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
         optimizers=(optimizer, scheduler),
-        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation)],
+        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks)],
         args=RewardConfig(
-            **arguments(spec, start) | checkpointing(config), center_rewards_coefficient=config.center_rewards or None
+            **arguments(spec, start, ranks) | checkpointing(config),
+            center_rewards_coefficient=config.center_rewards or None,
         ),
     )
-    adapter = train(trainer, model, spec)
+    trainer.ranks = ranks
+    adapter = train(trainer, model, spec, ranks)
     events.progress(steps, steps, "scoring what was held back")
     measured, calibration = measure(aside_scores(model, tokenizer, aside))
-    write_facts(adapter, Facts(max_length=config.max_length, show_tools=config.show_tools, calibration=calibration))
+    if ranks.is_main:
+        write_facts(adapter, Facts(max_length=config.max_length, show_tools=config.show_tools, calibration=calibration))
     events.result(adapter=str(adapter), metrics={"steps": steps, "pairs": len(rows)} | measured)
 
 

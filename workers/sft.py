@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -22,6 +23,7 @@ from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint
 from workers.ml.chat_writer import ChatWriter
 from workers.ml.models import chat_with_tools, device
+from workers.ml.ranks import ALONE, Ranks, join
 from workers.ml.tree import scored_parts, use_tree
 from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, train
 from workers.ml.validation import Validation
@@ -39,21 +41,21 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
         def training_step(self, model: Any, inputs: dict, num_items_in_batch: Any = None) -> Tensor:
             model.train()
             ids, real, labels = (inputs[name].to(device()) for name in ("input_ids", "attention_mask", "labels"))
-            found.update(add_gradients(model, ids, real.bool(), labels, config))
+            found.update(add_gradients(model, ids, real.bool(), labels, config, ranks, stop.check))
             return torch.tensor(found["train/loss"], device=device())
 
         def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
             return row_order(len(self.train_dataset), steps * config.batch_size, seed)[start * config.batch_size :]
 
     config, steps, seed = spec.config, spec.config.steps, spec.seed
-    start = checkpoint.step_of(spec.resume_from)
+    start, ranks = checkpoint.step_of(spec.resume_from), join(config.processes)
     model, tokenizer, optimizer, scheduler = loaded(spec, events, stop)
     use_tree(model)
     rows = Dataset.from_list(trl_rows(tokenizer, model, spec.rows))
     aside = Dataset.from_list(trl_rows(tokenizer, model, spec.validation_rows)) if spec.validation_rows else None
-    held = (lambda: {"validation/loss": held_loss(model, trainer)}) if aside else None
-    validation = Validation(spec, events, stop, model, tokenizer, held)
-    reporter = reporting(events, stop, spec, model, optimizer, found=found, measure=validation)
+    held = (lambda: {"validation/loss": held_loss(model, trainer, ranks, stop.check)}) if aside else None
+    validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
+    reporter = reporting(events, stop, spec, model, optimizer, found=found, measure=validation, ranks=ranks)
     trainer = SharedPromptTrainer(
         model=model,
         processing_class=tokenizer,
@@ -61,11 +63,15 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
         eval_dataset=aside,
         optimizers=(optimizer, scheduler),
         callbacks=[reporter],
-        args=SFTConfig(**arguments(spec, start), completion_only_loss=True),
+        args=SFTConfig(
+            **arguments(spec, start, ranks)
+            | {"per_device_train_batch_size": config.batch_size},  # shared out by what rows share
+            completion_only_loss=True,
+        ),
     )
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
     refuse_long_rows([len(row["input_ids"]) for row in prepared], spec.config.max_length)
-    adapter = train(trainer, model, spec)
+    adapter = train(trainer, model, spec, ranks)
     events.result(adapter=str(adapter), metrics={"steps": steps})
 
 
@@ -92,36 +98,60 @@ def trl_row(tokenizer: Any, row: SftRow) -> dict:
 
 
 def add_gradients(
-    model: Any, ids: Tensor, real: Tensor, labels: Tensor, config: SftConfig | None = None
+    model: Any,
+    ids: Tensor,
+    real: Tensor,
+    labels: Tensor,
+    config: SftConfig | None = None,
+    ranks: Ranks = ALONE,
+    check: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Adds the gradients of a batch's loss to the model's; the loss, entropy and accuracy as metrics.
 
     The loss is the mean negative log-likelihood over the labelled tokens. All [B, L], padded on the right; labels are
     −100 where nothing is learnt. The tokens that several rows begin with are computed once, logits only where there is a label. With
-    `micro_batch` that is so for that many rows at a time.
+    `micro_batch` that is so for that many rows at a time. Of several `ranks`, which are all given the batch, each computes some of its
+    rows, and all get the sum. `check` is called for each part, and may raise.
     """
     learnt, lengths = (labels != -100).tolist(), real.sum(-1).tolist()
     rows = [
         TokenRow(row[:length], mark[:length]) for row, mark, length in zip(ids.tolist(), learnt, lengths, strict=True)
     ]
-    found, tokens = Counter[str](), sum(sum(row.learnt[1:]) for row in rows)
+    tokens = sum(sum(row.learnt[1:]) for row in rows)
     size, recompute = (config.micro_batch, config.gradient_checkpointing) if config else (0, False)
-    micro = [rows[at : at + (size or len(rows))] for at in range(0, len(rows), size or len(rows))]
-    for some in chain.from_iterable(scored_parts(model, part, recompute=recompute) for part in micro):
-        loss = -some.tokens.logprobs.sum() / tokens
-        loss.backward()
-        found["train/loss"] += float(loss.detach())
-        found["train/entropy"] += float(some.tokens.entropies.sum() / tokens)
-        found["train/token_accuracy"] += float(some.tokens.likeliest.sum() / tokens)
-    return dict(found)
+    mine = [rows[number] for number in ranks.mine([row.ids for row in rows])]
+    micro = [mine[at : at + (size or len(mine))] for at in range(0, len(mine), size or len(mine) or 1)]
+
+    def share() -> dict[str, float]:
+        found = Counter[str]()
+        for some in chain.from_iterable(scored_parts(model, part, recompute=recompute) for part in micro):
+            check()
+            loss = -some.tokens.logprobs.sum() / tokens
+            loss.backward()
+            found["train/loss"] += float(loss.detach())
+            found["train/entropy"] += float(some.tokens.entropies.sum() / tokens)
+            found["train/token_accuracy"] += float(some.tokens.likeliest.sum() / tokens)
+        return dict(found)
+
+    found = ranks.totals(share)
+    ranks.add_gradients(model.parameters())
+    return found
 
 
-def held_loss(model: Any, trainer: Any) -> float:
+def held_loss(model: Any, trainer: Any, ranks: Ranks = ALONE, check: Callable[[], None] = lambda: None) -> float:
     """The mean negative log-likelihood over the labelled tokens of all rows that were held back."""
     rows = [TokenRow(row["input_ids"], [label != -100 for label in row["labels"]]) for row in trainer.eval_dataset]
-    with torch.inference_mode():
-        total = sum(float(some.tokens.logprobs.sum()) for some in scored_parts(model, rows))
-    return -total / sum(sum(row.learnt[1:]) for row in rows)
+    mine = [rows[number] for number in ranks.mine([row.ids for row in rows])]
+
+    def share() -> float:
+        total = 0.0
+        with torch.inference_mode():
+            for some in scored_parts(model, mine) if mine else ():
+                check()
+                total += float(some.tokens.logprobs.sum())
+        return total
+
+    return -sum(ranks.gather(share)) / sum(sum(row.learnt[1:]) for row in rows)
 
 
 if __name__ == "__main__":

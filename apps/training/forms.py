@@ -67,7 +67,6 @@ OF_METHOD = {
         "eval_every",
         "micro_batch",
         "gradient_checkpointing",
-        "processes",
     ),
     Method.GRPO: (
         "learning_rate",
@@ -77,7 +76,6 @@ OF_METHOD = {
         "sample_on",
         "one_step_ahead",
         *GRPO_FIELDS,
-        "processes",
     ),
 }
 EXAMPLES = ("sources", "samples_of")
@@ -342,11 +340,10 @@ class TrainingForm(GrpoFields, PlainForm):
             "save_every": max(1, data["steps"] // 5),
             "alarms": data["alarms"],
             "retry_smaller": bool(data.get("retry_smaller")),
+            "processes": data.get("processes") or 1,
         }
         if "load_in_4bit" in OF_METHOD[data["method"]]:
             common["load_in_4bit"] = bool(data.get("load_in_4bit"))
-        if "processes" in OF_METHOD[data["method"]]:
-            common["processes"] = data.get("processes") or 1
         if data["method"] == Method.ON_POLICY:
             return common | self._on_policy(data) | data["more"]
         if data["method"] != Method.GRPO:

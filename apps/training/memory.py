@@ -19,12 +19,17 @@ def settings_of(run: TrainingRun) -> Settings:
 
 
 def at_once(name: str, config: Settings) -> int:
-    """How many rows or answers a setting allows side by side, 0 where there is no such setting."""
+    """How many rows or answers a setting allows side by side in a process, 0 where there is no such setting."""
     if name == "sample_batch":
         every = config["prompts_per_step"] * config["generations"]
         return min(every, config.get(name) or SIDE_BY_SIDE)
-    every = config["batch_size"] if "batch_size" in config else config["prompts_per_step"] * config["generations"]
+    every = own_rows(config) if "batch_size" in config else config["prompts_per_step"] * config["generations"]
     return min(every, config.get(name) or every)
+
+
+def own_rows(config: Settings) -> int:
+    """Rows of a step that one of its processes computes, at most."""
+    return -(-config["batch_size"] // config.get("processes", 1))
 
 
 def reductions(method: str, config: Settings, to: int = SMALL) -> Settings:
@@ -35,7 +40,7 @@ def reductions(method: str, config: Settings, to: int = SMALL) -> Settings:
         if name in names and (now := at_once(name, config)) > 1:
             fewer = to if now > to else max(1, now // 2)
             if name == "micro_batch" and method == "dpo":
-                fewer = next(count for count in range(fewer, 0, -1) if config["batch_size"] % count == 0)
+                fewer = next(count for count in range(fewer, 0, -1) if own_rows(config) % count == 0)
             found[name] = fewer
     if "gradient_checkpointing" in names and not config.get("gradient_checkpointing"):
         found["gradient_checkpointing"] = True

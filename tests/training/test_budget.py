@@ -135,6 +135,13 @@ def test_processes_divide_the_time_on_gpus_and_multiply_the_memory_without(run: 
     assert shared.seconds.likely < shared.seconds.high < alone.seconds.high
 
 
+def test_of_rows_each_process_computes_a_part(run: EvalRun, measured: Measurement) -> None:
+    finish(measuring.measure_for(asked(run), by=admin_of(run.project)), machine=MEASURED["machine"] | {"gpu": "H100"})
+    alone, shared = (estimate(asked(run, "sft", batch_size=8, processes=count)) for count in (1, 2))
+    assert shared.memory.likely < alone.memory.likely and shared.seconds.likely < alone.seconds.likely
+    assert shared.training_tokens == alone.training_tokens
+
+
 def test_a_step_draws_each_task_once(run: EvalRun) -> None:
     """Five tasks are five prompts, however many a step may have."""
     assert (

@@ -45,6 +45,7 @@ def whole(method: str, **given: Any) -> dict[str, Any]:
         ("rejection", {"batch_size": 1}, "gradient_checkpointing to true"),
         ("dpo", {"batch_size": 9}, "micro_batch to 3 (now 9), gradient_checkpointing to true"),
         ("dpo", {"batch_size": 7}, "micro_batch to 1 (now 7), gradient_checkpointing to true"),
+        ("dpo", {"batch_size": 12, "processes": 2}, "micro_batch to 3 (now 6), gradient_checkpointing to true"),
         ("kto", {"batch_size": 8}, "gradient_checkpointing to true"),
     ],
 )  # fmt: skip

@@ -352,14 +352,26 @@ def test_what_the_installation_cannot_do_has_no_field_and_is_refused(
     assert name not in form.fields and variable in str(form.errors)
     settings.FLYWHEEL_LOAD_IN_4BIT, settings.FLYWHEEL_TRAINING_PROCESSES = True, 2
     assert start(client, run, method=method, **{name: value}).spec["config"][name] == load_yaml(value)
+    if name == "processes":
+        assert start(client, run, method="sft", processes="2").spec["config"]["processes"] == 2
     answer = client.post(reverse("training:new", args=[run.project.slug]), sent(run, method="grpo", processes="3"))
     assert "less than or equal to 2" in str(answer.context["form"].errors["processes"])
 
 
-def test_processes_are_bounded_by_what_they_share() -> None:
-    given = {"steps": 3, "learning_rate": 1e-4, "prompts_per_step": 2}
-    assert checked(given | {"processes": 2}, "grpo")["processes"] == 2
-    with pytest.raises(ConfigError, match="must be at most prompts_per_step, which is 2"):
-        checked(given | {"processes": 3}, "grpo")
-    with pytest.raises(ConfigError, match="processes"):
-        checked({"steps": 3, "learning_rate": 1e-4, "batch_size": 4, "processes": 2}, "sft")
+@pytest.mark.parametrize(
+    ("algorithm", "given", "most", "refusal"),
+    [
+        ("grpo", {"prompts_per_step": 2}, 2, "must be at most prompts_per_step, which is 2"),
+        ("sft", {"batch_size": 4}, 4, "must be at most batch_size, which is 4"),
+        ("best_of_n", {"batch_size": 4}, 4, "must be at most batch_size, which is 4"),
+        ("dpo", {"batch_size": 4, "micro_batch": 2}, 2, "“micro_batch” must divide batch_size ÷ processes, which is 1"),
+        ("dpo", {"batch_size": 6}, 3, "“processes” must divide batch_size, which is 6"),
+        ("kto", {"batch_size": 4}, 2, "“processes” must divide batch_size, which is 4"),
+        ("reward_model", {"batch_size": 2}, 2, "“processes” must be at most batch_size, which is 2"),
+    ],
+)
+def test_processes_are_bounded_by_what_they_share(algorithm: str, given: dict, most: int, refusal: str) -> None:
+    given = {"steps": 3, "learning_rate": 1e-4} | given
+    assert checked(given | {"processes": most}, algorithm)["processes"] == most
+    with pytest.raises(ConfigError, match=refusal):
+        checked(given | {"processes": 4 if "÷" in refusal else most + 1}, algorithm)

@@ -18,7 +18,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.workers.conftest import Recorder, typed
+from tests.workers import in_parts
+from tests.workers.conftest import Recorder, tasks, typed
 from tests.workers.paid_grpo import rewarded
 from workers import grpo
 from workers.lib.errors import SpecError
@@ -134,6 +135,112 @@ def test_an_error_of_another_process_is_the_error_of_the_job(grpo_spec: Callable
     assert status == 1, said
     (error,) = (row for row in rows if row["type"] == "error")
     assert "The second process broke." in error["message"]
+
+
+# Methods that learn from rows, through TRL
+
+ROWS_CONFIG = {
+    "steps": 3, "batch_size": 4, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8, "save_every": 1, "eval_every": 2,
+}  # fmt: skip
+ENVIRONMENT = {
+    "kind": "builtin", "name": "workplace", "verifier": {"kind": "tool_call"},
+    "harness": {"system_prompt": "One JSON call.", "max_new_tokens": 6, "temperature": 1.0},
+}  # fmt: skip
+OPENING = [{"role": "system", "content": "Answer with one JSON call."}]
+ANSWERS = ["{}", '{"tool": "a"}', "No.", "I cannot close this ticket.", "é🤖"]
+CONVERSATIONS = [[*OPENING, {"role": "user", "content": f"Close {name}."}] for name in ("1", "12", "the last one")]
+PAIRS = [
+    {"messages": messages, "chosen": good, "rejected": bad}
+    for messages in CONVERSATIONS for good, bad in (ANSWERS[:2], ANSWERS[2:4])
+]  # fmt: skip
+OF_METHOD: dict[str, dict[str, Any]] = {
+    # Five rows: the batches are cut across epochs, and what the two compute differs in size.
+    "sft": {"rows": [{"messages": CONVERSATIONS[at % 3], "completion": answer} for at, answer in enumerate(ANSWERS)],
+            "config": {"micro_batch": 1}},
+    "dpo": {"rows": PAIRS, "config": {"micro_batch": 1}},
+    "kto": {"rows": [{"messages": CONVERSATIONS[at % 3], "completion": answer, "good": at % 3 > 0} for at, answer in enumerate(ANSWERS)]},
+    "reward_model": {"rows": PAIRS, "config": {"center_rewards": 0.1}},
+    "best_of_n": {"rows": [], "config": {"samples": 4, "keep": "all", "max_new_tokens": 8}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """The folder of runs METHOD (two processes), METHOD-again (from its first checkpoint), METHOD-one (one process), and of two that the
+    second process ends in the middle of a step. One launch: importing TRL takes longer than all of them."""
+    folder = tmp_path_factory.mktemp("runs")
+    two = [of_method(folder, tiny_model, name, method, **more) for method in OF_METHOD for name, more in (
+        (method, {}), (f"{method}-again", {"resume_from": str(folder / method / "checkpoint-1")}),
+    )]  # fmt: skip
+    two += [of_method(folder, tiny_model, f"{m}-{end}", m, ending=end) for m, end in (("dpo", "stop"), ("sft", "fail"))]
+    two += [of_method(folder, tiny_model, "dpo-after-stop", "dpo", resume_from=str(folder / "dpo-stop/checkpoint-1"))]
+    (folder / "runs.json").write_text(json.dumps(two))
+    status, _, said = ended(
+        subprocess.Popen(
+            [sys.executable, "-m", "workers.lib.processes", "tests.workers.in_parts", str(folder / "runs.json"), "2"],
+            env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+    )  # fmt: skip
+    assert status == 0, said
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workers.lib.environments.workplace.OneCall.score", rewarded)
+        for method in OF_METHOD:
+            assert in_parts.run(of_method(folder, tiny_model, f"{method}-one", method, processes=1)) == "done"
+    return folder
+
+
+def of_method(folder: Path, model: Path, name: str, method: str, processes: int = 2, **more: Any) -> dict[str, Any]:
+    given = {
+        "kind": method, "job_id": "job", "attempt": 1, "seed": 3, "resume_from": None, "out_dir": str(folder / name),
+        "model": {"base": str(model), "adapter": None}, "rows": OF_METHOD[method]["rows"],
+        "engine": {"kind": "transformers", "dtype": "float32", "threads": 1, "batch_size": 8},
+        "config": ROWS_CONFIG | {"processes": processes} | OF_METHOD[method].get("config", {}),
+    }  # fmt: skip
+    if method == "best_of_n":
+        del given["rows"]
+        return given | {"environment": ENVIRONMENT, "tasks": tasks(), "validation_tasks": tasks()[:1]} | more
+    return given | {"validation_rows": given["rows"][:3]} | more
+
+
+def of_run(folder: Path, name: str) -> dict[tuple[int, str], float]:
+    return metrics_of([json.loads(line) for line in (folder / name / "events.jsonl").read_text().splitlines()])
+
+
+@pytest.mark.parametrize("method", list(OF_METHOD))
+def test_rows_are_learned_from_in_two_processes_as_in_one(method: str, runs: Path) -> None:
+    """The reported metrics are those of the whole batch, KTO's KL among them; rows and checkpoints are written once."""
+    one, two = of_run(runs, f"{method}-one"), of_run(runs, method)
+    assert (
+        one.keys() == two.keys()
+        and {(3, "train/loss"), (3, "validation/loss" if method != "best_of_n" else "validation/success")} <= one.keys()
+    )
+    for (step, name), value in one.items():
+        assert math.isclose(value, two[step, name], rel_tol=1e-4, abs_tol=1e-5), (step, name)
+    first, second = weights_of(runs / f"{method}-one"), weights_of(runs / method)
+    assert all(torch.allclose(first[name], second[name], rtol=0, atol=1e-5) for name in first)
+    rows = [json.loads(line) for line in (runs / method / "events.jsonl").read_text().splitlines()]
+    assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1)) and rows[-1]["type"] == "result"
+    assert [row["step"] for row in rows if row["type"] == "checkpoint"] == [1, 2]
+
+
+@pytest.mark.parametrize("method", list(OF_METHOD))
+def test_rows_are_learned_from_in_two_processes_after_a_checkpoint_to_the_last_bit(method: str, runs: Path) -> None:
+    whole, again = of_run(runs, method), of_run(runs, f"{method}-again")
+    assert {key: value for key, value in again.items() if key[0] > 1} == {
+        key: value for key, value in whole.items() if key[0] > 1
+    }
+    first, second = weights_of(runs / method), weights_of(runs / f"{method}-again")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_what_ends_one_process_within_a_step_ends_both_at_once(runs: Path) -> None:
+    """Where TRL exchanges something in the middle of its loss, and where nothing is exchanged before its end."""
+    endings = {name: [(runs / name / f"ended-{at}").read_text() for at in (0, 1)] for name in ("dpo-stop", "sft-fail")}
+    assert endings == {"dpo-stop": ["Stop", "Stop"], "sft-fail": ["PeerEnded", "JobError"]}
+    state = json.loads((runs / "dpo-stop" / "checkpoint-1" / "state.json").read_text())
+    assert state["step"] == 1 and not (runs / "dpo-stop" / "checkpoint-2").exists()
+    first, second = weights_of(runs / "dpo"), weights_of(runs / "dpo-after-stop")
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,7 @@ class Training(Lora, kw_only=True):
     max_grad_norm: Positive = 1.0
     save_every: AtLeastOne = 10  # steps from one checkpoint to the next
     gradient_checkpointing: bool = False  # activations are computed again in the backward pass: less memory, slower
+    processes: Annotated[int, Meta(ge=1, le=64)] = 1  # that share each step, one for each GPU; the step is the same
     retry_smaller: bool = True  # once, where the memory runs out: with less of it at a time, for the same update
     alarms: AlarmSettings = field(default_factory=AlarmSettings)  # what differs from docs/alarms.md
 
@@ -180,19 +181,33 @@ class RowsConfig(Training, kw_only=True):
     eval_samples: Drawn = 1
     validation_share: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.processes > self.batch_size:
+            raise ValueError(f"processes: must be at most batch_size, which is {self.batch_size}")
+
+
+class EvenConfig(RowsConfig, kw_only=True):
+    """What averages over rows: the mean of all is that of the processes' means if each has as many."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size % self.processes:
+            raise ValueError(f"processes: must divide batch_size, which is {self.batch_size}")
+
 
 class SftConfig(RowsConfig, kw_only=True):
     micro_batch: Count = 0  # rows whose gradients are computed together; 0: all
     log_every: AtLeastOne = 1
 
 
-class PreferenceConfig(RowsConfig, kw_only=True):
+class PreferenceConfig(EvenConfig, kw_only=True):
     """What learns from preferences, relative to the model that it starts from."""
 
     beta: Positive = 0.1  # how strongly it is held to the model at the start
 
 
-class RewardModelConfig(RowsConfig, kw_only=True):
+class RewardModelConfig(EvenConfig, kw_only=True):
     """`center_rewards` is the coefficient of (r₁ + r₂)², which keeps the rewards around 0 (2312.09244). `show_tools`: whether it reads
     the definitions of the tools, too."""
 
@@ -208,12 +223,14 @@ class DpoConfig(PreferenceConfig, kw_only=True):
 
     loss_type: Literal["sigmoid", "ipo", "hinge", "robust", "apo_zero"] = "sigmoid"
     label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
-    micro_batch: Count = 0  # pairs whose gradients are computed together, a divisor of the batch; 0: all
+    micro_batch: Count = 0  # pairs whose gradients are computed together, a divisor of a process's pairs; 0: all
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.micro_batch and self.batch_size % self.micro_batch:
-            raise ValueError(f"micro_batch: must divide batch_size, which is {self.batch_size}")
+        own = self.batch_size // self.processes
+        if self.micro_batch and own % self.micro_batch:
+            which = f"batch_size, which is {own}" if self.processes == 1 else f"batch_size ÷ processes, which is {own}"
+            raise ValueError(f"micro_batch: must divide {which}")
 
 
 class KtoConfig(PreferenceConfig, kw_only=True):
@@ -238,9 +255,6 @@ class BestOfNConfig(SftConfig, kw_only=True):
     not_in_4bit: ClassVar[str] = IT_SAMPLES
 
 
-Processes = Annotated[int, Meta(ge=1, le=64)]  # that share each step, one for each GPU; the step is the same
-
-
 class OnPolicyConfig(Training, kw_only=True):
     """The student's samples are drawn at temperature 1, and each is learned from once."""
 
@@ -249,7 +263,6 @@ class OnPolicyConfig(Training, kw_only=True):
     max_new_tokens: AnswerTokens = 64
     micro_batch: Count = 0  # completions whose gradients are computed together; 0: all
     gradient_checkpointing: bool = False
-    processes: Processes = 1
     eval_every: Count = 0
     eval_samples: Drawn = 1
     save_every: AtLeastOne = 5
@@ -298,7 +311,6 @@ class GrpoConfig(Training, kw_only=True):
     sample_batch: Count = 0  # answers that are sampled side by side in process; 0: SIDE_BY_SIDE
     eval_every: Count = 0
     eval_samples: Drawn = 1
-    processes: Processes = 1
     sampled_outputs: Count = (
         8  # training tasks, and as many validation tasks, answered at each checkpoint for people to read
     )

@@ -7,6 +7,7 @@ The losses, metrics and references are TRL's own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
@@ -17,12 +18,12 @@ from workers.lib.token_rows import TokenRow
 from workers.ml.tree import scored_parts, use_tree
 
 
-def share_prompts(trainer: Any, *, recompute: bool = False) -> None:
+def share_prompts(trainer: Any, *, recompute: bool = False, check: Callable[[], None] = lambda: None) -> None:
     """Of a trainer that has been made: it looks at the model as the library loads it. `recompute` is gradient checkpointing, as in
-    `scored_parts`. Raises JobError for a model that does not allow it."""
+    `scored_parts`; `check` is called for each part, and may raise. Raises JobError for a model that does not allow it."""
     use_tree(trainer.model)
     causal = trainer.model.get_base_model() if hasattr(trainer.model, "get_base_model") else trainer.model
-    causal.recomputes = recompute
+    causal.recomputes, causal.check = recompute, check
     causal.forward = MethodType(_forward, causal)
 
 
@@ -51,6 +52,7 @@ def _forward(
     empty = torch.zeros(0, device=input_ids.device)
     found = [(empty, empty, empty.bool()) for _ in rows]
     for some in scored_parts(causal, rows, recompute=causal.recomputes, together=True):
+        causal.check()
         for number, used, *values in zip(some.rows.tolist(), some.real, *some.tokens, strict=True):
             found[number] = tuple(value[used] for value in values)
     mask = learnt[:, 1:]

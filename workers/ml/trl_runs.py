@@ -2,7 +2,8 @@
 checkpoints and the stop. Heavy: imports torch.
 
 Which rows a step learns from and what its dropout draws depend on the seed and the step alone, so that a resumed run is the
-unbroken one.
+unbroken one. With several processes (workers.ml.ranks) each computes a part of every batch, and all take the batch's step; TRL is
+shown one process.
 """
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ from workers.lib.watching import Alarmed, report
 from workers.ml import checkpoint
 from workers.ml.four_bit import products_in_float32
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
+from workers.ml.ranks import ALONE, Ranks
 from workers.ml.reward_head import lora_with_head
 from workers.ml.tree import use_tree
 
+OTHER_DRAWS = 10**12  # between the seeds of two processes: they draw the dropout of different rows
 ALWAYS = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm"}
 
 
-def arguments(spec: Any, start: int) -> dict[str, Any]:
+def arguments(spec: Any, start: int, ranks: Ranks = ALONE) -> dict[str, Any]:
     """The arguments that every TRL trainer of ours is given: nothing is cut off, saved or reported by itself."""
     config = spec.config
-    return {
+    found = {"accelerator_config": {"use_configured_state": True}} if ranks.size > 1 else {}
+    return found | {
         "output_dir": str(Path(spec.out_dir) / "trl"),
         "max_steps": config.steps - start,
         "seed": spec.seed,
-        "per_device_train_batch_size": config.batch_size,
+        "per_device_train_batch_size": config.batch_size // ranks.size,
         "per_device_eval_batch_size": config.batch_size,
         "learning_rate": config.learning_rate,
         "max_grad_norm": config.max_grad_norm,
@@ -96,6 +100,24 @@ def row_order(rows: int, count: int, seed: int) -> list[int]:
     return order[:count]
 
 
+class InParts:
+    """Of a TRL trainer: each process computes the loss of its part of a batch, and their mean and its gradient are the batch's. What TRL
+    gathers (metrics, and the KL in KTO's loss) is of all parts."""
+
+    ranks: Ranks = ALONE
+
+    def training_step(self, *given: Any, **named: Any) -> torch.Tensor:
+        step = super().training_step  # type: ignore[misc]
+        if self.ranks.size == 1:
+            return step(*given, **named)
+        accelerator = self.accelerator  # type: ignore[attr-defined]
+        accelerator.gather = accelerator.gather_for_metrics = self.ranks.joined
+        losses = self.ranks.gather(lambda: float(step(*given, **named)))
+        if accelerator.sync_gradients:
+            self.ranks.average_gradients(self.model.parameters())  # type: ignore[attr-defined]
+        return torch.tensor(sum(losses) / len(losses), device=device())
+
+
 def refuse_long_rows(lengths: list[int], limit: int) -> None:
     """Raises SpecError: a row that is cut off would lose its completion, and be left out or taught half."""
     long = [length for length in lengths if length > limit]
@@ -127,15 +149,18 @@ def reporting(
     found: Mapping[str, float] | None = None,
     named: Mapping[str, str] | None = None,
     measure: Callable[[int], dict[str, float]] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Any:
     """A trainer callback that reports each step, saves checkpoints, stops on request and heeds the alarms. `found` has metrics of
     the last batch; `named` are those of TRL's log that are reported, and under which name; `measure` gives what every `eval_every`
     steps, and at the end, is measured on what does not train. Until the optimizer's step nothing of
-    a step is at stake: a stop ends it at once, and an update that is not finite is not applied."""
+    a step is at stake: a stop ends it at once, and an update that is not finite is not applied. Of several processes none may leave
+    at any moment: they stop where they exchange something, and what they compute asks for it often."""
     from transformers import TrainerCallback
 
     config, out, seed = spec.config, Path(spec.out_dir), spec.seed
     steps, every, start = config.steps, config.save_every, checkpoint.step_of(spec.resume_from)
+    alone = ranks.size == 1
     names = ALWAYS | dict(named or {})
     watchman = Watchman(
         config.alarms, spec.kind or type(spec).__name__.lower(), checkpoint.seen_by("alarms", spec.resume_from)
@@ -148,22 +173,23 @@ def reporting(
             """A checkpoint of the last whole step."""
             if self.saved == self.done:
                 return
-            folder = checkpoint.save(
-                out / f"checkpoint-{self.done}",
-                step=self.done,
-                model=model,
-                optimizer=optimizer,
-                alarms=watchman.state(),
-            )
+            if ranks.is_main:
+                folder = checkpoint.save(
+                    out / f"checkpoint-{self.done}",
+                    step=self.done,
+                    model=model,
+                    optimizer=optimizer,
+                    alarms=watchman.state(),
+                )
+                events.checkpoint(self.done, str(folder))
             self.saved = self.done
-            events.checkpoint(self.done, str(folder))
 
         def validate(self) -> None:
             if measure is None or not config.eval_every:
                 return
-            stop.check()
-            stop.raises = True
-            values = measure(self.done)
+            ranks.check(stop.check)
+            stop.raises = alone
+            values = ranks.gather(lambda: measure(self.done))[0]  # all decide on the same numbers
             stop.raises = False
             if values:
                 events.metric(self.done, values)
@@ -171,11 +197,12 @@ def reporting(
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self.done = start + state.global_step
+            stop.raises = stop.raises and alone
             if config.eval_every and self.done % config.eval_every == 0:
                 self.validate()
-            torch.manual_seed(seed * 100_003 + start + state.global_step)
-            stop.check()
-            stop.raises = True
+            torch.manual_seed(seed * 100_003 + self.done + ranks.number * OTHER_DRAWS)
+            ranks.check(stop.check)
+            stop.raises = alone
 
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             stop.raises = False
@@ -195,18 +222,18 @@ def reporting(
             if not logs or "loss" not in logs:
                 return
             values = {name: float(logs[key]) for key, name in names.items() if key in logs} | dict(found or {})
+            values = ranks.from_main(lambda: values)
             events.metric(self.done, values)
             events.progress(self.done, steps, f"loss {float(logs['loss']):.3f}")
             report(events, watchman.look(self.done, values))
-            if stop.is_set:
-                raise Stop
+            ranks.check(stop.check)
             if self.done == steps:
                 self.validate()
 
     return Reporter()
 
 
-def train(trainer: Any, model: Any, spec: Any) -> Path:
+def train(trainer: Any, model: Any, spec: Any, ranks: Ranks = ALONE) -> Path:
     """The steps that are left; returns the adapter's folder. A stop, or an alarm that ends the run, keeps a checkpoint and goes on."""
     from transformers import PrinterCallback
 
@@ -218,4 +245,5 @@ def train(trainer: Any, model: Any, spec: Any) -> Path:
         except (Stop, Alarmed):
             reporter.keep()
             raise
-    return checkpoint.save_adapter(model, Path(spec.out_dir) / "adapter")
+    adapter = Path(spec.out_dir) / "adapter"
+    return checkpoint.save_adapter(model, adapter) if ranks.is_main else adapter

@@ -12,18 +12,27 @@ from workers.lib.events import Emitter
 from workers.lib.policies import EnginePolicy, PolicyError
 from workers.lib.program import StopFlag
 from workers.lib.rollouts import Finished, play
+from workers.ml.ranks import ALONE, Ranks
 from workers.ml.transformers_engine import TransformersEngine
 
 Values = dict[str, float]
 
 
 class Validation:
-    """`held` gives the metrics of what was held back; None where nothing was."""
+    """`held` gives the metrics of what was held back; None where nothing was. Of several `ranks` all call it, and each plays some of the
+    tasks."""
 
     def __init__(
-        self, spec: Any, events: Emitter, stop: StopFlag, model: Any, tokenizer: Any, held: Callable[[], Values] | None
+        self,
+        spec: Any,
+        events: Emitter,
+        stop: StopFlag,
+        model: Any,
+        tokenizer: Any,
+        held: Callable[[], Values] | None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.spec, self.events, self.stop, self.held = spec, events, stop, held
+        self.spec, self.events, self.stop, self.held, self.ranks = spec, events, stop, held, ranks
         self.model, self.tokenizer = model, tokenizer
         self.environment: Environment | None = None
         if spec.validation_tasks and spec.environment is not None:
@@ -46,14 +55,18 @@ class Validation:
             emit_sample(self.events, tasks[index], sample, done, phase="validation", step=step)
 
         policy = EnginePolicy(engine, sampling_of(environment.harness), goes_on=environment.multi_turn)
-        try:
-            play(
-                policy, environment, tasks, limits_of(environment.harness), tell,
-                n=n, concurrency=len(tasks) * n, seed=self.spec.seed, check=self.stop.check,
-            )  # fmt: skip
-        except PolicyError:
-            self.stop.check()  # which ended the generation
-            raise
+
+        def play_some(some: range, tell: Callable[[int, int, Finished], None]) -> None:
+            try:
+                play(
+                    policy, environment, tasks, limits_of(environment.harness), tell,
+                    n=n, concurrency=len(some) * n, seed=self.spec.seed, only=some, check=self.stop.check,
+                )  # fmt: skip
+            except PolicyError:
+                self.stop.check()  # which ended the generation
+                raise
+
+        self.ranks.share(len(tasks), play_some, tell)
         scores = [done.score for done in found if not done.score.masked]
         if not scores:
             return {}

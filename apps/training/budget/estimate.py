@@ -21,7 +21,7 @@ from apps.training.budget.asked import Asked, conversations
 from apps.training.budget.learning import expected_signal
 from apps.training.budget.lengths import Known, lengths_of
 from apps.training.budget.numbers import Span
-from apps.training.memory import at_once, in_words
+from apps.training.memory import at_once, in_words, own_rows
 from apps.training.memory import reductions as smaller_settings
 from apps.training.models import PROGRAMS, Measurement, Method
 from workers.lib.chat_tokens import Conversation, Tokenized, counted_apart
@@ -145,7 +145,7 @@ def estimate(asked: Asked) -> Estimate:
         )  # each has the whole model, on a GPU of its own where there are some
         add_time(found, asked, works, rates, shared_by=processes // copies)
         rates = replace(rates, resting=rates.resting * (1 + scenes.teacher_size))
-        found.memory = memory_span(works, rates, bool(asked.rollouts)).times(copies)
+        found.memory = memory_span(scenes.of_one(asked.config, works), rates, bool(asked.rollouts)).times(copies)
         found.reduce = reductions(found, scenes, rates, asked, copies)
         add_money(found, asked, works)
     return found
@@ -189,6 +189,12 @@ class Scenes:
         else:
             work = work_of_padded(config, self.rows, self.part)
         return work, work, work
+
+    def of_one(self, config: dict[str, Any], works: tuple[Work, Work, Work]) -> tuple[Work, Work, Work]:
+        """The `works` as one of several processes has them: of rows a part. Of answers to a prompt it may have all."""
+        if "batch_size" not in config or config.get("processes", 1) == 1:
+            return works
+        return self.works(config | {"batch_size": own_rows(config)})
 
 
 def _cut(one: Lengths, by: float) -> Lengths:
@@ -299,7 +305,7 @@ def reductions(found: Estimate, scenes: Scenes, rates: Rates, asked: Asked, copi
     made = []
     for changed, same in candidates(asked.method, config):
         works = scenes.works(config | changed)
-        memory = memory_span(works, rates, bool(asked.rollouts)).times(copies)
+        memory = memory_span(scenes.of_one(config | changed, works), rates, bool(asked.rollouts)).times(copies)
         if memory.likely > 0.97 * found.memory.likely:
             continue
         slower = works[1].update_s(rates) * (4 / 3 if changed.get("gradient_checkpointing") else 1) / before
@@ -316,7 +322,7 @@ def candidates(method: str, config: dict[str, Any]) -> list[tuple[dict[str, Any]
         if name in same:
             size = at_once(name, config) // 2
             while size >= 1:
-                if method != "dpo" or config["batch_size"] % size == 0:
+                if method != "dpo" or own_rows(config) % size == 0:
                     found.append(({name: size}, True))
                 size //= 2
     if "gradient_checkpointing" in same:
@@ -324,7 +330,8 @@ def candidates(method: str, config: dict[str, Any]) -> list[tuple[dict[str, Any]
     if len(same) > 1:
         found.append((same, True))
     for name in ("max_new_tokens", "generations", "prompts_per_step", "batch_size"):
-        if config.get(name, 0) >= 4:
+        shared = config.get("processes", 1) if name in ("prompts_per_step", "batch_size") else 1
+        if config.get(name, 0) >= 4 and config[name] // 2 % shared == 0:
             found.append(({name: config[name] // 2}, False))
     return found
 
