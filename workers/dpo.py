@@ -19,7 +19,17 @@ from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools
 from workers.ml.ranks import join
 from workers.ml.shared_forward import share_prompts
-from workers.ml.trl_runs import InParts, arguments, loaded, refuse_long_rows, reporting, row_order, set_reference, train
+from workers.ml.trl_runs import (
+    InParts,
+    arguments,
+    checkpointing,
+    loaded,
+    refuse_long_rows,
+    reporting,
+    row_order,
+    set_reference,
+    train,
+)
 from workers.ml.validation import Validation, evaluated
 
 NAMED = {
@@ -43,9 +53,9 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
             return ranks.part_of_each(config.batch_size, order[start * config.batch_size :])
 
     config, steps, start = spec.config, spec.config.steps, checkpoint.step_of(spec.resume_from)
-    aside, ranks = spec.validation_rows, join(config.processes)
+    aside, ranks = spec.validation_rows, join(config.processes, in_lockstep=config.shard)
     refuse_pairs_without_preference([*spec.rows, *aside])
-    model, tokenizer, optimizer, scheduler = loaded(spec, events, stop)
+    model, tokenizer, optimizer, scheduler = loaded(spec, events, stop, ranks)
     held = (lambda: evaluated(trainer, NAMED)) if aside else None
     validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
     trainer = InOurOrder(
@@ -56,7 +66,7 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
         optimizers=(optimizer, scheduler),
         callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks)],
         args=DPOConfig(
-            **arguments(spec, start, ranks) | smaller(config),
+            **arguments(spec, start, ranks) | smaller(config) | (checkpointing(config) if config.shard else {}),
             beta=config.beta,
             loss_type=[config.loss_type],
             label_smoothing=config.label_smoothing,
@@ -64,7 +74,8 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
     )
     set_reference(model, spec.model.adapter)
     trainer.ranks = ranks
-    share_prompts(trainer, recompute=config.gradient_checkpointing, check=stop.check)
+    if not config.shard:
+        share_prompts(trainer, recompute=config.gradient_checkpointing, check=stop.check)
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
     refuse_long_rows([longer_of(row) for row in prepared], config.max_length)
     adapter = train(trainer, model, spec, ranks)

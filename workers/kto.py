@@ -18,7 +18,17 @@ from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools
 from workers.ml.ranks import join
 from workers.ml.shared_forward import share_prompts
-from workers.ml.trl_runs import InParts, arguments, loaded, refuse_long_rows, reporting, row_order, set_reference, train
+from workers.ml.trl_runs import (
+    InParts,
+    arguments,
+    checkpointing,
+    loaded,
+    refuse_long_rows,
+    reporting,
+    row_order,
+    set_reference,
+    train,
+)
 from workers.ml.validation import Validation, evaluated
 
 NAMED = {
@@ -42,8 +52,8 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
 
     config, steps, start = spec.config, spec.config.steps, checkpoint.step_of(spec.resume_from)
     desirable, undesirable = weights(spec.rows, config)
-    ranks = join(config.processes)
-    model, tokenizer, optimizer, scheduler = loaded(spec, events, stop)
+    ranks = join(config.processes, in_lockstep=config.shard)
+    model, tokenizer, optimizer, scheduler = loaded(spec, events, stop, ranks)
     aside = spec.validation_rows if len(spec.validation_rows) > 1 else []  # an answer alone has no mismatched one
     held = (lambda: evaluated(trainer, NAMED)) if aside else None
     validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
@@ -58,7 +68,9 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
         optimizers=(optimizer, scheduler),
         callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks)],
         args=KTOConfig(
-            **arguments(spec, start, ranks) | {"per_device_train_batch_size": config.batch_size},
+            **arguments(spec, start, ranks)
+            | {"per_device_train_batch_size": config.batch_size}
+            | (checkpointing(config) if config.shard else {}),
             beta=config.beta,
             desirable_weight=desirable,
             undesirable_weight=undesirable,
@@ -67,7 +79,8 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
     set_reference(model, spec.model.adapter)
     trainer.ranks = ranks
     trainer._train_batch_size = config.batch_size // ranks.size  # now that whole batches have been mismatched
-    share_prompts(trainer, recompute=config.gradient_checkpointing, check=stop.check)
+    if not config.shard:
+        share_prompts(trainer, recompute=config.gradient_checkpointing, check=stop.check)
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
     refuse_long_rows([len(row["prompt_ids"]) + len(row["completion_ids"]) for row in prepared], config.max_length)
     adapter = train(trainer, model, spec, ranks)

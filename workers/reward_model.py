@@ -42,8 +42,8 @@ def main(spec: RewardModel, events: Emitter, stop: StopFlag) -> None:
 
     config, steps, start = spec.config, spec.config.steps, checkpoint.step_of(spec.resume_from)
     refuse_pairs_without_preference([*spec.rows, *spec.validation_rows])
-    ranks = join(config.processes)
-    model, tokenizer, optimizer, scheduler = loaded(spec, events, stop, scalar_head=True)
+    ranks = join(config.processes, in_lockstep=config.shard)
+    model, tokenizer, optimizer, scheduler = loaded(spec, events, stop, ranks, scalar_head=True)
     prepare(model, tokenizer)
     rows, aside = (
         [pair_ids(tokenizer, row, config.show_tools) for row in some] for some in (spec.rows, spec.validation_rows)

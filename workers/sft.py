@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -24,8 +24,9 @@ from workers.ml import checkpoint
 from workers.ml.chat_writer import ChatWriter
 from workers.ml.models import chat_with_tools, device
 from workers.ml.ranks import ALONE, Ranks, join
-from workers.ml.tree import scored_parts, use_tree
-from workers.ml.trl_runs import arguments, loaded, refuse_long_rows, reporting, row_order, train
+from workers.ml.sharding import scored_rows
+from workers.ml.tree import Scored, scored_parts, use_tree
+from workers.ml.trl_runs import InParts, arguments, checkpointing, loaded, refuse_long_rows, reporting, row_order, train
 from workers.ml.validation import Validation
 
 
@@ -35,7 +36,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
 
     found: dict[str, float] = {}
 
-    class SharedPromptTrainer(SFTTrainer):
+    class SharedPromptTrainer(InParts, SFTTrainer):
         """TRL's trainer with the same loss, computed without repeating the prompt."""
 
         def training_step(self, model: Any, inputs: dict, num_items_in_batch: Any = None) -> Tensor:
@@ -48,12 +49,13 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
             return row_order(len(self.train_dataset), steps * config.batch_size, seed)[start * config.batch_size :]
 
     config, steps, seed = spec.config, spec.config.steps, spec.seed
-    start, ranks = checkpoint.step_of(spec.resume_from), join(config.processes)
-    model, tokenizer, optimizer, scheduler = loaded(spec, events, stop)
-    use_tree(model)
+    start, ranks = checkpoint.step_of(spec.resume_from), join(config.processes, in_lockstep=config.shard)
+    model, tokenizer, optimizer, scheduler = loaded(spec, events, stop, ranks)
+    if not config.shard:
+        use_tree(model)
     rows = Dataset.from_list(trl_rows(tokenizer, model, spec.rows))
     aside = Dataset.from_list(trl_rows(tokenizer, model, spec.validation_rows)) if spec.validation_rows else None
-    held = (lambda: {"validation/loss": held_loss(model, trainer, ranks, stop.check)}) if aside else None
+    held = (lambda: {"validation/loss": held_loss(model, trainer, config, ranks, stop.check)}) if aside else None
     validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
     reporter = reporting(events, stop, spec, model, optimizer, found=found, measure=validation, ranks=ranks)
     trainer = SharedPromptTrainer(
@@ -65,7 +67,8 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
         callbacks=[reporter],
         args=SFTConfig(
             **arguments(spec, start, ranks)
-            | {"per_device_train_batch_size": config.batch_size},  # shared out by what rows share
+            | {"per_device_train_batch_size": config.batch_size}  # shared out by what rows share
+            | (checkpointing(config) if config.shard else {}),
             completion_only_loss=True,
         ),
     )
@@ -118,14 +121,24 @@ def add_gradients(
         TokenRow(row[:length], mark[:length]) for row, mark, length in zip(ids.tolist(), learnt, lengths, strict=True)
     ]
     tokens = sum(sum(row.learnt[1:]) for row in rows)
-    size, recompute = (config.micro_batch, config.gradient_checkpointing) if config else (0, False)
-    mine = [rows[number] for number in ranks.mine([row.ids for row in rows])]
+    size, recompute, sharded = (
+        (config.micro_batch, config.gradient_checkpointing, config.shard) if config else (0, False, False)
+    )
+    mine = (
+        ranks.part_of_each(len(rows), rows) if sharded else [rows[at] for at in ranks.mine([row.ids for row in rows])]
+    )
     micro = [mine[at : at + (size or len(mine))] for at in range(0, len(mine), size or len(mine) or 1)]
+
+    def scored() -> Iterator[Scored]:
+        if sharded:
+            return scored_rows(model, mine, size or len(mine))
+        return chain.from_iterable(scored_parts(model, part, recompute=recompute) for part in micro)
 
     def share() -> dict[str, float]:
         found = Counter[str]()
-        for some in chain.from_iterable(scored_parts(model, part, recompute=recompute) for part in micro):
-            check()
+        for some in scored():
+            if not sharded:  # where none may leave within a step
+                check()
             loss = -some.tokens.logprobs.sum() / tokens
             loss.backward()
             found["train/loss"] += float(loss.detach())
@@ -138,9 +151,17 @@ def add_gradients(
     return found
 
 
-def held_loss(model: Any, trainer: Any, ranks: Ranks = ALONE, check: Callable[[], None] = lambda: None) -> float:
+def held_loss(
+    model: Any, trainer: Any, config: SftConfig, ranks: Ranks = ALONE, check: Callable[[], None] = lambda: None
+) -> float:
     """The mean negative log-likelihood over the labelled tokens of all rows that were held back."""
     rows = [TokenRow(row["input_ids"], [label != -100 for label in row["labels"]]) for row in trainer.eval_dataset]
+    tokens = sum(sum(row.learnt[1:]) for row in rows)
+    if config.shard:  # by all together
+        with torch.no_grad():
+            return (
+                -sum(float(some.tokens.logprobs.sum()) for some in scored_rows(model, rows, config.batch_size)) / tokens
+            )
     mine = [rows[number] for number in ranks.mine([row.ids for row in rows])]
 
     def share() -> float:
@@ -151,7 +172,7 @@ def held_loss(model: Any, trainer: Any, ranks: Ranks = ALONE, check: Callable[[]
                 total += float(some.tokens.logprobs.sum())
         return total
 
-    return -sum(ranks.gather(share)) / sum(sum(row.learnt[1:]) for row in rows)
+    return -sum(ranks.gather(share)) / tokens
 
 
 if __name__ == "__main__":

@@ -375,3 +375,20 @@ def test_processes_are_bounded_by_what_they_share(algorithm: str, given: dict, m
     assert checked(given | {"processes": most}, algorithm)["processes"] == most
     with pytest.raises(ConfigError, match=refusal):
         checked(given | {"processes": 4 if "÷" in refusal else most + 1}, algorithm)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "refusal"),
+    [
+        ("sft", {}, "“shard” needs several processes"),
+        ("sft", {"processes": 3}, "that divides batch_size, which is 4"),
+        ("kto", {"processes": 2, "load_in_4bit": True}, "“shard” must be false with load_in_4bit"),
+        ("dpo", {"processes": 2, "use_dora": True}, "“shard” must be false with use_dora"),
+        ("best_of_n", {"processes": 2}, "“shard” must be false, since it samples"),
+        ("grpo", {"processes": 2, "batch_size": None}, "“shard” is not known"),
+    ],
+)
+def test_a_base_is_sharded_where_all_processes_run_its_layers_alike(algorithm: str, given: dict, refusal: str) -> None:
+    given = {"steps": 3, "learning_rate": 1e-4, "batch_size": 4, "shard": True} | given
+    with pytest.raises(ConfigError, match=refusal):
+        checked({name: value for name, value in given.items() if value is not None}, algorithm)

@@ -8,16 +8,20 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from tests.workers.paid_grpo import rewarded
+import torch
+
 from workers import best_of_n, dpo, kto, reward_model, sft
 from workers.lib import processes
-from workers.lib.environments import workplace
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.program import PeerEnded, Stop, StopFlag
 from workers.lib.specs import checked
+from workers.ml import trl_runs
+from workers.ml.sharding import shard_layers
 
+HELD: list[float] = []
 PROGRAMS = {"sft": sft, "dpo": dpo, "kto": kto, "reward_model": reward_model, "best_of_n": best_of_n}
 
 
@@ -53,17 +57,40 @@ class Events(Emitter):
         super().metric(step, values)
 
 
+def that_ends_its_answers(*given: Any, load: Any = best_of_n.TransformersEngine.load) -> Any:
+    """With random weights it hardly ever would."""
+    engine = load(*given)
+    engine.stop_ids = list(range(0, 400, 2))
+    engine.stops = torch.tensor(engine.stop_ids)
+    return engine
+
+
+def sharded(model: Any, *given: Any) -> Any:
+    """Notes which share of the layers' frozen weights this process holds."""
+    layers = model.get_base_model().base_model.layers
+
+    def frozen() -> list[Any]:
+        return [weight for weight in layers.parameters() if not weight.requires_grad]
+
+    whole = sum(weight.numel() for weight in frozen())
+    found = shard_layers(model, *given)
+    HELD.append(sum(weight.to_local().numel() for weight in frozen()) / whole)
+    return found
+
+
 def run(given: dict[str, Any]) -> str:
     stop = Ending(given.pop("ending", ""))
     try:
-        PROGRAMS[given["kind"]].main(checked(given, given["kind"]), Events(Path(given["out_dir"]), stop), stop)
+        with patch.object(best_of_n.TransformersEngine, "load", that_ends_its_answers):
+            PROGRAMS[given["kind"]].main(checked(given, given["kind"]), Events(Path(given["out_dir"]), stop), stop)
     except (Stop, PeerEnded, JobError) as end:
         return type(end).__name__
     return "done"
 
 
 if __name__ == "__main__":
-    workplace.OneCall.score = rewarded  # type: ignore[method-assign]
+    trl_runs.shard_layers = sharded
     for each in json.loads(Path(sys.argv[1]).read_text()):
         how = run(each)
         Path(each["out_dir"], f"ended-{processes.number()}").write_text(how)
+        Path(each["out_dir"], f"held-{processes.number()}").write_text(json.dumps(HELD[-1:]))

@@ -143,7 +143,7 @@ ROWS_CONFIG = {
     "steps": 3, "batch_size": 4, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8, "save_every": 1, "eval_every": 2,
 }  # fmt: skip
 ENVIRONMENT = {
-    "kind": "builtin", "name": "workplace", "verifier": {"kind": "tool_call"},
+    "kind": "single_turn", "name": "", "verifier": {"kind": "regex", "pattern": "(?s)."},
     "harness": {"system_prompt": "One JSON call.", "max_new_tokens": 6, "temperature": 1.0},
 }  # fmt: skip
 OPENING = [{"role": "system", "content": "Answer with one JSON call."}]
@@ -166,14 +166,28 @@ OF_METHOD: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
-    """The folder of runs METHOD (two processes), METHOD-again (from its first checkpoint), METHOD-one (one process), and of two that the
-    second process ends in the middle of a step. One launch: importing TRL takes longer than all of them."""
+    """The folder of runs METHOD and METHOD-shard (two processes), RUN-again (from its first checkpoint), METHOD-one (one process), and of
+    three that the second process ends. One launch: importing TRL takes longer than all of them."""
     folder = tmp_path_factory.mktemp("runs")
-    two = [of_method(folder, tiny_model, name, method, **more) for method in OF_METHOD for name, more in (
-        (method, {}), (f"{method}-again", {"resume_from": str(folder / method / "checkpoint-1")}),
-    )]  # fmt: skip
-    two += [of_method(folder, tiny_model, f"{m}-{end}", m, ending=end) for m, end in (("dpo", "stop"), ("sft", "fail"))]
-    two += [of_method(folder, tiny_model, "dpo-after-stop", "dpo", resume_from=str(folder / "dpo-stop/checkpoint-1"))]
+
+    def run(name: str, after: str = "", **more: Any) -> dict[str, Any]:
+        method, *kind = name.split("-")
+        resume = str(folder / after / "checkpoint-1") if after else None
+        return of_method(
+            folder,
+            tiny_model,
+            name,
+            method,
+            config={"shard": True} if "shard" in kind else {},
+            resume_from=resume,
+            **more,
+        )
+
+    two = [one for method in OF_METHOD for one in (run(method), run(f"{method}-again", after=method))]
+    two += [run("dpo-stop", ending="stop"), run("dpo-rest", after="dpo-stop"), run("sft-fail", ending="fail")]
+    two += [run(f"{method}-shard") for method in OF_METHOD if method != "best_of_n"]
+    two += [run("sft-shard-again", after="sft-shard")]
+    two += [run("sft-shard-fail", ending="fail")]  # which the processes do not survive
     (folder / "runs.json").write_text(json.dumps(two))
     status, _, said = ended(
         subprocess.Popen(
@@ -182,19 +196,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
         )
     )  # fmt: skip
     assert status == 0, said
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("workers.lib.environments.workplace.OneCall.score", rewarded)
-        for method in OF_METHOD:
-            assert in_parts.run(of_method(folder, tiny_model, f"{method}-one", method, processes=1)) == "done"
+    for method in OF_METHOD:
+        assert in_parts.run(of_method(folder, tiny_model, f"{method}-one", method, processes=1)) == "done"
     return folder
 
 
-def of_method(folder: Path, model: Path, name: str, method: str, processes: int = 2, **more: Any) -> dict[str, Any]:
+def of_method(
+    folder: Path, model: Path, name: str, method: str, processes: int = 2, config: dict | None = None, **more: Any
+) -> dict[str, Any]:
     given = {
         "kind": method, "job_id": "job", "attempt": 1, "seed": 3, "resume_from": None, "out_dir": str(folder / name),
         "model": {"base": str(model), "adapter": None}, "rows": OF_METHOD[method]["rows"],
         "engine": {"kind": "transformers", "dtype": "float32", "threads": 1, "batch_size": 8},
-        "config": ROWS_CONFIG | {"processes": processes} | OF_METHOD[method].get("config", {}),
+        "config": ROWS_CONFIG | {"processes": processes} | OF_METHOD[method].get("config", {}) | (config or {}),
     }  # fmt: skip
     if method == "best_of_n":
         del given["rows"]
@@ -206,24 +220,30 @@ def of_run(folder: Path, name: str) -> dict[tuple[int, str], float]:
     return metrics_of([json.loads(line) for line in (folder / name / "events.jsonl").read_text().splitlines()])
 
 
-@pytest.mark.parametrize("method", list(OF_METHOD))
-def test_rows_are_learned_from_in_two_processes_as_in_one(method: str, runs: Path) -> None:
-    """The reported metrics are those of the whole batch, KTO's KL among them; rows and checkpoints are written once."""
-    one, two = of_run(runs, f"{method}-one"), of_run(runs, method)
-    assert (
-        one.keys() == two.keys()
-        and {(3, "train/loss"), (3, "validation/loss" if method != "best_of_n" else "validation/success")} <= one.keys()
-    )
+@pytest.mark.parametrize("run", [*OF_METHOD, "sft-shard", "dpo-shard", "kto-shard", "reward_model-shard"])
+def test_rows_are_learned_from_in_two_processes_as_in_one(run: str, runs: Path) -> None:
+    """The reported metrics are those of the whole batch, KTO's KL among them; checkpoints are written once. Sharded, each holds half of
+    the base's layers."""
+    method = run.removesuffix("-shard")
+    one, two = of_run(runs, f"{method}-one"), of_run(runs, run)
+    measured = "validation/success" if method == "best_of_n" else "validation/loss"
+    assert one.keys() == two.keys() and {(3, "train/loss"), (3, measured)} <= one.keys()
     for (step, name), value in one.items():
-        assert math.isclose(value, two[step, name], rel_tol=1e-4, abs_tol=1e-5), (step, name)
-    first, second = weights_of(runs / f"{method}-one"), weights_of(runs / method)
+        if (method, name) != (
+            "dpo",
+            "train/entropy",
+        ):  # TRL averages it over micro-batches, of which one process has more
+            assert math.isclose(value, two[step, name], rel_tol=1e-4, abs_tol=1e-5), (step, name)
+    first, second = weights_of(runs / f"{method}-one"), weights_of(runs / run)
     assert all(torch.allclose(first[name], second[name], rtol=0, atol=1e-5) for name in first)
-    rows = [json.loads(line) for line in (runs / method / "events.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (runs / run / "events.jsonl").read_text().splitlines()]
     assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1)) and rows[-1]["type"] == "result"
     assert [row["step"] for row in rows if row["type"] == "checkpoint"] == [1, 2]
+    if run != method:
+        assert [json.loads((runs / run / f"held-{at}").read_text()) for at in (0, 1)] == [[0.5], [0.5]]
 
 
-@pytest.mark.parametrize("method", list(OF_METHOD))
+@pytest.mark.parametrize("method", [*OF_METHOD, "sft-shard"])
 def test_rows_are_learned_from_in_two_processes_after_a_checkpoint_to_the_last_bit(method: str, runs: Path) -> None:
     whole, again = of_run(runs, method), of_run(runs, f"{method}-again")
     assert {key: value for key, value in again.items() if key[0] > 1} == {
@@ -235,11 +255,15 @@ def test_rows_are_learned_from_in_two_processes_after_a_checkpoint_to_the_last_b
 
 def test_what_ends_one_process_within_a_step_ends_both_at_once(runs: Path) -> None:
     """Where TRL exchanges something in the middle of its loss, and where nothing is exchanged before its end."""
-    endings = {name: [(runs / name / f"ended-{at}").read_text() for at in (0, 1)] for name in ("dpo-stop", "sft-fail")}
-    assert endings == {"dpo-stop": ["Stop", "Stop"], "sft-fail": ["PeerEnded", "JobError"]}
+    endings = {
+        name: [(runs / name / f"ended-{at}").read_text() for at in (0, 1)]
+        for name in ("dpo-stop", "sft-fail", "sft-shard-fail")
+    }
+    failed = ["PeerEnded", "JobError"]
+    assert endings == {"dpo-stop": ["Stop", "Stop"], "sft-fail": failed, "sft-shard-fail": failed}
     state = json.loads((runs / "dpo-stop" / "checkpoint-1" / "state.json").read_text())
     assert state["step"] == 1 and not (runs / "dpo-stop" / "checkpoint-2").exists()
-    first, second = weights_of(runs / "dpo"), weights_of(runs / "dpo-after-stop")
+    first, second = weights_of(runs / "dpo"), weights_of(runs / "dpo-rest")
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 

@@ -180,11 +180,22 @@ class RowsConfig(Training, kw_only=True):
     eval_every: Count = 0
     eval_samples: Drawn = 1
     validation_share: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
+    shard: bool = False  # whether the processes divide the layers of the base among them (FSDP)
+    not_sharded: ClassVar[str] = ""  # why a method cannot train on a base in parts
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.processes > self.batch_size:
             raise ValueError(f"processes: must be at most batch_size, which is {self.batch_size}")
+        if self.shard and self.not_sharded:
+            raise ValueError(f"shard: must be false, since {self.not_sharded}")
+        if self.shard and (self.load_in_4bit or self.use_dora):
+            other = "load_in_4bit" if self.load_in_4bit else "use_dora"
+            raise ValueError(f"shard: must be false with {other}, which needs whole weights")
+        if self.shard and (self.processes == 1 or self.batch_size % self.processes):
+            raise ValueError(
+                f"shard: needs several processes, a number that divides batch_size, which is {self.batch_size}"
+            )
 
 
 class EvenConfig(RowsConfig, kw_only=True):
@@ -253,6 +264,7 @@ class BestOfNConfig(SftConfig, kw_only=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     max_new_tokens: AnswerTokens = 64
     not_in_4bit: ClassVar[str] = IT_SAMPLES
+    not_sharded: ClassVar[str] = IT_SAMPLES
 
 
 class OnPolicyConfig(Training, kw_only=True):

@@ -25,8 +25,8 @@ from workers.lib.program import PeerEnded, Stop
 T = TypeVar("T")
 PATIENCE = timedelta(days=7)  # one may wait for what another samples; a process that ends is noticed at once
 NOT_SHARDED = (
-    "A model that is sharded over processes (FSDP, DeepSpeed) cannot be trained here: each process computes other parts of the prefix "
-    "tree, and a sharded layer needs all of them at the same time. Start it without; each process then has the whole model."
+    "accelerate's sharding (FSDP, DeepSpeed) cannot be used here. Start it without; each process then has the whole model. SFT, DPO, KTO "
+    "and reward models divide the base's layers themselves with “config.shard”."
 )
 
 
@@ -36,6 +36,7 @@ class Ranks:
 
     number: int = 0
     size: int = 1
+    in_lockstep: bool = False  # a model in parts: one that fails cannot reach the others, which notice when it ends
 
     @property
     def is_main(self) -> bool:
@@ -51,7 +52,7 @@ class Ranks:
         try:
             found = work()
         except Exception as raised:
-            if getattr(raised, "known_to_all", False):
+            if getattr(raised, "known_to_all", False) or (self.in_lockstep and not isinstance(raised, Stop)):
                 raise
             error = raised
         everybody = self._exchanged(("stopped" if isinstance(error, Stop) else "failed" if error else "", found))
@@ -150,7 +151,7 @@ class Ranks:
 ALONE = Ranks()
 
 
-def join(count: int) -> Ranks:
+def join(count: int, *, in_lockstep: bool = False) -> Ranks:
     """The processes of this job, `count` of them by its spec. Raises SpecError."""
     if not processes.are_started() or processes.count() == count == 1:
         return ALONE
@@ -160,7 +161,7 @@ def join(count: int) -> Ranks:
         )
     if any(os.environ.get(f"ACCELERATE_USE_{name}", "").lower() == "true" for name in ("FSDP", "DEEPSPEED")):
         raise SpecError(NOT_SHARDED)
-    found = Ranks(processes.number(), count)
+    found = Ranks(processes.number(), count, in_lockstep)
     if torch.distributed.is_initialized():
         return found
     gpus = torch.cuda.device_count()

@@ -58,7 +58,7 @@ def prepare(model: Any, tokenizer: Any) -> None:
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
 
 
-@torch.inference_mode()
+@torch.no_grad()  # sharded layers do not go on from inference mode to training
 def scores(model: Any, tokenizer: Any, rows: Sequence[list[int]]) -> list[float]:
     """Of each conversation's tokens, in order; rows of about the same length are computed together."""
     was, found = model.training, [0.0] * len(rows)

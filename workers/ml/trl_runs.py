@@ -26,6 +26,7 @@ from workers.ml.four_bit import products_in_float32
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
 from workers.ml.ranks import ALONE, Ranks
 from workers.ml.reward_head import lora_with_head
+from workers.ml.sharding import shard_layers
 from workers.ml.tree import use_tree
 
 OTHER_DRAWS = 10**12  # between the seeds of two processes: they draw the dropout of different rows
@@ -65,7 +66,9 @@ def checkpointing(config: Training) -> dict[str, Any]:
     }
 
 
-def loaded(spec: Any, events: Emitter, stop: StopFlag, *, scalar_head: bool = False) -> tuple[Any, Any, Any, Any]:
+def loaded(
+    spec: Any, events: Emitter, stop: StopFlag, ranks: Ranks = ALONE, *, scalar_head: bool = False
+) -> tuple[Any, Any, Any, Any]:
     """(model with its adapter, tokenizer, optimizer, scheduler), as the run begins or goes on; with `scalar_head` a reward model."""
     from transformers import set_seed
 
@@ -83,9 +86,8 @@ def loaded(spec: Any, events: Emitter, stop: StopFlag, *, scalar_head: bool = Fa
         model = lora_with_head(model, config, start=spec.model.adapter, resume=resume)
     else:
         model = lora(model, config, resume or spec.model.adapter)
-    model = model.to(
-        device()
-    )  # before the optimizer is made: a checkpoint's moments must come to lie beside the weights
+    # Before the optimizer is made: a checkpoint's moments must come to lie beside the weights.
+    model = shard_layers(model, ranks) if config.shard else model.to(device())
     if config.load_in_4bit:
         with products_in_float32(model):  # as the switch to shared prompts compares two ways of computing
             use_tree(model)
@@ -105,6 +107,9 @@ class InParts:
     gathers (metrics, and the KL in KTO's loss) is of all parts."""
 
     ranks: Ranks = ALONE
+
+    def _move_model_to_device(self, model: Any, device: Any) -> None:
+        """It is there already, and what is sharded must not be moved."""
 
     def training_step(self, *given: Any, **named: Any) -> torch.Tensor:
         step = super().training_step  # type: ignore[misc]

@@ -1,5 +1,5 @@
 """What a program that TRL trains measures at intervals on what does not train: the loss on the rows that were held back and, in the
-run's environment, the success on validation tasks. Heavy: imports torch."""
+run's environment, the success on validation tasks (not by a sharded model, which cannot sample). Heavy: imports torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Validation:
         self.spec, self.events, self.stop, self.held, self.ranks = spec, events, stop, held, ranks
         self.model, self.tokenizer = model, tokenizer
         self.environment: Environment | None = None
-        if spec.validation_tasks and spec.environment is not None:
+        if spec.validation_tasks and spec.environment is not None and not spec.config.shard:
             self.environment = load(spec.environment)
 
     def __call__(self, step: int) -> Values:

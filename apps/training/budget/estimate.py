@@ -144,7 +144,8 @@ def estimate(asked: Asked) -> Estimate:
             1 if result["machine"].get("gpu") else processes
         )  # each has the whole model, on a GPU of its own where there are some
         add_time(found, asked, works, rates, shared_by=processes // copies)
-        rates = replace(rates, resting=rates.resting * (1 + scenes.teacher_size))
+        parts = processes if asked.config.get("shard") else 1
+        rates = replace(rates, resting=rates.resting * (1 + scenes.teacher_size) / parts)
         found.memory = memory_span(scenes.of_one(asked.config, works), rates, bool(asked.rollouts)).times(copies)
         found.reduce = reductions(found, scenes, rates, asked, copies)
         add_money(found, asked, works)
@@ -182,7 +183,11 @@ class Scenes:
                 )
             )  # fmt: skip
             return low, likely, high
-        if program in TREE:
+        if config.get("shard"):  # row by row; a reference is computed again, KTO also with mismatched answers
+            work = work_of_padded(config, self.rows, self.part)
+            again = {"dpo": 1, "kto": 3}.get(program, 0)
+            work = replace(work, forward=again * work.plain)
+        elif program in TREE:
             work = work_of_rows(config, self.rows, self.part)
         elif program in COMPARED:
             work = work_of_compared(config, self.rows, kl=program == "kto")
