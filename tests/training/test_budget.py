@@ -142,6 +142,17 @@ def test_of_rows_each_process_computes_a_part(run: EvalRun, measured: Measuremen
     assert shared.training_tokens == alone.training_tokens
 
 
+def test_a_sharded_base_counts_once_and_its_rows_share_nothing(run: EvalRun, measured: Measurement) -> None:
+    def sharded(resting: int) -> Any:
+        job = measuring.measure_for(asked(run), by=admin_of(run.project))
+        finish(job, machine=MEASURED["machine"] | {"gpu": "H100"}, resting=resting)
+        return estimate(asked(run, "sft", batch_size=8, processes=2, shard=True))
+
+    small, large = sharded(GB), sharded(3 * GB)
+    assert large.memory.likely - small.memory.likely == pytest.approx(GB)
+    assert small.distinct_tokens == small.training_tokens
+
+
 def test_a_step_draws_each_task_once(run: EvalRun) -> None:
     """Five tasks are five prompts, however many a step may have."""
     assert (

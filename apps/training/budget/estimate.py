@@ -145,7 +145,11 @@ def estimate(asked: Asked) -> Estimate:
         )  # each has the whole model, on a GPU of its own where there are some
         add_time(found, asked, works, rates, shared_by=processes // copies)
         parts = processes if asked.config.get("shard") else 1
-        rates = replace(rates, resting=rates.resting * (1 + scenes.teacher_size) / parts)
+        rates = replace(
+            rates,
+            resting=rates.resting * (1 + scenes.teacher_size) / parts,
+            load_memory=rates.load_memory / (parts if copies == 1 else 1),
+        )
         found.memory = memory_span(scenes.of_one(asked.config, works), rates, bool(asked.rollouts)).times(copies)
         found.reduce = reductions(found, scenes, rates, asked, copies)
         add_money(found, asked, works)
