@@ -135,22 +135,18 @@ def test_processes_divide_the_time_on_gpus_and_multiply_the_memory_without(run: 
     assert shared.seconds.likely < shared.seconds.high < alone.seconds.high
 
 
-def test_of_rows_each_process_computes_a_part(run: EvalRun, measured: Measurement) -> None:
-    finish(measuring.measure_for(asked(run), by=admin_of(run.project)), machine=MEASURED["machine"] | {"gpu": "H100"})
-    alone, shared = (estimate(asked(run, "sft", batch_size=8, processes=count)) for count in (1, 2))
-    assert shared.memory.likely < alone.memory.likely and shared.seconds.likely < alone.seconds.likely
-    assert shared.training_tokens == alone.training_tokens
-
-
-def test_a_sharded_base_counts_once_and_its_rows_share_nothing(run: EvalRun, measured: Measurement) -> None:
-    def sharded(resting: int) -> Any:
+def test_a_sharded_base_counts_once_and_each_process_computes_its_part_of_the_rows(
+    run: EvalRun, measured: Measurement
+) -> None:
+    def sharded(resting: int, processes: int = 2) -> Any:
         job = measuring.measure_for(asked(run), by=admin_of(run.project))
         finish(job, machine=MEASURED["machine"] | {"gpu": "H100"}, resting=resting)
-        return estimate(asked(run, "sft", batch_size=8, processes=2, shard=True))
+        return estimate(asked(run, "sft", batch_size=4 * processes, processes=processes, shard=True))
 
-    small, large = sharded(GB), sharded(3 * GB)
+    small, large, wide = sharded(GB), sharded(3 * GB), sharded(GB, processes=4)
     assert large.memory.likely - small.memory.likely == pytest.approx(GB)
-    assert small.distinct_tokens == small.training_tokens
+    assert small.memory.likely - wide.memory.likely == pytest.approx(GB / 4)  # four rows in each
+    assert small.distinct_tokens == small.training_tokens  # nothing is shared
 
 
 def test_a_step_draws_each_task_once(run: EvalRun) -> None:
