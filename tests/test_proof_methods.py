@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from apps.demo.wheel import PROJECT
-from tests.e2e.conftest import CHROMIUM, FLAGS, PASSWORD
+from tests.e2e.conftest import ABORTED, CHROMIUM, FLAGS, PASSWORD
 from tests.flywheel.machine import Machine, free_port, up
 from tests.test_proof_flow import finished_demo
 
@@ -185,7 +185,7 @@ def browser(url: str) -> Iterator[Any]:
         finally:
             expect.set_options(timeout=None)
             chromium.close()
-        assert not (said := [text for text in wrong if not LEFT.match(text)]), said
+        assert not (said := [text for text in wrong if not ABORTED.match(text)]), said
 
 
 def log_in(page: Any, name: str) -> None:
@@ -287,5 +287,4 @@ class Walk:
         return name
 
 
-LEFT = re.compile("htmx:(afterRequest|sendAbort),")  # a page was left while it asked for something
 INTERVAL = re.compile(r"\[\d+(\.\d+)?%, \d+(\.\d+)?%\]")

@@ -11,13 +11,41 @@ from playwright.sync_api import expect
 
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
 WORST = ("serious", "critical")
-COLOURS = {"runOnly": ["color-contrast", "link-in-text-block"]}
+# Nodes that pass are many, and nobody reads them; nor what rules find that are mild wherever they find something.
+AXE_RUN = "async () => (await axe.run({where}, {{ resultTypes: ['violations'], {rules} }})).violations"
+EVERYTHING = AXE_RUN.format(
+    where="document",
+    rules="""rules: Object.fromEntries(axe._audit.rules
+      .filter((rule) => ["color-contrast", "link-in-text-block"].includes(rule.id) || ["minor", "moderate"].includes(rule.impact))
+      .map((rule) => [rule.id, { enabled: false }]))""",
+)
+LINKS_IN_TEXT = AXE_RUN.format(where="document", rules="runOnly: ['link-in-text-block']")
+ALIKE = """(() => {  // What lies under elements that look, up to the page, as one before them does, and has none that does not.
+  const LOOK = ["color", "backgroundColor", "backgroundImage", "opacity", "fontSize", "fontWeight", "textShadow", "filter", "mixBlendMode",
+    "position", "visibility", "display"];
+  const STATE = ["disabled", "open", "checked", "hidden", "type"];
+  const looks = new Map(), alike = new Set();
+  const says = (at) => [...at.childNodes].map((node) => node.nodeType === 3 ? node.data : "").join("").match(/[\\p{L}\\p{N}]/gu)?.length > 1;
+  const look = (at, above) => {  // whether there is something new in it
+    const style = getComputedStyle(at), own = [at.tagName, at.getAttribute("class"), at.getAttribute("style"), says(at), at.control?.disabled];
+    const key = [above, ...own, ...STATE.map((name) => at[name]), ...LOOK.map((name) => style[name])].join("|");
+    let anew = !looks.has(key);
+    if (anew) looks.set(key, looks.size);
+    for (const child of at.children) anew = look(child, looks.get(key)) || anew;
+    if (!anew) alike.add(at);
+    return anew;
+  };
+  look(document.documentElement, "");
+  return [...alike].filter((at) => !alike.has(at.parentElement));
+})()"""
+CONTRAST = AXE_RUN.format(where=f"{{ exclude: {ALIKE} }}", rules="runOnly: ['color-contrast']")
 STICKS_OUT = """() => {  // Names what is wider than the page and lies in nothing that scrolls.
   const page = document.documentElement.clientWidth;
   if (document.documentElement.scrollWidth <= page) return [];
   return [...document.querySelectorAll("main *")].filter((at) => at.getBoundingClientRect().right > page && !at.closest(".scroll"))
     .map((at) => at.tagName + "." + at.className).slice(0, 5).concat(document.documentElement.scrollWidth - page);
 }"""
+IN_THEME = f"(theme) => {{ document.documentElement.dataset.theme = theme; return ({STICKS_OUT})(); }}"
 SMALL = """() => [...document.querySelectorAll("a, button, summary, select, input, [role=option], [role=tab]")].filter((at) => {
   const box = at.getBoundingClientRect(), style = getComputedStyle(at);
   if (!box.width || !box.height || style.visibility === "hidden" || at.closest("[hidden], .skip, .unseen, .CodeMirror, svg")) return false;
@@ -31,15 +59,22 @@ def settle(page: Any) -> None:
     expect(page.locator('[hx-trigger^="load"].htmx-request')).to_have_count(0)
 
 
-def faults(page: Any, options: dict | None = None) -> list[str]:
-    """What axe-core calls serious or critical on the page as it is; with `options` COLOURS of its colours alone."""
+def faults(page: Any) -> list[str]:
+    """What axe-core calls serious or critical on the page as it is."""
+    return found_by_axe(page, EVERYTHING) + unreadable(page)
+
+
+def unreadable(page: Any) -> list[str]:
+    """Texts and links that do not stand out, by axe-core. Contrast is measured once for all elements that look alike."""
+    return found_by_axe(page, LINKS_IN_TEXT) + found_by_axe(page, CONTRAST)
+
+
+def found_by_axe(page: Any, run: str) -> list[str]:
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE)
-    asked = {"resultTypes": ["violations"]} | (options or {})  # nodes that pass are many, and nobody reads them
-    found = page.evaluate("async (options) => (await axe.run(document, options)).violations", asked)
     return [
         f"{fault['id']}: {node['target']} {node['html'][:160]}"
-        for fault in found
+        for fault in page.evaluate(run)
         if fault["impact"] in WORST
         for node in fault["nodes"][:3]
     ]
@@ -55,10 +90,10 @@ def wrong_with(page: Any, address: str) -> list[str]:
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 844})
         for theme in ("light", "dark"):
-            page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
-            wrong += [f"{width} px, {theme}: sticks out: {one}" for one in page.evaluate(STICKS_OUT)]
+            sticks_out = page.evaluate(f"({IN_THEME})('{theme}')")
+            wrong += [f"{width} px, {theme}: sticks out: {one}" for one in sticks_out]
             if width == 1280:
-                wrong += [f"{theme}: {one}" for one in faults(page, None if theme == "light" else COLOURS)]
+                wrong += [f"{theme}: {one}" for one in (faults if theme == "light" else unreadable)(page)]
     for box in page.locator(".figure").all():
         expect(box.locator(".main-svg").first).to_be_attached()
     return [f"{address} {one}" for one in wrong]

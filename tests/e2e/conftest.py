@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.contrib.staticfiles.handlers import StaticFilesHandler
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.test import Client
 
 from tests.e2e.kept import Kept
 from tests.e2e.seed import World, fill
@@ -21,6 +28,7 @@ CHROMIUM = next(
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-dev-shm-usage"]
 PASSWORD = "a long enough password"
 PATIENCE_MS = 90_000  # a slow machine is no failure; where all is well nothing waits
+ABORTED = re.compile("htmx:(afterRequest|sendAbort),")  # a newer request took its place (hx-sync), or the page was left
 sync_api.expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -33,13 +41,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="Chromium is not installed (apt-get install chromium)"))
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Gone with its module: while Playwright is open its event loop runs here, and no other test could `asyncio.run`."""
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
+    """One for all browser tests of this process, and the event loop of Playwright, hidden from all other tests."""
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
+        launched, loop = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS), asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        yield launched, loop
+        asyncio._set_running_loop(loop)
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: tuple[Any, asyncio.AbstractEventLoop]) -> Iterator[Any]:
+    """While Playwright's event loop counts as running, no other test in this thread could call `asyncio.run`."""
+    launched, loop = chromium
+    asyncio._set_running_loop(loop)
+    yield launched
+    asyncio._set_running_loop(None)
 
 
 @pytest.fixture
@@ -63,24 +82,63 @@ def world(user: Any, data_dir: Path, tmp_path_factory: pytest.TempPathFactory, k
     return kept_worlds[0].put_back(user, data_dir)
 
 
+@pytest.fixture(scope="session")
+def static_files_are_kept() -> Iterator[None]:
+    """As in production: a browser asks for each once."""
+    serve = StaticFilesHandler.serve
+
+    def kept(self: StaticFilesHandler, request: HttpRequest) -> HttpResponseBase:
+        response = serve(self, request)
+        response["Cache-Control"] = "max-age=31536000, immutable"
+        return response
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StaticFilesHandler, "serve", kept)
+        yield
+
+
+@pytest.fixture(scope="module")
+def context(browser: Any, live_server: Any, static_files_are_kept: None) -> Iterator[Any]:
+    """The tests of a module share what was downloaded and compiled: our scripts, Plotly, the editor."""
+    made = browser.new_context(base_url=live_server.url, viewport={"width": 1280, "height": 800})
+    made.set_default_timeout(PATIENCE_MS)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def page(browser: Any, live_server: Any, user: Any) -> Iterator[Any]:
+def page(context: Any, live_server: Any, user: Any) -> Iterator[Any]:
     """A page of a person who is not logged in yet. A script error, or a message of the console, fails the test."""
-    context = browser.new_context(base_url=live_server.url, viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(PATIENCE_MS)
     opened, wrong = context.new_page(), []
-    opened.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+
+    def heard(message: Any) -> None:
+        if message.type in ("error", "warning") and not ABORTED.match(message.text):
+            wrong.append(message.text)
+
+    opened.on("console", heard)
     opened.on("pageerror", lambda error: wrong.append(error.stack or str(error)))
     opened.on(
         "response", lambda answer: wrong.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None
     )
     opened.on("dialog", lambda dialog: dialog.accept())
     yield opened
-    context.close()
+    forgotten = {"origin": live_server.url, "storageTypes": "cookies,local_storage"}
+    context.new_cdp_session(opened).send("Storage.clearDataForOrigin", forgotten)
+    context.clear_cookies()
+    for one in context.pages:
+        one.close()
     assert not wrong, wrong
 
 
-def log_in(page: Any) -> None:
+def log_in(page: Any, name: str = "ada") -> None:
+    """Without a page: test_wheel and test_people_by_pages log in by the form."""
+    client = Client()
+    client.force_login(get_user_model().objects.get(username=name))
+    cookie = client.cookies[settings.SESSION_COOKIE_NAME]
+    page.context.add_cookies([{"name": cookie.key, "value": cookie.value, "domain": "localhost", "path": "/"}])
+
+
+def log_in_by_form(page: Any) -> None:
     page.goto("/login/")
     page.get_by_label("User name").fill("ada")
     page.get_by_label("Password").fill(PASSWORD)

@@ -8,7 +8,7 @@ from django.urls import reverse
 from playwright.sync_api import expect
 
 from apps.core.actions import create_project
-from tests.e2e.conftest import PASSWORD, log_in
+from tests.e2e.conftest import PASSWORD, log_in_by_form
 
 AUTHENTICATOR = {
     "protocol": "ctap2", "transport": "internal", "hasResidentKey": True, "hasUserVerification": True,
@@ -21,7 +21,7 @@ def test_a_passkey_is_added_and_logs_in(user: Any, page: Any) -> None:
     devices = page.context.new_cdp_session(page)
     devices.send("WebAuthn.enable")
     devices.send("WebAuthn.addVirtualAuthenticator", {"options": AUTHENTICATOR})
-    log_in(page)
+    log_in_by_form(page)
     page.goto(reverse("mfa_add_webauthn"))
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Confirm").click()

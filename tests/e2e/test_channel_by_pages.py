@@ -16,7 +16,7 @@ from apps.promotion.actions import channel_of
 from apps.promotion.models import Channel
 from apps.registry.models import Server
 from tests.concurrent import Other
-from tests.e2e.conftest import PASSWORD
+from tests.e2e.conftest import log_in
 from tests.factories import make_base, make_endpoint, make_project, make_server
 from tests.promotion.serving_peer import Peer, peer_serving
 from tests.promotion.test_deployment import RUNTIME_LORA, Scene
@@ -47,11 +47,7 @@ def offered(scene: Scene, peer: Peer, name: str) -> None:
 def test_from_a_target_to_a_rollback(scene: Scene, page: Any) -> None:
     offered(scene, peer := Peer(), "gpu-1")
     channel = channel_of(scene.project)
-    page.goto("/login/")
-    page.get_by_label("User name").fill("ada")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Log in").click()
-    page.locator(".side").wait_for()
+    log_in(page)
     page.goto(f"/p/{scene.project.slug}/models/")
     page.get_by_role("link", name="production", exact=True).click()
     expect(page.get_by_text("No targets")).to_be_visible()

@@ -18,7 +18,7 @@ from apps.promotion.actions import channel_of, reproduce, set_initial
 from apps.promotion.models import GateReport, Promotion
 from apps.promotion.signing import is_genuine
 from apps.registry.models import ModelVersion
-from tests.e2e.conftest import PASSWORD
+from tests.e2e.conftest import log_in
 from tests.e2e.seed import answer_all, say
 from tests.factories import (
     admin_of,
@@ -74,13 +74,8 @@ def test_from_two_evaluations_to_a_promotion_and_back(seed: Seed, page: Any) -> 
 
 def log_in_as_a_member(page: Any, seed: Seed) -> None:
     member = make_member(seed.project)
-    member.set_password(PASSWORD)
-    member.save()
-    page.goto("/login/")
-    page.get_by_label("User name").fill(member.username)
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Log in").click()
-    page.wait_for_url("**/p/**")
+    log_in(page, member.username)
+    page.goto("/")
 
 
 def evaluate(page: Any, seed: Seed, model: ModelVersion, skill: float) -> EvalRun:

@@ -9,6 +9,7 @@ import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
+from tests.e2e.conftest import log_in
 from tests.e2e.seed import World
 from tests.factories import make_member
 
@@ -63,6 +64,7 @@ def test_arrows_choose_and_closing_gives_the_focus_back(world: World, logged_in:
 def test_an_older_answer_does_not_take_the_place_of_a_newer_one(world: World, logged_in: Any) -> None:
     held: list[Any] = []
     logged_in.route("**/search/?q=triage", lambda route: held.append(route))
+    logged_in.goto(reverse("training:list", args=[world.project.slug]))
     box = palette(logged_in)
     expect(box.get_by_role("option").first).to_be_visible()
     with logged_in.expect_request("**/search/?q=triage"):
@@ -141,14 +143,8 @@ def test_single_letters_can_be_switched_off(world: World, logged_in: Any) -> Non
 @pytest.mark.parametrize("role", ["viewer"])
 def test_a_viewer_finds_no_action(world: World, page: Any, role: str, user: Any) -> None:
     member = make_member(world.project, role)
-    member.set_password("a long enough password")
-    member.username = "vic"
-    member.save()
-    page.goto("/login/")
-    page.get_by_label("User name").fill("vic")
-    page.get_by_label("Password").fill("a long enough password")
-    page.get_by_role("button", name="Log in").click()
-    page.wait_for_url("**/p/**")
+    log_in(page, member.username)
+    page.goto(reverse("training:list", args=[world.project.slug]))
     box = palette(page)
     expect(box.get_by_role("option", name="Overview")).to_be_visible()
     expect(box.get_by_role("group", name="Actions").get_by_role("option")).to_have_count(0)

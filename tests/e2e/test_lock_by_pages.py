@@ -22,7 +22,7 @@ from apps.environments.models import Verifier
 from apps.evals.models import EvalSet
 from apps.reviews.models import Judgement, ProbeRun, Rescore, ReviewItem, RewardReview
 from apps.training.models import TrainingRun
-from tests.e2e.conftest import PASSWORD, PATIENCE_MS
+from tests.e2e.conftest import PATIENCE_MS, log_in
 from tests.e2e.seed import evaluate
 from tests.e2e.test_pages import PRESS_EARLY
 from tests.e2e.workers import worker
@@ -54,9 +54,6 @@ def seed(user: Any, data_dir: Path) -> Seed:
 def pages(browser: Any, live_server: Any, seed: Seed) -> Iterator[tuple[Any, Any, Any]]:
     """Three browsers: the admin, who is “ada”, and two members."""
     members = [make_member(seed.project, Role.ENGINEER) for _ in range(2)]
-    for member in members:
-        member.set_password(PASSWORD)
-        member.save()
     contexts, wrong = [], []
     for name in ("ada", *(member.username for member in members)):
         context = browser.new_context(base_url=live_server.url, viewport={"width": 1280, "height": 800})
@@ -64,11 +61,8 @@ def pages(browser: Any, live_server: Any, seed: Seed) -> Iterator[tuple[Any, Any
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("response", lambda answer: wrong.append(answer.url) if answer.status >= 500 else None)
-        page.goto("/login/")
-        page.get_by_label("User name").fill(name)
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Log in").click()
-        page.wait_for_url("**/p/**")
+        log_in(page, name)
+        page.goto("/")
         contexts.append(context)
     yield tuple(context.pages[0] for context in contexts)
     for context in contexts:

@@ -17,8 +17,8 @@ from apps.registry.actions import register_prompt
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
 from tests.e2e.addresses import FORMS, NO_PAGES, STATIONS, WHOLE_PROMPT, pages_of, told, tried
-from tests.e2e.checks import is_stuck, links, wrong_with
-from tests.e2e.conftest import PASSWORD, log_in
+from tests.e2e.checks import is_stuck, links, unreadable, wrong_with
+from tests.e2e.conftest import PASSWORD, log_in, log_in_by_form
 from tests.e2e.seed import World, say
 from tests.test_access import OWN, PAGES, WRITES
 
@@ -42,6 +42,29 @@ def test_a_main_action_that_tab_does_not_come_to_is_found(browser: Any, body: st
     page = browser.new_page()
     page.set_content(f"<main>{body}</main>")
     assert is_stuck(page) == stuck
+    page.close()
+
+
+PALE = "<style>body { background: #fff; color: #333 } .pale { color: #bbb }</style><table>"
+NEARLY_ALIKE = {  # rows, and the word in them that is too pale
+    "<tr><td>one</td></tr><tr><td>two</td></tr>": "",
+    "<tr><td class='pale'>one</td></tr><tr><td class='pale'>two</td></tr>": "one",
+    "<tr><td>one</td></tr><tr><td style='color: #bbb'>two</td></tr>": "two",
+    "<tr><td>one</td></tr><tr style='background: #444'><td>two</td></tr>": "two",
+    "<tr><td class='pale'></td></tr><tr><td class='pale'>two</td></tr>": "two",
+    "<tr class='pale'><td>–</td></tr><tr class='pale'><td>two</td></tr>": "two",
+    "<tr hidden class='pale'><td>one</td></tr><tr class='pale'><td>two</td></tr>": "two",
+    "<tr><td><button class='pale' disabled>one</button><button class='pale'>two</button></td></tr>": "two",
+    "<tr><td><details><summary>more</summary><p class='pale'>one</p></details><details open><summary>more</summary><p class='pale'>two</p></details></td></tr>": "two",
+}  # fmt: skip
+
+
+def test_a_pale_text_is_found_among_others_that_look_nearly_alike(browser: Any) -> None:
+    page = browser.new_page()
+    for rows, pale in NEARLY_ALIKE.items():
+        page.set_content(PALE + rows)
+        found = unreadable(page)
+        assert len(found) == bool(pale) and pale in "".join(found), (rows, found)
     page.close()
 
 
@@ -72,6 +95,7 @@ def test_empty_pages_say_what_to_do(user: Any, page: Any) -> None:
 
 def test_themes_have_their_own_colours_and_are_remembered(world: World, logged_in: Any) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
+    logged_in.goto(reverse("core:keys", args=[world.project.slug]))
     before = logged_in.evaluate(colour)
     logged_in.locator("#theme").click()
     after = logged_in.evaluate(colour)
@@ -81,11 +105,11 @@ def test_themes_have_their_own_colours_and_are_remembered(world: World, logged_i
 
 
 def test_the_keyboard_has_help_and_search(world: World, logged_in: Any) -> None:
+    logged_in.goto(reverse("trajectories:list", args=[world.project.slug]))
     logged_in.keyboard.press("?")
     expect(logged_in.get_by_role("dialog")).to_be_visible()
     logged_in.keyboard.press("Escape")
     expect(logged_in.get_by_role("dialog")).to_be_hidden()
-    logged_in.goto(reverse("trajectories:list", args=[world.project.slug]))
     logged_in.keyboard.press("/")
     logged_in.keyboard.type("no such request anywhere")
     logged_in.keyboard.press("Enter")
@@ -236,7 +260,7 @@ OWN_PAGES = (
 
 def test_ones_own_pages_stand_every_check(user: Any, page: Any) -> None:
     create_project(slug="empty", name="Empty", by=user)
-    log_in(page)
+    log_in_by_form(page)
     page.goto(reverse("mfa_add_webauthn"))
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Confirm").click()

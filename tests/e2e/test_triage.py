@@ -56,6 +56,7 @@ def test_fifty_failures_by_keyboard(user: Any, page: Any) -> None:
     project = fill_inbox(user, COUNT)
     rows = Failure.objects.filter(project=project)
     log_in(page)
+    page.goto("/")
     page.keyboard.press("g")
     page.keyboard.press("f")
     page.wait_for_url("**/failures/")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from playwright.sync_api import expect
 
 from apps.core.models import AuditEvent
@@ -15,17 +13,6 @@ from apps.promotion.actions import channel_of
 from apps.promotion.models import Promotion
 from tests.e2e.conftest import PASSWORD
 from tests.e2e.seed import STEPS, World
-
-PATIENCE_MS = 90_000  # on a slow machine the server, the browser and this test share two cores
-
-
-@pytest.fixture(autouse=True)
-def patience(page: Any) -> Iterator[None]:
-    """Waiting longer costs nothing where nothing is wrong."""
-    page.set_default_timeout(PATIENCE_MS)
-    expect.set_options(timeout=PATIENCE_MS)
-    yield
-    expect.set_options(timeout=None)  # Playwright's own again
 
 
 def go(page: Any, keys: str, station: str) -> None:
