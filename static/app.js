@@ -338,6 +338,8 @@ function showPicked() {
 
 document.addEventListener("toggle", (event) => {
   if (event.target.matches("details.menu[open]")) event.target.querySelector("form.panel input:not([type=hidden])")?.focus();
+  // Sent with the form, so that the answer, which replaces it, has the same parts open.
+  if (event.target.matches("details[data-keep]")) event.target.querySelector("[name=open]").disabled = !event.target.open;
 }, true);
 function closeMenus() { for (const menu of document.querySelectorAll("details.menu[open]")) menu.open = false; }
 function openMenu(on) { document.getElementById("menu")?.setAttribute("aria-expanded", String(on)); } // a phone's: the places of the project

@@ -57,6 +57,7 @@ def test_a_homemade_csv_by_the_page(project: Project, member: Client) -> None:
         "mapped", True, 2, {"question": "customer", "answer": "bot", "reason": "note"},
     )  # fmt: skip
     assert b"guessed" in page.content and b"verdict" in page.content and not Trajectory.objects.exists()
+    assert b'name="field.tool_calls"' in page.content
 
     changed = form(seen, **{"field.outcome": "verdict", "field.reason": ""})
     live = member.post(url("import_preview", project), changed, headers={"HX-Request": "true"})
@@ -83,6 +84,30 @@ def test_a_homemade_csv_by_the_page(project: Project, member: Client) -> None:
     assert all(str(row.pk) in listed for row in rows.values()) and str(other.pk) not in listed
     assert f'<input type="hidden" name="import" value="{made.pk}">' in listed, "another filter keeps this one"
     assert str(other.pk) not in member.get(url("list", project), {"import": "nonsense"}).content.decode()
+
+
+def test_an_edited_mapping_keeps_its_name_its_open_parts_and_the_places_of_its_fields(
+    project: Project, member: Client
+) -> None:
+    seen = send(member, project, CSV, name="calls.csv").context["preview"]
+    top = [field.name for field in seen["inputs"]["shown"]]
+    assert "reason" in top and "model" not in top
+    edits = {"field.reason": "", "field.model": "note", "top": top, "save_as": "My <calls>"}
+    for opened in ([], ["paths"]):
+        page = member.post(
+            url("import_preview", project), form(seen, **edits, open=opened), headers={"HX-Request": "true"}
+        )
+        again, content = page.context["preview"]["inputs"], page.content.decode()
+        assert [field.name for field in again["shown"]] == top and [field.name for field in again["chosen"]] == [
+            "model"
+        ]
+        assert 'name="save_as" form="mapping" maxlength="80" value="My &lt;calls&gt;"' in content
+        assert '<details data-keep="more" open>' in content, "a chosen field is visible"
+        assert ('<details data-keep="paths" open>' in content) == bool(opened)
+    closed = member.post(url("import_preview", project), form(seen, top=top)).content.decode()
+    assert '<details data-keep="more">' in closed and 'name="open" value="more" disabled' in closed
+    kept = member.post(url("import_preview", project), form(seen, top=top, open=["more"])).content.decode()
+    assert '<details data-keep="more" open>' in kept and 'name="open" value="more">' in kept
 
 
 def test_the_same_file_again_by_the_saved_mapping_changes_nothing(project: Project, member: Client) -> None:

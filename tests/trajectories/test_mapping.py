@@ -82,6 +82,54 @@ def test_tool_calls_in_columns_are_calls_and_replies() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cell", "calls", "results"),
+    [
+        ('[{"name": "find", "arguments": {"nr": 1}, "result": "lost"}]', [("find", {"nr": 1})], [("lost", 0)]),
+        ('[{"tool": "find", "args": {"nr": 1}}, {"tool": "find", "args": {"nr": 2}, "output": {"ok": true}}]',
+         [("find", {"nr": 1}), ("find", {"nr": 2})], [('{"ok": true}', 1)]),
+        ('[{"id": "x", "type": "function", "function": {"name": "find", "arguments": "{}"}}]', [("find", {})], []),
+        ('[{"role": "assistant", "tool_calls": [{"function": {"name": "find", "arguments": "{}"}}]}, {"role": "tool", "content": "lost"}]',
+         [("find", "{}")], [("lost", 0)]),
+        ("find(nr=1); find(nr=2)", [("find", {"nr": 1}), ("find", {"nr": 2})], []),
+        ("[]", [], []),
+    ],
+)  # fmt: skip
+def test_tool_calls_of_a_question_come_before_its_answer(cell: str, calls: list, results: list) -> None:
+    """By the guess, whatever the column is called; a result belongs to its own call."""
+    example = json.dumps({"name": "find", "arguments": {}})
+    for column in ("tool_calls", "Tools"):
+        data = json.dumps(
+            [
+                {"question": "Where?", column: example, "answer": "?"},
+                {"question": "Where?", column: cell, "answer": "Lost."},
+            ]
+        )
+        reading = opened(data, "x.json")
+        assert reading.mapping.fields["tool_calls"] == column and not reading.report.unread
+        row = good(reading)[1]
+        made = [call for message in row.messages for call in message.tool_calls or ()]
+        assert [(call.function.name, call.function.arguments) for call in made] == calls
+        assert [
+            (one.content, [call.id for call in made].index(one.tool_call_id))
+            for one in row.messages
+            if one.role == "tool"
+        ] == results
+        assert (row.messages[0].role, row.messages[-1].content) == ("user", "Lost.") and "extra" not in (
+            row.metadata or {}
+        )
+
+
+def test_definitions_of_tools_are_not_guessed_to_be_calls_and_text_is_reported() -> None:
+    tools = [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]
+    assert "tool_calls" not in guess([{"question": "a", "answer": "b", "tools": tools}]).fields
+    mapping = load({"layout": "pairs", "fields": {"question": "q", "answer": "a", "tool_calls": "t"}})
+    reading = opened("q,a,t\nHi,Yo,looked it up\n", mapping=mapping)
+    [row] = good(reading)
+    assert said(row) == [("user", "Hi"), ("assistant", "Yo")] and row.metadata["extra"] == {"t": "looked it up"}
+    assert reading.report.unread["tool_calls"].count == 1
+
+
+@pytest.mark.parametrize(
     ("cell", "wanted"),
     [
         ("[{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': None}]", [("user", "Hi"), ("assistant", None)]),

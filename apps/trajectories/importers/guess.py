@@ -9,8 +9,8 @@ from typing import Any
 
 from apps.trajectories.importers.mapping import FAILED, RUN, WORKED, Mapping, outcome_text, when
 from apps.trajectories.importers.paths import NAME, Path, loose
-from apps.trajectories.importers.shapes import amount, as_text, number, text
-from apps.trajectories.importers.turns import CONTENT_KEYS, ROLE_KEYS, ROLES, role_of, speakers
+from apps.trajectories.importers.shapes import amount, as_text, number, obj, text
+from apps.trajectories.importers.turns import CONTENT_KEYS, ROLE_KEYS, ROLES, called_in, role_of, speakers
 
 LOOKED_AT = 500  # records
 MANY_VALUES = 40  # different values of a role or an outcome
@@ -30,7 +30,7 @@ NAMES: dict[str, tuple[str, ...]] = {
                "assistantresponse", "modelresponse", "modelanswer", "modeloutput", "botreply", "agentreply", "ai", "airesponse",
                "generated", "outputtext", "prediction", "assistantmessage", "llmresponse", "generation", "a"),
     "system": ("system", "systemprompt", "instructions", "systemmessage", "context"),
-    "tool_calls": ("toolcalls", "functioncalls", "calls"),
+    "tool_calls": ("toolcalls", "toolcall", "functioncalls", "calls"),
     "tool_name": ("toolname", "tool", "function", "functionname", "action"),
     "tool_arguments": ("toolarguments", "toolargs", "toolinput", "arguments", "args", "actioninput", "parameters", "functionarguments"),
     "tool_result": ("toolresult", "tooloutput", "toolresponse", "observation", "functionresult"),
@@ -273,12 +273,28 @@ def _pairs(columns: Columns) -> Mapping:
     for name in ("question", "answer", "system"):
         if found := columns.named(name, _are_texts, taken=mapping.fields.values()):
             mapping.fields[name] = found
+    if calls := columns.named("tool_calls", _are_calls) or columns.named("tools", _are_calls):
+        mapping.fields["tool_calls"] = calls
     talk = columns.named("conversation", _repeat, taken=mapping.fields.values())
     if talk and len(columns.values[talk]) > len({as_text(value) for value in columns.values[talk]}):
         mapping.fields["conversation"] = talk
         if order := columns.named("order", taken=mapping.fields.values()):
             mapping.fields["order"] = order
     return mapping
+
+
+def _are_calls(values: list[Any]) -> bool:
+    """Tool calls, not definitions of tools, which look similar but say what a tool is for or what it takes."""
+    return any(called_in(value) for value in values) and not any(_declares(loose(value)) for value in values)
+
+
+def _declares(value: Any) -> bool:
+    inner = [
+        obj(one.get("function")) or one
+        for one in (value if isinstance(value, list) else [value])
+        if isinstance(one, dict)
+    ]
+    return any("description" in one or "type" in obj(one.get("parameters")) or "input_schema" in one for one in inner)
 
 
 def _are_texts(values: list[Any]) -> bool:

@@ -39,7 +39,16 @@ from apps.trajectories.importers.shapes import (
     text,
     without_empty,
 )
-from apps.trajectories.importers.turns import SKIP, as_arguments, called_in, linked, role_of, turn, turns
+from apps.trajectories.importers.turns import (
+    SKIP,
+    as_arguments,
+    called_and_answered,
+    called_in,
+    linked,
+    role_of,
+    turn,
+    turns,
+)
 from workers.lib import typed
 
 MAX_REMEMBERED = 1_000_000  # ids of a file that are compared with those before them
@@ -141,6 +150,8 @@ BY_LAYOUT: dict[str, tuple[Field, ...]] = {
     "pairs": (
         Field("question", "Question", "The user's question."),
         Field("answer", "Answer", "The agent's answer."),
+        Field("tool_calls", "Tool calls", "Made before the answer: JSON, with a result in each call if there is one, or text such as "
+                                          "search(text='disk')."),
         Field("system", "System prompt"),
         Field("conversation", "Conversation", "Rows with the same value are turns of one trajectory; without it, each "
                                               "row is one."),
@@ -371,7 +382,7 @@ class Mapper:
         found: list[dict] = []
         for record in records:
             pairs = self.mapping.layout == "pairs"
-            found += self._pair(record, first=not found) if pairs else self._message(record, said)
+            found += self._pair(record, found, said) if pairs else self._message(record, said)
         return linked(found)
 
     def _inside(self, record: dict) -> list[dict]:
@@ -389,15 +400,31 @@ class Mapper:
             return item
         return item | ({"role": role.get(item)} if role else {}) | ({"content": content.get(item)} if content else {})
 
-    def _pair(self, record: dict, first: bool) -> list[dict]:
-        value = {name: path.get(record) for name in ("system", "question", "answer") if (path := self.paths.get(name))}
+    def _pair(self, record: dict, before: list[dict], said: _Said) -> list[dict]:
+        names = ("system", "question", "tool_calls", "answer")
+        value = {name: path.get(record) for name in names if (path := self.paths.get(name))}
         if value.get("question") in (None, "") and value.get("answer") in (None, ""):
             raise RowError(self.paths["question"].text, "neither a question nor an answer")
         found: list[dict] = []
-        for name, role in (("system", "system"), ("question", "user"), ("answer", "assistant")):
-            if value.get(name) not in (None, "") and (name != "system" or first):
-                found += self._spoken(value[name], role)
+        for name, role in zip(names, ("system", "user", "", "assistant"), strict=True):
+            given = value.get(name)
+            if given in (None, "") or (name == "system" and before):
+                continue
+            found += self._called(given, before, said) if name == "tool_calls" else self._spoken(given, role)
         return found
+
+    def _called(self, value: Any, before: list[dict], said: _Said) -> list[dict]:
+        """The calls before an answer, with the results that are beside them, or as messages in JSON."""
+        inside = loose(value)
+        if inside in ([], {}) or not as_text(value).strip():
+            return []
+        if isinstance(inside, list) and all(isinstance(item, dict) and "role" in item for item in inside):
+            return turns(inside, self.paths["tool_calls"].text, self.roles)
+        number = 1 + sum(len(items(message.get("tool_calls"))) for message in before)
+        found = called_and_answered(value, number)
+        if found is None:
+            said.unread("tool_calls", value)
+        return found or []
 
     def _spoken(self, value: Any, role: str) -> list[dict]:
         """Words, or messages as JSON in their place."""

@@ -32,6 +32,7 @@ ROLES = {
 }  # fmt: skip
 ROLE_KEYS = ("role", "from", "speaker", "sender", "author", "source", "type", "name")
 CONTENT_KEYS = ("content", "value", "text", "message", "body", "utterance", "parts")
+RESULT_KEYS = ("result", "output", "response", "observation", "tool_result", "tool_output", "tool_response", "returned")
 MAX_WRITTEN = 100_000
 NAME_AND_JSON = re.compile(r"([A-Za-z_][\w.-]{0,100})\s*[:(]?\s*(\{.*\})\s*\)?", re.S)
 SPEAKER = re.compile(r"^[ \t*#>-]*\**([A-Za-z][A-Za-z _-]{0,30}?)\**[ \t]*:\**[ \t]*", re.MULTILINE)
@@ -79,11 +80,34 @@ def turn(item: Any, path: str, roles: Mapping[str, str]) -> list[dict]:
 
 def called_in(content: Any) -> list[dict] | None:
     """The tool calls that a value says: `{name, arguments}`, `name(argument=value)`, or several; None if a part is neither."""
+    built = [call(obj(one)) for one in _parts(content)]
+    return built if built and all(built) else None  # type: ignore[return-value]
+
+
+def called_and_answered(content: Any, number: int) -> list[dict] | None:
+    """The messages of tool calls that carry their results: the calls, then a reply for each result; None if a part is no call.
+
+    A call without an id is `call_{number}`, counted on, so that a reply belongs to its own call even where another has no result.
+    """
+    if (calls := called_in(content)) is None:
+        return None
+    replies = []
+    for at, (part, made) in enumerate(zip(_parts(content), calls, strict=True), number):
+        made["id"] = text(made.get("id")) or f"call_{at}"
+        result = first(obj(part), *RESULT_KEYS)
+        if result is None:
+            result = first(obj(obj(part).get("function")), *RESULT_KEYS)
+        if result is not None:
+            reply = {"role": "tool", "content": as_text(result), "tool_call_id": made["id"]}
+            replies.append(reply | {"name": made["function"]["name"]})
+    return [{"role": "assistant", "content": None, "tool_calls": calls}, *replies]
+
+
+def _parts(content: Any) -> list[Any]:
+    """What a value of tool calls consists of, each as an object where it can be read."""
     found = loose(content)
     found = _written(found) if isinstance(found, str) else found if isinstance(found, list) else [found]
-    calls = [one for said in found for one in (_written(said) if isinstance(said, str) else [said])]
-    built = [call(obj(one)) for one in calls]
-    return built if built and all(built) else None  # type: ignore[return-value]
+    return [one for said in found for one in (_written(said) if isinstance(said, str) else [said])]
 
 
 def _written(text_: str) -> list[Any]:

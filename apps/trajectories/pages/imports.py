@@ -73,7 +73,9 @@ def _seen(
     token = {"file": path.name, "name": name, "format": seen["format"], "total": seen["total"]}
     seen["token"] = signing.dumps(token | {"project": project.pk, "by": request.user.pk}, salt=SALT, compress=True)
     if "mapping" in seen:
-        seen["inputs"] = mapping_forms.inputs(seen)
+        edited = request.POST.get("how") != "fields"  # else another layout begins, with fields of its own
+        seen["inputs"] = mapping_forms.inputs(seen, request.POST.getlist("top") if edited else ())
+        seen["open"], seen["save_as"] = request.POST.getlist("open"), request.POST.get("save_as", "")[:80]
         seen["unmapped_roles"] = [item["value"] for item in seen["values"]["roles"] if not item["means"]]
     return seen
 

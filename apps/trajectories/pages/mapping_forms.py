@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +40,11 @@ class Input:
     is_column: bool
 
 
-def inputs(preview: dict[str, Any]) -> dict[str, list[Input]]:
-    """{all, shown: needed, chosen and usual ones, more: the others, paths: those that are no column}."""
+def inputs(preview: dict[str, Any], top: Collection[str] = ()) -> dict[str, Any]:
+    """{all, shown, more, chosen: of the fields in `more`, paths: those that are no column}.
+
+    Shown are the needed, chosen and usual fields, or those named in `top`, which were shown before: no field moves while a mapping is edited.
+    """
     mapping, examples = preview["mapping"], {column["name"]: column["example"] for column in preview["columns"]}
     fields, layout = mapping.get("fields", {}), mapping["layout"]
     found = [
@@ -48,11 +52,15 @@ def inputs(preview: dict[str, Any]) -> dict[str, list[Input]]:
               field.name in NEEDED[layout], value in examples)
         for field in BY_LAYOUT[layout]
     ]  # fmt: skip
-    shown = [field for field in found if field.needed or field.value or field.name in USUAL]
+    shown = [
+        field for field in found if field.needed or (field.name in top if top else field.value or field.name in USUAL)
+    ]
+    more = [field for field in found if field not in shown]
     return {
         "all": found,
         "shown": shown,
-        "more": [field for field in found if field not in shown],
+        "more": more,
+        "chosen": [field for field in more if field.value],
         "paths": [field for field in found if field.value and not field.is_column],
     }
 
