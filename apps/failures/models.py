@@ -312,7 +312,7 @@ class PolicyRule(models.Model):
 
 
 class PolicyExample(models.Model):
-    """A run that breaks a rule, by the rules' reading; the newest few of each rule are kept."""
+    """A run that breaks a rule, by the rules' reading; the newest of each rule are kept (`prompts.MOST_COUNTED`)."""
 
     rule = models.ForeignKey(PolicyRule, models.CASCADE, related_name="examples", db_index=False)
     trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="+")

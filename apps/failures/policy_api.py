@@ -16,7 +16,7 @@ from apps.core.openapi import page as page_schema
 from apps.failures.actions import policy
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import PolicyRule
-from apps.failures.prompts import rules_of
+from apps.failures.prompts import MOST_COUNTED, rules_of
 from apps.trajectories.api import number_of
 from apps.trajectories.shown import runs_shown
 
@@ -24,7 +24,18 @@ PAGE, MAX_PAGE = 50, 200
 STATES = list(PolicyRule.State.values)
 RULE = {
     "type": "object",
-    "required": ["id", "prompt", "sentence", "meaning", "understood", "state", "decided_by", "decided_at", "examples"],
+    "required": [
+        "id",
+        "prompt",
+        "sentence",
+        "meaning",
+        "understood",
+        "state",
+        "decided_by",
+        "decided_at",
+        "runs",
+        "examples",
+    ],
     "properties": {
         "id": {"type": "integer"},
         "prompt": {
@@ -45,6 +56,7 @@ RULE = {
         "state": {"enum": STATES},
         "decided_by": {"type": ["string", "null"]},
         "decided_at": {"type": ["string", "null"], "format": "date-time"},
+        "runs": {"type": "integer", "description": f"How many runs break the rule, counted up to {MOST_COUNTED}"},
         "examples": {
             "type": "array",
             "description": "The newest runs that break the rule, at most 5",
@@ -108,7 +120,7 @@ def decide(request: Request, pk: int) -> Response:
 
 
 def _shown(request: Request, found: list[PolicyRule]) -> None:
-    runs = {one.trajectory_id for rule in found for one in rule.examples.all()}
+    runs = {one.trajectory_id for rule in found for one in rule.newest}
     runs_shown(request.auth.project, runs, to=request.auth, where="API")
 
 
@@ -116,9 +128,9 @@ def as_json(rule: PolicyRule) -> dict[str, Any]:
     prompt = {name: getattr(rule.prompt, name) for name in ("digest", "opening", "first_seen")}
     examples = [
         {"trajectory": one.trajectory.external_id, "message_index": one.message_index, "text": one.text}
-        for one in rule.examples.all()
+        for one in rule.newest
     ]
-    names = ("sentence", "meaning", "understood", "state", "decided_at")
+    names = ("sentence", "meaning", "understood", "state", "decided_at", "runs")
     given = {name: getattr(rule, name) for name in names}
     by = rule.decided_by.get_username() if rule.decided_by else None
     return {"id": rule.pk, "prompt": prompt, **given, "decided_by": by, "examples": examples}

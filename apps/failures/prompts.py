@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Count, Exists, OuterRef, Prefetch, QuerySet
+from django.db.models import Count, Exists, OuterRef, Prefetch, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 
 from apps.core.locks import ProjectLock, acquire_in
 from apps.core.models import Project
@@ -22,15 +23,23 @@ from apps.failures.rules.violations import violations
 from apps.trajectories.models import Trajectory
 
 MOST_PROMPTS, MOST_EXAMPLES = 200, 5
+MOST_COUNTED = 100  # runs of a rule that are stored, so that the page can say how many there are
 OPENING, LONGEST_TEXT = 300, 500
 Rules = dict[tuple[str, str], int]  # id of a rule by its prompt's digest and its key
 
 
 def rules_of(project: Project) -> QuerySet[PolicyRule]:
-    """With who decided and the runs that break each rule."""
-    examples = PolicyExample.objects.select_related("trajectory")
+    """With who decided, the newest runs that break each rule as `newest`, and as `runs` how many do, up to `MOST_COUNTED`."""
+    examples = PolicyExample.objects.select_related("trajectory").order_by("-trajectory_id")[:MOST_EXAMPLES]
+    count = PolicyExample.objects.filter(rule=OuterRef("pk")).order_by().values("rule").annotate(n=Count("pk"))
     rows = PolicyRule.objects.filter(prompt__project=project).select_related("decided_by", "prompt")
-    return rows.prefetch_related(Prefetch("examples", examples))
+    rows = rows.annotate(runs=Coalesce(Subquery(count.values("n")), 0))
+    return rows.prefetch_related(Prefetch("examples", examples, to_attr="newest"))
+
+
+def undecided(project: Project) -> int:
+    """The number of rules that nobody has confirmed or dismissed."""
+    return PolicyRule.objects.filter(prompt__project=project, state=PolicyRule.State.PROPOSED).count()
 
 
 def states_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[str, str]]:
@@ -71,7 +80,7 @@ def record(project: Project, given: Mapping[UUID, dict]) -> None:
         digest = policy.digest_of(systems[pk])
         for found in violations(read(given[pk])) if digest in prompts else ():
             rule = known.get((digest, policy.key_of(found.rule)))
-            if rule is not None and len(examples[rule]) < MOST_EXAMPLES:
+            if rule is not None and len(examples[rule]) < MOST_COUNTED:
                 text = storable(found.text, LONGEST_TEXT)
                 examples[rule].append(
                     PolicyExample(rule_id=rule, trajectory_id=pk, message_index=found.index, text=text)
@@ -136,7 +145,7 @@ def _keep_newest(rules: list[int]) -> None:
             "SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY rule_id ORDER BY trajectory_id DESC) AS place "
             "FROM failures_policyexample WHERE rule_id = ANY(%s)) AS ranked WHERE place > %s) "
             "ORDER BY id FOR UPDATE SKIP LOCKED)",
-            [rules, MOST_EXAMPLES],
+            [rules, MOST_COUNTED],
         )
 
 

@@ -226,7 +226,7 @@ def test_a_preview_of_changed_rules_knows_the_decisions(project: Project) -> Non
 
 def test_prompts_rules_and_examples_are_bounded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompts, "MOST_PROMPTS", 3)
-    monkeypatch.setattr(prompts, "MOST_EXAMPLES", 2)
+    monkeypatch.setattr(prompts, "MOST_COUNTED", 2)
     actions.decide(project=project, rule=pending_rule(project), state="confirmed", by=make_member(project))
     many = "\n".join(f"Class{n} orders cannot be cancelled." for n in range(90))
     hostile = f"Order \0<script>alert(1)</script> {'x' * 5000} can only be cancelled if the status is pending."
@@ -243,6 +243,7 @@ def test_prompts_rules_and_examples_are_bounded(project: Project, monkeypatch: p
 
 def test_the_page_lists_escapes_and_decides_and_viewers_only_read(project: Project) -> None:
     send(project, broken("evil", prompt="<script>alert(1)</script> orders cannot be cancelled."))
+    send(project, *(broken(f"more{n}") for n in range(4)))
     classified(project)
     found, url = pending_rule(project), reverse("failures:policy", args=[project.slug])
     decide = reverse("failures:policy_decide", args=[project.slug, found.pk])
@@ -251,11 +252,13 @@ def test_the_page_lists_escapes_and_decides_and_viewers_only_read(project: Proje
     client.force_login(make_member(project, Role.REVIEWER))
     page = reader.get(url).content.decode()
     assert PENDING in page and found.meaning in page and "b0" in page and "5 rules to review" in page
+    assert "<b>6 runs</b>, the newest 5:" in page
     assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in page
     assert decide not in page and reader.post(decide, {"state": "confirmed"}).status_code == 403
     page = client.get(url).content.decode()
     assert f'action="{decide}"' in page and 'data-key="c"' in page and 'data-key="d"' in page and "data-row" in page
     answer = client.post(decide, {"state": "dismissed"}, headers={"HX-Request": "true"}).content.decode()
+    assert '<span id="to-review" hx-swap-oob="true">4 rules to review.</span>' in answer
     assert (
         "<html" not in answer and "dismissed" in answer and "Confirm <kbd>" in answer and "Dismiss <kbd>" not in answer
     )
@@ -278,7 +281,11 @@ def test_the_api_lists_and_decides(client: Client, project: Project) -> None:
     listed = [*first["results"], *rest["results"]]
     assert len(listed) == 4 and rest["next"] is None and {one["sentence"] for one in listed} == set(BREAKS)
     found = next(one for one in listed if one["sentence"] == PENDING)
-    assert {one["trajectory"] for one in found["examples"]} == {"b0", "b1"} and found["state"] == "proposed"
+    assert (
+        {one["trajectory"] for one in found["examples"]} == {"b0", "b1"}
+        and found["runs"] == 2
+        and found["state"] == "proposed"
+    )
     assert found["understood"] == {
         "kind": "if",
         "subject": "an order",

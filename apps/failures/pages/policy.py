@@ -15,7 +15,7 @@ from apps.core.paging import page_of
 from apps.failures.actions import policy
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import PolicyRule
-from apps.failures.prompts import rules_of
+from apps.failures.prompts import MOST_COUNTED, MOST_EXAMPLES, rules_of, undecided
 from apps.trajectories.shown import runs_shown
 
 SHOWN = 5  # prompts
@@ -30,13 +30,15 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         rules = rules.filter(state=state)
         prompts = prompts.filter(pk__in=rules.order_by().values("prompt"))
     prompts = page_of(request, prompts.prefetch_related(Prefetch("rules", rules)), SHOWN)
-    runs = {one.trajectory_id for prompt in prompts for rule in prompt.rules.all() for one in rule.examples.all()}
+    runs = {one.trajectory_id for prompt in prompts for rule in prompt.rules.all() for one in rule.newest}
     runs_shown(project, runs, to=request.user, where="policy rules")
     context = {
         "page": prompts,
         "state": state,
         "states": PolicyRule.State.choices,
-        "waiting": rules_of(project).filter(state=PolicyRule.State.PROPOSED).count(),
+        "waiting": undecided(project),
+        "most": MOST_COUNTED,
+        "shown": MOST_EXAMPLES,
         "there": project.system_prompts.exists(),
         "may_write": request.membership.may(Role.REVIEWER),
     }
@@ -46,7 +48,7 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.REVIEWER)
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Answers htmx with the rule's new state alone, so that the row stays selected."""
+    """Answers htmx with the rule's new state and the number left to review alone, so that the row stays selected."""
     rule, error = get_object_or_404(PolicyRule, prompt__project=project, pk=pk), ""
     try:
         policy.decide(project=project, rule=rule, state=request.POST.get("state", ""), by=request.user)
@@ -54,7 +56,8 @@ def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         error = str(refused)
     if request.htmx:
         rule = get_object_or_404(rules_of(project), pk=pk)
-        return render(request, "failures/_policy_state.html", {"rule": rule, "error": error, "may_write": True})
+        context = {"rule": rule, "error": error, "may_write": True, "waiting": undecided(project), "swap": True}
+        return render(request, "failures/_policy_decided.html", context)
     if error:
         messages.error(request, error)
     return redirect(f"{reverse('failures:policy', args=[project.slug])}#rule-{pk}")
