@@ -274,6 +274,22 @@ def test_the_page_lists_escapes_and_decides_and_viewers_only_read(project: Proje
     assert client.post(other, {"state": "confirmed"}).status_code == 404
 
 
+def test_the_failures_list_links_to_the_rules_until_all_are_decided(client: Client, project: Project) -> None:
+    by = make_member(project, Role.REVIEWER)
+    client.force_login(by)
+    url, link = reverse("failures:list", args=[project.slug]), reverse("failures:policy", args=[project.slug])
+    page = client.get(url).content.decode()
+    assert (
+        "4 rules from your system prompts need review." in page and f'<a href="{link}">Review policy rules</a>' in page
+    )
+    first, *rest = PolicyRule.objects.filter(prompt__project=project)
+    for rule in rest:
+        actions.decide(project=project, rule=rule, state="dismissed", by=by)
+    assert "1 rule from your system prompts needs review." in client.get(url).content.decode()
+    actions.decide(project=project, rule=first, state="confirmed", by=by)
+    assert "Review policy rules" not in client.get(url).content.decode()
+
+
 def test_the_api_lists_and_decides(client: Client, project: Project) -> None:
     headers, url = key_headers(project), reverse("failures_api:policy_rules")
     first = client.get(url, {"limit": 2}, **headers).json()

@@ -25,6 +25,7 @@ from apps.failures.actions.decisions import Refused
 from apps.failures.changes import changes, marked
 from apps.failures.models import Failure, FailureDecision, FailureQuerySet, FailureState
 from apps.failures.pages.case import triagers
+from apps.failures.prompts import undecided
 from apps.failures.triage_queue import CONFIDENCES, FILTERS, narrowed
 from apps.trajectories.models import Facet
 from apps.trajectories.shown import runs_shown
@@ -72,6 +73,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "limit": LIMIT,
             "last": last_change(request, project) if may else None,
             "job": project.classifications.first(),
+            "undecided_rules": undecided(project),
         },
     )
 
