@@ -94,6 +94,18 @@ def undo(*, project: Project, by: Any) -> Trajectory | None:
     return row
 
 
+def in_words(trajectory: Trajectory) -> str:
+    """What the rules, the estimate and the judge say of a run, without people's answers."""
+    failure = (
+        Failure.objects.filter(trajectory=trajectory).annotate(estimated=IS_ESTIMATE).select_related("mode").first()
+    )
+    flags = flags_of(failure.rule_mode, failure.judge_mode, failure.estimated) if failure else frozenset()
+    by = " and ".join(f"the {layer}" for layer in LAYERS if layer in flags)
+    said = f"{by[0].upper()}{by[1:]} flagged it as “{failure.mode}”." if failure and by else "Nothing had flagged it."
+    estimate = OutcomeEstimate.objects.filter(trajectory=trajectory).values_list("probability", flat=True).first()
+    return said if estimate is None else f"{said} Estimated probability of failure: {estimate:.0%}."
+
+
 def _diagnosed_again(trajectory: Trajectory) -> None:
     project = Project.objects.get(pk=trajectory.project_id)
     diagnose(project, with_content([Trajectory.objects.get(pk=trajectory.pk)]))

@@ -104,15 +104,19 @@ def _context(request: HttpRequest, project: Project, row: Trajectory | None) -> 
 @project_view(Role.REVIEWER)
 def answer(request: HttpRequest, project: Project, trajectory: UUID) -> HttpResponse:
     row = get_object_or_404(Trajectory, project=project, pk=trajectory)
-    said, error = request.POST.get("answer", ""), ""
+    said, error, note = request.POST.get("answer", ""), "", ""
+    layers = checks.in_words(row)  # before the answer, which changes what they say
     try:
         checks.answer(trajectory=row, answer=said, by=request.user)
+        note = f"{SAID[said]} {layers}"
     except Refused as refused:
         error = str(refused)
     if request.htmx:
-        return _show(request, project, _next(project), note="" if error else SAID[said], error=error)
+        return _show(request, project, _next(project), note=note, error=error)
     if error:
         messages.error(request, error)
+    else:
+        messages.success(request, note)
     return redirect("failures:checks", project.slug)
 
 

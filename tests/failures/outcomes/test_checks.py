@@ -123,10 +123,29 @@ def test_the_page_asks_one_run_after_the_other(project: Project) -> None:
     assert "Did this run fail?" in page and "Drawn at random" in page and "4 drawn at random left" in page
     assert "estimate" not in page.split("Did this run fail?")[1].lower()  # it must not lead the answer
     answer = reverse("failures:check_answer", args=[project.slug, first.trajectory])
-    assert "3 drawn at random left" in client.post(answer, {"answer": "fine"}, follow=True).content.decode()
+    assert 'value="fine" data-key="w"' in page and 'data-key="c"' not in page
+    after = client.post(answer, {"answer": "fine"}, follow=True).content.decode()
+    assert "3 drawn at random left" in after and "Saved: the run succeeded." in after
     undone = client.post(reverse("failures:check_undo", args=[project.slug]), follow=True).content.decode()
     assert "Your last answer was undone." in undone and str(first.trajectory) in undone
     assert client.post(reverse("failures:check_share", args=[project.slug]), {"percent": "5"}).status_code == 403
+
+
+def test_after_the_answer_it_says_what_rules_and_model_said_before(project: Project) -> None:
+    client = Client(headers={"HX-Request": "true"})
+    client.force_login(make_member(project, Role.REVIEWER))
+    mode = Failure.objects.get(trajectory=run_of(project, "bad")).mode
+    said = {
+        "bad": f"The estimate flagged it as “{mode}”. Estimated probability of failure: ",
+        "r0": "Nothing had flagged it. Estimated probability of failure: ",
+    }
+    for name, words in said.items():
+        url = reverse("failures:check_answer", args=[project.slug, run_of(project, name).pk])
+        for _ in range(2):  # the answer itself is no flag
+            assert words in client.post(url, {"answer": "failed"}).content.decode()
+    OutcomeEstimate.objects.filter(trajectory=run_of(project, "r1")).delete()
+    url = reverse("failures:check_answer", args=[project.slug, run_of(project, "r1").pk])
+    assert "Saved: unsure. Nothing had flagged it." in client.post(url, {"answer": "unsure"}).content.decode()
 
 
 def test_an_answer_moves_on_without_a_new_page(project: Project) -> None:
