@@ -142,6 +142,14 @@ def test_a_mode_in_use_stays_and_the_page_says_why() -> None:
     assert client.post(url(project, "mode_delete", other.pk)).status_code == 404
 
 
+def test_the_page_to_mark_a_run_shows_its_numbered_steps() -> None:
+    project, client, _ = seeded(1, 1)
+    run = project.trajectories.filter(failure=None).get()
+    page = client.get(url(project, "mark", run.pk)).content.decode()
+    for index, message in enumerate(run.messages):
+        assert f'id="m{index}"' in page and f"#{index}" in page and (message["content"] or "")[:20] in page
+
+
 def test_a_run_is_marked_by_hand() -> None:
     project, client, user = seeded(0, 1)
     row = project.trajectories.get()
