@@ -62,8 +62,11 @@ class TaskForm(PlainForm):
         return value
 
 
+LARGEST_SUGGESTED = 60  # held-out tasks
+
+
 class SplitForm(PlainForm):
-    holdout_size = forms.IntegerField(min_value=1, initial=60, label="Hold-out size")
+    holdout_size = forms.IntegerField(min_value=1, label="Hold-out size")
     validation_size = forms.IntegerField(
         min_value=0,
         initial=0,
@@ -71,6 +74,11 @@ class SplitForm(PlainForm):
         help_text="Minimum size; groups stay whole, the rest is training data",
     )
     seed = forms.IntegerField(initial=0)
+
+    @classmethod
+    def suggested(cls, tasks: int) -> SplitForm:
+        """With half of the tasks held out, at most LARGEST_SUGGESTED."""
+        return cls(initial={"holdout_size": max(1, min(tasks // 2, LARGEST_SUGGESTED))})
 
 
 class EvalRunForm(PlainForm):

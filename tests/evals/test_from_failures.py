@@ -286,8 +286,11 @@ def test_without_a_draft_the_first_task_opens_one(client: Client) -> None:
     right = {"tool": "tickets.close", "args": {"id": 1234}}
     body = {"expected": json.dumps(right), "split": "train", "group": groups_of(failure.trajectory)[0][1]}
     assert client.post(url, body | {"expected": "{"}).status_code == 400 and not project.eval_sets.exists()
-    assert client.post(url, body).status_code == 302
+    made = client.post(url, body, follow=True)
     draft = project.eval_sets.get()
+    link = reverse("evals:detail", args=[project.slug, draft.pk])
+    assert f'A task was added to <a href="{link}">production-failures@1</a>, ' in made.content.decode()
+    assert 'name="holdout_size" value="1"' in client.get(link).content.decode()
     assert (str(draft), draft.tasks.get().trajectory) == ("production-failures@1", failure.trajectory)
     told = client.get(url).content.decode()
     task = draft.tasks.get()

@@ -142,6 +142,9 @@ def test_no_request_classifies(project: Project, looked: list[dict], client: Cli
     runner.run(Classification.objects.get())
     assert client.get(status, headers={"HX-Request": "true"}).headers["HX-Refresh"] == "true"
     assert len(looked) == 3
+    again = client.post(reverse("failures:classify", args=[project.slug]), follow=True).content.decode()
+    assert "No new or changed trajectories to classify." in again and "Nothing new to classify." in again
+    assert "0 of 0" not in again
 
 
 def test_what_arrives_is_classified_without_anybody(project: Project, looked: list[dict]) -> None:

@@ -281,6 +281,10 @@ def test_the_last_decision_ends_the_queue() -> None:
     client, _ = browser(project)
     answer = client.post(url("decide", case), {"confirm": "1"}, HTTP_HX_REQUEST="true")
     assert b"Nothing left to triage." in answer.content and b'data-key="u"' in answer.content
+    for page in ("failures:clusters", "evals:list"):
+        assert f'href="{reverse(page, args=[project.slug])}"' in answer.content.decode()
+    message = client.get(reverse("failures:triage", args=[project.slug]), follow=True).content.decode()
+    assert f'<a href="{reverse("failures:clusters", args=[project.slug])}">View clusters</a>' in message
 
 
 def similar(client: Client, failure: Failure) -> list[int]:

@@ -10,6 +10,8 @@ from django.contrib import messages
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.html import format_html
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
@@ -120,7 +122,9 @@ def _save(request: HttpRequest, failure: Failure, cut: int, form: FailureTaskFor
         return None
     if made.made:
         request.session[LAST] = {"eval_set": str(given["eval_set"].pk), "split": given["split"]}
-        messages.success(request, f"A task was added to {given['eval_set']}, {given['split'].label}.")
+        link = reverse("evals:detail", args=[failure.project.slug, given["eval_set"].pk])
+        said = 'A task was added to <a href="{}">{}</a>, {}.'
+        messages.success(request, format_html(said, link, given["eval_set"], given["split"].label))
     elif made.duplicates:
         form.add_error(None, f"{given['eval_set']} already has this request. Choose another step or set.")
     else:

@@ -127,7 +127,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "waiting": batches.waiting_in(eval_set).count(),
             "meaning": review_of(eval_set),
             "task_form": TaskForm(),
-            "split_form": SplitForm(),
+            "split_form": SplitForm.suggested(sum(counts.values())),
             "candidates": candidates(project).count() if not eval_set.is_frozen else 0,
         },
     )

@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import NoReverseMatch, reverse
 from django.utils.cache import patch_vary_headers
+from django.utils.html import format_html
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
@@ -20,6 +21,7 @@ from apps.core.models import Project, Role
 from apps.core.templatetags.flywheel import opening_of
 from apps.failures.actions import bulk, decisions
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
+from apps.failures.prompts import undecided
 from apps.failures.similar.query import SHOWN, similar_to
 from apps.failures.triage_queue import CONFIDENCES, SORTS, TriageQueue
 from apps.trajectories.models import Facet
@@ -211,8 +213,11 @@ def finished(request: HttpRequest, queue: TriageQueue, note: str = "") -> HttpRe
     left = queue.rows().filter(mode__in=queue.modes).exists()
     said = f"{note} {OTHERS_HAVE_IT if left else NOTHING_LEFT}".strip()
     if request.htmx:
-        return render(request, "failures/_case_none.html", {"said": said, "queue": queue, "left": queue.count()})
-    messages.success(request, said)
+        context = {"said": said, "queue": queue, "left": queue.count(), "is_done": not left}
+        context["undecided_rules"] = undecided(queue.project)
+        return render(request, "failures/_case_none.html", context)
+    link = reverse("failures:clusters", args=[queue.project.slug])
+    messages.success(request, said if left else format_html('{} <a href="{}">View clusters</a>', said, link))
     return redirect(f"{reverse('failures:list', args=[queue.project.slug])}?{queue.query}")
 
 

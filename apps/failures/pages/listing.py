@@ -113,7 +113,11 @@ def _charts(project: Project, since: datetime | None) -> dict[str, Any]:
 @project_view(Role.ENGINEER)
 def classify(request: HttpRequest, project: Project) -> HttpResponse:
     job = classify_job.start(project=project, by=request.user)
-    messages.success(request, f"Classifying {job.total:,} new or changed trajectories; this page shows the progress.")
+    if job.total:
+        said = f"Classifying {job.total:,} new or changed trajectories; this page shows the progress."
+    else:
+        said = "No new or changed trajectories to classify."
+    messages.success(request, said)
     return redirect("failures:list", project.slug)
 
 
