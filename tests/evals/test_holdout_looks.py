@@ -119,10 +119,14 @@ def test_the_page_of_a_set_says_how_often_and_by_whom(held: EvalSet) -> None:
         record_view(eval_set=held, by=member, detail="tasks on the page")
     newer = actions.new_version(eval_set=held, by=member)
     page = client.get(reverse("evals:detail", args=[held.project.slug, newer.pk])).content.decode()
+    assert "Each request counts once" in page and "“Runs in production” are pages" not in page
     assert 'Hold-out views <span class="muted small">31</span>' in page and f"<b>{member.username}</b>" in page
     assert "has been viewed 31 times" in page and str(held) in page
     api = Client().get(reverse("evals_api:sets"), **headers(held)).json()["results"]
     assert {one["holdout_views"] for one in api} == {31}
+    record_seen(held.project, held.tasks.all(), by=member, detail="runs in production: triage")
+    page = client.get(reverse("evals:detail", args=[held.project.slug, newer.pk])).content.decode()
+    assert "“Runs in production” are pages" in page
 
 
 # Scores by API

@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from apps.core.models import Project
 from apps.evals.holdout import leaks
 from apps.evals.holdout.groups import held_out_runs
-from apps.evals.holdout.view_log import record_seen
+from apps.evals.holdout.view_log import IN_PRODUCTION, record_seen
 from apps.evals.models import Task
 from apps.trajectories.models import Trajectory
 from apps.trajectories.shown import Runs
@@ -29,4 +29,4 @@ def record_runs_shown(project: Project, runs: Runs, to: Any, where: str) -> None
         made_from = list(tasks.exclude(trajectory=None).values_list("trajectory", flat=True))
         runs = list(runs.filter(pk__in=made_from).values_list("pk", flat=True)) if made_from else []
     if runs:
-        record_seen(project, tasks.filter(trajectory__in=runs), by=to, detail=f"runs in production: {where}")
+        record_seen(project, tasks.filter(trajectory__in=runs), by=to, detail=f"{IN_PRODUCTION}: {where}")

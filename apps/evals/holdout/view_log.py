@@ -112,6 +112,7 @@ def has_opened(run: EvalRun, *, by: Any) -> bool:
 
 
 OUTPUTS, WHOLE_SET = "outputs of ", "tasks on the page"
+IN_PRODUCTION = "runs in production"
 
 
 def _outputs(run: EvalRun) -> str:

@@ -18,7 +18,15 @@ from apps.evals import actions, editing
 from apps.evals.baseline import baseline_of, like
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
 from apps.evals.from_production import candidates
-from apps.evals.holdout.view_log import WHOLE_SET, WORN_OUT, record_refusal, record_view, viewers_of, views_of
+from apps.evals.holdout.view_log import (
+    IN_PRODUCTION,
+    WHOLE_SET,
+    WORN_OUT,
+    record_refusal,
+    record_view,
+    viewers_of,
+    views_of,
+)
 from apps.evals.meaning.verdicts import review_of
 from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.evals.pages.attempt import attempt
@@ -101,6 +109,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
         tasks = tasks.filter(editing.tagged(tag)).exclude(split=Split.HOLDOUT)
     if q := request.GET.get("q", "").strip()[:120]:  # a match would reveal what a held-out task asks
         tasks = tasks.search(q).exclude(split=Split.HOLDOUT)
+    recent = views_of(eval_set).select_related("by", "api_key", "eval_set")[:10]
     counts = dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split"))
     return render(
         request,
@@ -122,7 +131,8 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "looks": views_of(eval_set).count(),
             "worn_out": WORN_OUT,
             "viewers": viewers_of(eval_set),
-            "recent_views": views_of(eval_set).select_related("by", "api_key", "eval_set")[:10],
+            "recent_views": recent,
+            "seen_in_production": any(view.detail.startswith(IN_PRODUCTION) for view in recent),
             "runs": eval_set.runs.current().select_related("model_version")[:10],
             "waiting": batches.waiting_in(eval_set).count(),
             "meaning": review_of(eval_set),
