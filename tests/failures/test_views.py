@@ -133,6 +133,31 @@ def test_a_project_adds_and_changes_its_own_mode() -> None:
     assert not project.failure_modes.filter(slug="rude_tone").exists()
 
 
+def test_own_modes_take_their_positions_and_keys_follow_the_order_shown() -> None:
+    project, client, _ = seeded(1, 0)
+    for position, name in enumerate(("First", "Second", "Third"), 1):
+        body = {
+            "name": name,
+            "slug": "",
+            "severity": "low",
+            "position": str(position),
+            "definition": "",
+            "examples": "",
+        }
+        client.post(url(project, "mode_add"), body)
+    page = client.get(url(project, "case", Failure.objects.get().pk))
+    shown = [(str(key), mode.name) for key, mode in page.context["modes"]]
+    assert shown[:4] == [("1", "First"), ("2", "Second"), ("3", "Third"), ("4", "Format error")]
+    assert [key for key, _ in shown] == [*"1234567890", "", "", "", ""]
+    assert [mode.position for mode in project.failure_modes.all()] == list(range(1, 15))
+    assert 'data-key="0"' in page.content.decode() and "policy_violation" in {
+        row.slug for row in list(project.failure_modes.all())[:12]
+    }
+    last = {"name": "End", "slug": "", "severity": "low", "position": "32767", "definition": "", "examples": ""}
+    for name in ("End", "Very end"):
+        assert client.post(url(project, "mode_add"), last | {"name": name}).status_code == 302
+
+
 def test_a_mode_in_use_stays_and_the_page_says_why() -> None:
     project, client, _ = seeded(1, 0)
     own = FailureMode.objects.create(project=project, slug="own", name="Own")

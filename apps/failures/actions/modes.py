@@ -39,6 +39,13 @@ DEFAULT_MODES = (
     ("hallucinated_api", "Hallucinated API", Severity.MEDIUM, False, "A tool that does not exist was called."),
     ("incomplete_execution", "Incomplete execution", Severity.LOW, False, "The run ended before the task was done."),
     (
+        "policy_violation",
+        "Policy violation",
+        Severity.HIGH,
+        False,
+        "A rule in the system prompt was broken.",
+    ),
+    (
         "misread_tool_result",
         "Misread tool result",
         Severity.MEDIUM,
@@ -52,13 +59,6 @@ DEFAULT_MODES = (
         False,
         "The request left a choice open, and the agent chose without asking.",
     ),
-    (
-        "policy_violation",
-        "Policy violation",
-        Severity.HIGH,
-        False,
-        "A rule in the system prompt was broken.",
-    ),
 )
 # Modes beyond the guide's seven (wrong arguments are its “wrong tool choice”), and the one of the seven that each belongs to.
 GUIDE_MODES = {
@@ -67,6 +67,7 @@ GUIDE_MODES = {
     "ambiguous_request": "bad_planning",
     "policy_violation": "unsafe_action",
 }
+LAST_POSITION = 32_767  # of a small integer in PostgreSQL
 BUILT_IN = frozenset(slug for slug, *_ in DEFAULT_MODES)
 
 
@@ -83,7 +84,7 @@ def ensure_modes(project: Project) -> dict[str, FailureMode]:
                 definition=definition,
                 position=position,
             )
-            for position, (slug, name, severity, safety, definition) in enumerate(DEFAULT_MODES)
+            for position, (slug, name, severity, safety, definition) in enumerate(DEFAULT_MODES, 1)
         ],
         ignore_conflicts=True,
     )
@@ -92,12 +93,26 @@ def ensure_modes(project: Project) -> dict[str, FailureMode]:
 
 @transaction.atomic
 def save_mode(*, mode: FailureMode, by: Any) -> FailureMode:
-    """Adds or changes a valid mode."""
+    """Adds or changes a valid mode. One that moves to a taken position comes first there; those after it make room."""
     is_new = mode.pk is None
+    before = None if is_new else FailureMode.objects.values_list("position", flat=True).get(pk=mode.pk)
     mode.save()
+    if mode.position != before:
+        _make_room(mode)
     audit("failure_mode.added" if is_new else "failure_mode.changed", project=mode.project, by=by, target=mode,
           slug=mode.slug, name=mode.name, severity=mode.severity, safety_relevant=mode.safety_relevant)  # fmt: skip
     return mode
+
+
+def _make_room(mode: FailureMode) -> None:
+    others = mode.project.failure_modes.select_for_update().filter(position__gte=mode.position).exclude(pk=mode.pk)
+    taken, moved = mode.position, []
+    for other in others:
+        if other.position > taken:
+            break
+        other.position = taken = min(taken + 1, LAST_POSITION)
+        moved.append(other)
+    FailureMode.objects.bulk_update(moved, ["position"])
 
 
 @transaction.atomic

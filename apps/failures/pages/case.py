@@ -31,6 +31,7 @@ from apps.trajectories.shown import runs_shown
 NOTHING_LEFT = "Nothing left to triage."
 OTHERS_HAVE_IT = "The remaining cases are open or assigned to others."
 VERSIONS = 50
+MODE_KEYS = "1234567890"
 
 
 def queue_of(request: HttpRequest, project: Project) -> TriageQueue:
@@ -284,7 +285,7 @@ def _case(request: HttpRequest, queue: TriageQueue, failure: Failure) -> dict[st
         + [places[first] for first in reader.firsts[1:position]],
         "later": [places[first] for first in reader.firsts[position + 1 :]],
         "without_message": reader.without_message(),
-        "modes": [(number if number < 10 else "", mode) for number, mode in enumerate(queue.all_modes, 1)],
+        "modes": [(MODE_KEYS[n : n + 1], mode) for n, mode in enumerate(queue.all_modes)],
         "also": also,
         "also_slugs": {mode.slug for mode in also},
         "people": triagers(request, failure.project) if may else [],

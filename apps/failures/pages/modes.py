@@ -30,6 +30,7 @@ class ModeForm(PlainLabels, forms.ModelForm):
         model = FailureMode
         fields = ("name", "slug", "severity", "safety_relevant", "position", "definition", "examples")
         widgets = {"definition": forms.Textarea(attrs={"rows": 2}), "examples": forms.Textarea(attrs={"rows": 3})}
+        help_texts = {"position": "1 comes first. The first ten have the keys 1 to 9 and 0 in triage."}
         labels = {"safety_relevant": "Safety-relevant: triaged first", "position": "Position"}
 
     def __init__(self, *args: object, project: Project, **kwargs: object) -> None:
@@ -56,7 +57,9 @@ class ModeForm(PlainLabels, forms.ModelForm):
 def modes(request: HttpRequest, project: Project) -> HttpResponse:
     ensure_modes(project)
     may = request.membership.may(Role.ENGINEER)
-    return page(request, project, ModeForm(project=project, initial={"position": project.failure_modes.count()}), may)
+    return page(
+        request, project, ModeForm(project=project, initial={"position": project.failure_modes.count() + 1}), may
+    )
 
 
 def page(request: HttpRequest, project: Project, form: ModeForm, may: bool, status: int = 200) -> HttpResponse:
