@@ -40,6 +40,8 @@ MAPPING = {
         "roles": {"type": "object", "additionalProperties": {"enum": ["user", "assistant", "tool", "system", "skip"]}},
         "totals": {"enum": ["sum", "last"], "description": "Numbers in the rows of a conversation: summed, or "
         "repeated in each row"},
+        "dates": {"enum": ["", "day", "month"], "description": "What 02/01/2026 begins with. If empty, a number above 12 in the "
+        "first rows decides; a file where none does is refused"},
         "keep_rest": {"type": "boolean", "default": True, "description": "Unmapped columns go into metadata.extra"},
     },
 }  # fmt: skip

@@ -22,7 +22,7 @@ from apps.trajectories.importers import MAPPED, ImportError_, OpenFile, chat, re
 from apps.trajectories.importers.batches import MAX_ERRORS, Stored, Summary, batches
 from apps.trajectories.importers.choices import columns_of, objects, values_of
 from apps.trajectories.importers.guess import guess_as, guess_beside
-from apps.trajectories.importers.mapping import BY_LAYOUT, Mapping, as_json, load
+from apps.trajectories.importers.mapping import BY_LAYOUT, Mapping, as_json, load, slashed
 from apps.trajectories.models import TrajectoryKey, Upload, UploadedTrajectory
 from apps.trajectories.schema import parse_row, plain
 
@@ -156,6 +156,7 @@ def mapped(reading: OpenFile) -> dict[str, Any]:
             for name, count in report.unmapped.most_common(MAX_COLUMNS)
         ],
         "kept": mapping.keep_rest,
+        "dated": next(iter(slashed(objects(reading.head, mapping), mapping)), "")[:40],
         "values": values_of(reading.head, mapping),
     }
 

@@ -110,6 +110,30 @@ def test_an_edited_mapping_keeps_its_name_its_open_parts_and_the_places_of_its_f
     assert '<details data-keep="more" open>' in kept and 'name="open" value="more">' in kept
 
 
+def test_the_page_asks_for_the_date_format_and_says_what_becomes_of_an_unreadable_start(
+    project: Project, member: Client
+) -> None:
+    data = b"question,answer,date\nWhere?,Here.,02/01/2026\nWhen?,Now.,02/13/2026\n"
+    page = send(member, project, data.replace(b"13", b"03"), name="calls.csv")
+    seen = page.context["preview"]
+    assert "Choose the date format" in seen["problem"] and b'<select id="dates"' in page.content and not seen["good"]
+    assert b'class="primary" disabled' in page.content
+    member.post(url("import_start", project), form(seen))
+    assert runs(Upload.objects.get()) == "failed" and not Trajectory.objects.exists()
+    chosen = member.post(url("import_preview", project), form(seen, dates="month"))
+    assert (
+        chosen.context["preview"]["rows"][0]["started_at"].startswith("2026-02-01")
+        and not chosen.context["preview"]["problem"]
+    )
+    assert b'<option value="month" selected>' in chosen.content
+    page = send(member, project, data, name="calls.csv")
+    assert b'<option value="month" selected>' in page.content, "what was assumed is shown"
+    page = member.post(url("import_preview", project), form(page.context["preview"], dates="day"))
+    assert (
+        page.context["preview"]["unread"]["started_at"]["count"] == 1 and b"get the time of the import" in page.content
+    )
+
+
 def test_the_same_file_again_by_the_saved_mapping_changes_nothing(project: Project, member: Client) -> None:
     save_mapping(project=project, name="calls", mapping=load(PAIRS), by=None)
     for again in (False, True):

@@ -277,6 +277,39 @@ def test_times(value: str, wanted: str | None) -> None:
     assert when(value) == wanted
 
 
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (["23/11/2026 07:40:20", "02/01/2026"], ["2026-11-23T07:40:20+00:00", "2026-01-02T00:00:00+00:00"]),
+        (["02/01/2026", "11/23/2026 7:40"], ["2026-02-01T00:00:00+00:00", "2026-11-23T07:40:00+00:00"]),
+        (["23-11-2026", "2-1-2026"], ["2026-11-23T00:00:00+00:00", "2026-01-02T00:00:00+00:00"]),
+        (["02/01/2026", "03/01/2026"], None),
+        (["23/11/2026", "11/23/2026"], None),
+    ],
+)
+def test_slashed_dates_are_read_by_what_the_column_shows_or_asked_for(
+    values: list[str], wanted: list[str] | None
+) -> None:
+    data = json.dumps([{"question": "Hi", "answer": "Yo", "date": value} for value in values])
+    reading = opened(data, "x.json")
+    assert reading.mapping.fields["started_at"] == "date"
+    if wanted is None:
+        assert "Choose the date format" in reading.problem and not list(reading.rows) and not reading.mapping.dates
+    else:
+        assert [row.started_at.isoformat() for row in good(reading)] == wanted and reading.mapping.dates
+
+
+def test_a_chosen_date_format_decides_and_what_contradicts_it_is_reported() -> None:
+    fields = {"question": "q", "answer": "a", "started_at": "t"}
+    data = "q,a,t\nHi,Yo,02/01/2026\nHi,Yo,11/23/2026\n"
+    reading = opened(data, mapping=load({"layout": "pairs", "fields": fields, "dates": "day"}))
+    assert [row.started_at and row.started_at.isoformat() for row in good(reading)] == [
+        "2026-01-02T00:00:00+00:00",
+        None,
+    ]
+    assert reading.report.unread["started_at"].example == "11/23/2026"
+
+
 # Encodings and tables
 
 

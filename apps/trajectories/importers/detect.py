@@ -21,8 +21,9 @@ from apps.trajectories.importers import (
     swe_agent,
     tau_bench,
 )
+from apps.trajectories.importers.choices import objects
 from apps.trajectories.importers.guess import LOOKED_AT, guess
-from apps.trajectories.importers.mapping import Mapping, MappingError, Report, check, rows
+from apps.trajectories.importers.mapping import Mapping, MappingError, Report, check, rows, settled
 from apps.trajectories.importers.otlp_files import looks_like_protobuf, protobuf_rows
 from apps.trajectories.importers.paths import loose
 from apps.trajectories.importers.records import ImportError_, Readable, Record, Source, cleaned, records
@@ -113,6 +114,7 @@ def read(
     mapping = mapping or guess([record for _, record in head if isinstance(record, dict)])
     try:
         check(mapping, _columns(head))
+        mapping = settled(mapping, objects(head, mapping))
     except MappingError as error:
         return OpenFile(name, format, unit, iter(()), source, mapping, guessed, str(error), head, report)
     return OpenFile(name, format, unit, rows(found, name, mapping, report), source, mapping, guessed, "", head, report)

@@ -350,7 +350,8 @@ def _numbers(values: list[Any]) -> bool:
 
 
 def _times(values: list[Any]) -> bool:
-    return all(when(value) is not None for value in values)
+    """Also where it is open whether the day or the month comes first: a person is asked then."""
+    return all(when(value, "day") or when(value, "month") for value in values)
 
 
 def _are_outcomes(values: list[Any]) -> bool:

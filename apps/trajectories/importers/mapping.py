@@ -86,6 +86,9 @@ DAY_FIRST = re.compile(
 )  # slashes may be month first: not read
 
 
+SLASHED = re.compile(r"^(\d{1,2})([/-])(\d{1,2})\2(\d{4})(?:[,T]?\s*(\d{1,2}:\d{2}))?(?!\d)")
+
+
 @dataclass(frozen=True)
 class Field:
     name: str
@@ -106,7 +109,7 @@ RUN = (
     Field(
         "started_at",
         "Time",
-        "When it began (of single messages: when each was said). ISO 8601, Unix time, or 31.01.2026 12:00.",
+        "When it began (of single messages: when each was said). ISO 8601, Unix time, 31.01.2026 12:00, or 31/01/2026.",
     ),
     Field("ended_at", "End time"),
     Field("agent_name", "Agent", "A column, or “=name” for a constant."),
@@ -174,7 +177,7 @@ class Mapping(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     `success` and `failure`: values of the outcome (any case) that mean so; of a number, `threshold` and more is success.
     `roles`: the file's name of a role → ours, or “skip”. `totals`: whether the numbers of a conversation's rows are added
-    up, or stand whole in each.
+    up, or stand whole in each. `dates`: whether 02/01/2026 is day/month/year or month/day/year; see `settled`.
     """
 
     layout: Literal["conversation", "messages", "pairs"] = "conversation"
@@ -185,6 +188,7 @@ class Mapping(Struct, forbid_unknown_fields=True, omit_defaults=True):
     threshold: float | None = None
     roles: dict[str, Literal["user", "assistant", "tool", "system", "skip"]] = {}
     totals: Literal["sum", "last"] = "sum"
+    dates: Literal["", "day", "month"] = ""
     keep_rest: bool = True
 
 
@@ -328,7 +332,7 @@ class Mapper:
         if path is None:
             return records
         keys = [path.get(record) for record in records]
-        for read in (amount, when, lambda value: as_text(value) or None):
+        for read in (amount, self._when, lambda value: as_text(value) or None):
             found = [read(key) for key in keys]
             if all(one is not None for one in found):
                 return [records[at] for at in sorted(range(len(records)), key=lambda at: found[at])]
@@ -509,13 +513,16 @@ class Mapper:
             return None
         return "success" if value >= self.mapping.threshold else "failure"
 
+    def _when(self, value: Any) -> str | None:
+        return when(value, self.mapping.dates)
+
     def _times(self, said: _Said) -> dict[str, str]:
         found: dict[str, str] = {}
         for name, take in (("started_at", said.first), ("ended_at", said.last)):
             raw = take(name)
             if raw is None and name == "ended_at" and len(said.records) > 1:
                 raw = said.last("started_at")
-            if raw is not None and (at := when(raw)):
+            if raw is not None and (at := self._when(raw)):
                 found[name] = at
             elif raw is not None:
                 said.unread(name, raw)
@@ -599,10 +606,39 @@ def outcome_text(raw: Any) -> str:
     return as_text(raw).strip().lower().removesuffix(".0")
 
 
-def when(value: Any) -> str | None:
+def slashed(records: Iterable[dict], mapping: Mapping) -> list[str]:
+    """The dates of these records that are written 02/01/2026 or 02-01-2026."""
+    paths = [Path(found) for name in ("started_at", "ended_at") if (found := mapping.fields.get(name))]
+    values = [text(path.get(record)).strip() for record in records for path in paths]
+    return [value for value in values if SLASHED.match(value)]
+
+
+def date_order(values: Iterable[str]) -> Literal["", "day", "month"]:
+    """What slashed dates begin with, where a number above 12 says so, and none says the opposite; else ""."""
+    found = [(int(one[1]), int(one[3])) for value in values if (one := SLASHED.match(value))]
+    day, month = any(first > 12 for first, _ in found), any(second > 12 for _, second in found)
+    return "day" if day and not month else "month" if month and not day else ""
+
+
+def settled(mapping: Mapping, records: Iterable[dict]) -> Mapping:
+    """The mapping with the order of its dates, by the values of the first records. Raises MappingError where they do not say it."""
+    if mapping.dates or not (values := slashed(records, mapping)):
+        return mapping
+    if not (order := date_order(values)):
+        raise MappingError(
+            f"Choose the date format: “{values[0][:40]}” may be day/month/year or month/day/year (“dates” in the mapping)."
+        )
+    return msgspec.structs.replace(mapping, dates=order)
+
+
+def when(value: Any, dates: str = "") -> str | None:
     """ISO 8601 in UTC, from ISO, a Unix time (also as text), `2026/01/31 12:00`, `31.01.2026 12:00`, a trailing “UTC”, or an e-mail's date."""
     if isinstance(value, str):
         value = value.strip()
+        if dates and (found := SLASHED.match(value)):
+            day, month = (found[1], found[3]) if dates == "day" else (found[3], found[1])
+            rest = value[found.end() :].removesuffix(" UTC")
+            return moment(f"{found[4]}-{month:0>2}-{day:0>2}T{found[5] or '00:00':0>5}{rest}")
         if re.fullmatch(r"\d{9,19}(\.\d+)?", value):
             value = float(value)
         elif value[:1].isdigit():

@@ -81,5 +81,6 @@ def read(given: QueryDict) -> Mapping:
             mapping.roles[value.strip().lower()] = means  # type: ignore[assignment]
     mapping.threshold = number(given.get("threshold", "").strip() or None)
     mapping.totals = "last" if given.get("totals") == "last" else "sum"
+    mapping.dates = dates if (dates := given.get("dates", "")) in ("day", "month") else ""  # type: ignore[assignment]
     mapping.keep_rest = "keep_rest" in given
     return mapping
