@@ -66,5 +66,5 @@ def test_it_promotes_the_best_by_success_and_says_why(
     report = demo.decide(runs)
     assert report["promoted"] == "grpo-v1" and Promotion.objects.latest("pk").to_version == runs[2].model_version
     assert {name: gate["verdict"] for name, gate in report["gate"].items()} == dict.fromkeys(report["gate"], "promote")
-    promoted = next(line for line in said.getvalue().splitlines() if "is promoted" in line)
+    promoted = next(line for line in said.getvalue().splitlines() if "was promoted" in line)
     assert "Success is higher: +100.0 pp" in promoted and "measured in turns on 40 tasks" in promoted
