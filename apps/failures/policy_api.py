@@ -16,7 +16,7 @@ from apps.core.openapi import page as page_schema
 from apps.failures.actions import policy
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import PolicyRule
-from apps.failures.prompts import MOST_COUNTED, rules_of
+from apps.failures.prompts import MOST_COUNTED, MOST_EXAMPLES, rules_of
 from apps.trajectories.api import number_of
 from apps.trajectories.shown import runs_shown
 
@@ -59,7 +59,7 @@ RULE = {
         "runs": {"type": "integer", "description": f"How many runs break the rule, counted up to {MOST_COUNTED}"},
         "examples": {
             "type": "array",
-            "description": "The newest runs that break the rule, at most 5",
+            "description": f"The newest runs that break the rule, at most {MOST_EXAMPLES}",
             "items": {
                 "type": "object",
                 "properties": {

@@ -81,11 +81,8 @@ PLAIN = {
     "нет",
 }  # which say no more than the status
 
-DAY_FIRST = re.compile(
-    r"^(\d{1,2})\.(\d{1,2})\.(\d{4})(?:,?\s+(\d{1,2}:\d{2}))?"
-)  # slashes may be month first: not read
-
-
+DAY_FIRST = re.compile(r"^(\d{1,2})\.(\d{1,2})\.(\d{4})(?:,?\s+(\d{1,2}:\d{2}))?")
+# Day or month first: see `date_order`.
 SLASHED = re.compile(r"^(\d{1,2})([/-])(\d{1,2})\2(\d{4})(?:[,T]?\s*(\d{1,2}:\d{2}))?(?!\d)")
 
 
@@ -632,7 +629,10 @@ def settled(mapping: Mapping, records: Iterable[dict]) -> Mapping:
 
 
 def when(value: Any, dates: str = "") -> str | None:
-    """ISO 8601 in UTC, from ISO, a Unix time (also as text), `2026/01/31 12:00`, `31.01.2026 12:00`, a trailing “UTC”, or an e-mail's date."""
+    """ISO 8601 in UTC, from ISO, a Unix time (also as text), `2026/01/31 12:00`, `31.01.2026 12:00`, a trailing “UTC”, or an e-mail's date.
+
+    `dates` says what 02/01/2026 begins with, “day” or “month”; without it such a date is not read. None if the value is no time.
+    """
     if isinstance(value, str):
         value = value.strip()
         if dates and (found := SLASHED.match(value)):
