@@ -21,6 +21,7 @@ from apps.core.models import JobState, Project, Role
 from apps.environments.models import Verifier
 from apps.evals.models import EvalSet
 from apps.reviews.models import Judgement, ProbeRun, Rescore, ReviewItem, RewardReview
+from apps.reviews.pages.judging import OTHERS_HAVE_IT
 from apps.training.models import TrainingRun
 from tests.e2e.conftest import PATIENCE_MS, log_in
 from tests.e2e.seed import evaluate
@@ -165,11 +166,14 @@ def judge_all(one: Any, two: Any, review: RewardReview) -> int:
         open_the_review(page)
         page.keyboard.press("t")
     while any(waiting.values()):
-        for page, wrong_on in both:
-            if waiting[page]:
-                left(page, waiting[page])
-                judge_next(page, verifier, wrong_on)
-                waiting[page] -= 1
+        for (page, wrong_on), other in zip(both, (two, one), strict=True):
+            if not waiting[page]:
+                continue
+            left(page, waiting[page])
+            if page.get_by_text(OTHERS_HAVE_IT).count() and waiting[other]:
+                continue  # the other goes first; what they held comes by itself then
+            judge_next(page, verifier, wrong_on)
+            waiting[page] -= 1
     for page in (one, two):
         expect(page.get_by_text("You have judged everything assigned to you.")).to_be_visible()
     assert Judgement.objects.filter(item__review=review).exclude(agrees=None).count() == 2 * SIZE
