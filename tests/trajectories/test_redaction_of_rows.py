@@ -50,6 +50,23 @@ def test_spans_before_they_are_kept(agent: Client, project: Project) -> None:
     assert stored and stored.messages[0]["content"] == "Write to [EMAIL]" and ADDRESS not in stored.outcome_reason
 
 
+@pytest.mark.parametrize(
+    "session", ["2f1e0c7a-5b1d-4f43-9a39-0d4b1a1f6c2e", "9f86d081884c7d659a2feaa0c55ad015-3-1", "chat_a8Xk29Q"]
+)
+@pytest.mark.parametrize(
+    "name",
+    ["session__id", "langfuse__session__id", "gen_ai__conversation__id", "ai__telemetry__metadata__sessionId",
+     "traceloop__association__properties__session_id"],
+)  # fmt: skip
+def test_the_rules_of_a_new_project_leave_session_ids(agent: Client, project: Project, name: str, session: str) -> None:
+    """Otherwise all sessions of a project become one."""
+    redaction.save_builtins(project=project, chosen=dict.fromkeys(redaction.ON_FROM_THE_START, False), by=None)
+    send(agent, chat(1, 1, [text("user", "My password is Hq7!xT2z")], "Done", **{name: session}))
+    assembled()
+    stored = find(project, trace_id(1))
+    assert stored and stored.session_id == session and stored.messages[0]["content"] == "My password is [PASSWORD]"
+
+
 def test_a_rule_that_cannot_be_used_stores_nothing(
     agent: Client, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,8 @@
 """Names whose values let somebody in, and which values can be a secret at all. Pure.
 
 A name is what its words say (`dbPassword`, `AWS_SECRET_ACCESS_KEY`, `new-password`), not what it contains: `tokens`,
-`password_policy` and `api_key_id` name no secret. A value that cannot be one (a placeholder, a variable, a word of a sentence)
-stays.
+`password_policy` and `api_key_id` name no secret, nor does `session.id`, by which traces name a conversation (a cookie's
+`sessionid` does). A value that cannot be one (a placeholder, a variable, a word of a sentence) stays.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES = _set(
     "パスワード şifre salasana lösenord heslo jelszó"
 )
 STEMS = ("password", "passwort", "passwd", "kennwort", "passphrase")
-OFTEN_NONE = _set("authorization sessionid phpsessid jsessionid id credentials secret")
+OFTEN_NONE = _set("authorization sessionid phpsessid jsessionid credentials secret")
 HALF_NAMES = _set("token jwt pat otp pass auth cookie dsn sig signature sas salt authkey")
 BEFORE_KEY = _set(
     "api access secret private signing encryption master account shared preshared auth authentication storage subscription service "
@@ -52,8 +52,8 @@ def named(name: str) -> int:
     if not words:
         return 0
     last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last in NAMES or last.endswith(STEMS) or (last, before) == ("id", "session"):
-        return LIKELY if last in OFTEN_NONE and len(words) < 2 + (last == "id") else SURE
+    if last in NAMES or last.endswith(STEMS):
+        return LIKELY if last in OFTEN_NONE and len(words) < 2 else SURE
     if (last == "key" and before in BEFORE_KEY) or (last == "code" and before in BEFORE_CODE):
         return SURE if before != "session" else LIKELY
     if (last, before) in (("word", "pass"), ("phrase", "seed"), ("phrase", "recovery")):

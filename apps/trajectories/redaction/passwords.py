@@ -34,7 +34,6 @@ _NAME = "|".join(
         rf"(?:{'|'.join(sorted(BEFORE_KEY))})[ _.-]?(?:access[ _.-]?)?key",
         rf"(?:{'|'.join(sorted(BEFORE_CODE))})[ _.-]?code",
         r"pass[ _-]?word",
-        r"session[_-]?id",
     )
 )
 _SUREST = r"password|passwort|passwd|kennwort|passphrase|secret[_ ]?key|secret_access_key|api[_ ]?key|access[_ ]?token|auth[_ ]?token|пароль|psk"
