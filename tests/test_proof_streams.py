@@ -251,7 +251,6 @@ def prove(product: Product) -> None:
             f"{move['kind']}: {len(is_open)} of {len(streams)} streams were open, {len(amid)} of them in their middle"
         )
         assert len(is_open) >= CLIENTS - 1, "only the client that runs can be between two questions"
-        assert amid and {stream.version for stream in amid} == {move["from_version"]}
 
     def logged() -> Any:
         found = json.loads(product.machine.python(LOGGED.format(name=clients.name)).splitlines()[-1])
