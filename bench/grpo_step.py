@@ -126,7 +126,7 @@ def conversations(folder: Path, out: str, tools: int = 0) -> list[list[dict]]:
 
 def equality_of(folder: Path, out: str, tools: int) -> dict[str, Any]:
     """Of a small step, for which both have memory enough in one process."""
-    small = {"prompts_per_step": 2, "generations": 2}
+    small = {"prompts_per_step": 1 if tools else 2, "generations": 2}  # TRL keeps the scores of each row's prompt
     ours = our_trainer(folder, out, tools, **small)
     return equality(ours, their_trainer(folder, out, tools, **small), ours.rollout(0))
 
@@ -196,10 +196,11 @@ def one_side(side: str, steps: int, tools: int) -> None:
 def run(side: str, steps: int, tools: int) -> dict[str, Any] | None:
     """What a side found; None where it failed, as one without memory enough does."""
     print(f"{side} …", file=sys.stderr, flush=True)
+    limit = 2 * LIMIT if side == "equality" else LIMIT  # which has both models
     done = subprocess.run(
         [sys.executable, "-m", "bench.grpo_step", str(steps), "--side", side, "--tools", str(tools)],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     return json.loads(lines[-1].removeprefix("FOUND ")) if done.returncode == 0 and lines else None

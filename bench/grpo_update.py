@@ -139,11 +139,12 @@ def one_side(options: argparse.Namespace) -> dict[str, Any]:
 def run(side: str, name: str, options: argparse.Namespace) -> dict[str, Any] | None:
     """What a side found; None where it failed, as one without memory enough does."""
     print(f"{name}: {side} …", file=sys.stderr, flush=True)
+    limit = 2 * LIMIT if side == "equality" else LIMIT  # which has both models
     done = subprocess.run(
         [sys.executable, "-m", "bench.grpo_update", "--side", side, "--only", name, "--layers", str(options.layers),
          "--tasks", str(options.tasks), "--rounds", str(options.rounds), "--model", str(options.model)],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     return json.loads(lines[-1].removeprefix("FOUND ")) if done.returncode == 0 and lines else None

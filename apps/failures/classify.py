@@ -76,6 +76,7 @@ PRECEDENCE = (
     Line(checks.error_never_recovered, LIKELY),
     Line(checks.handed_over, LIKELY),
     Line(checks.ended_in_the_middle, LIKELY, FAILURE),
+    Line(checks.answered_with_nothing, LIKELY),
     Line(checks.expected_words, LIKELY, FAILURE),
     Line(causes.left_unanswered, HINT, FAILURE, deferred=True),
     # What only words suggest.

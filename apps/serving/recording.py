@@ -146,6 +146,16 @@ def _answer_messages(record: Record, answer: dict[str, Any]) -> list[Message]:
     return [{"role": "assistant"} | kept] if kept else []
 
 
+def _nothing_in(record: Record, answer: dict[str, Any]) -> str:
+    """A client that gets neither text nor a call has no answer, however well-formed it is."""
+    if record.protocol == "responses":
+        items = [item if isinstance(item, dict) else {} for item in answer["output"]]
+        empty = all(item.get("type") == "message" and not content_text(item.get("content"), "") for item in items)
+    else:
+        empty = not _answer_messages(record, answer)
+    return "The answer is empty." if empty else ""
+
+
 def usage_of(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
     used = answer.get("usage")
     if not isinstance(used, dict):
@@ -166,8 +176,10 @@ def problem_of(record: Record, answer: dict[str, Any]) -> str:
     if record.ended in ("whole", "left"):
         error = answer.get("error")
         if record.status == 200 and not error:
+            if record.ended == "left":
+                return ""
             answered = answer.get("choices") or isinstance(answer.get("output"), list)
-            return "" if answered or record.ended == "left" else "HTTP 200 without an answer"
+            return _nothing_in(record, answer) if answered else "HTTP 200 without an answer"
         if record.ended == "left" and not record.status:
             return ""
         said = error_text(error) if error else content_text(answer.get("message") or answer.get("detail"), "")

@@ -97,6 +97,16 @@ HARM = [
     pytest.param(run(BROKEN, reply("Error"), call("tickets.close", id=7), reply("Closed."), metadata={"expected": []}), "unsafe_action", 3, id="harm before form"),
 ]  # fmt: skip
 
+NOTHING = [
+    pytest.param(run(words(""), status="unknown"), "incomplete_execution", 1, id="an empty answer"),
+    pytest.param(run({"role": "assistant", "content": [{"type": "text", "text": " "}]}), "incomplete_execution", 1, id="empty parts"),
+    pytest.param(run({"role": "assistant", "content": None, "refusal": "No."}, status="unknown"), None, None, id="a refusal"),
+    pytest.param(run({"role": "assistant", "content": [{"type": "image_url", "image_url": {}}]}, status="unknown"), None, None, id="a picture"),
+    pytest.param(run(words(""), user("Hello?"), words("Here I am."), status="unknown"), None, None, id="empty, and then an answer"),
+    pytest.param({**run(words(""), status="unknown"), "messages": [user(""), words("")]}, None, None, id="content was not captured"),
+    pytest.param(run(words(""), status="success"), None, None, id="an empty answer is a success where somebody says so"),
+]  # fmt: skip
+
 CONTRACTS = [
     pytest.param(run(words("I closed it.")), "format_error", 1, id="words instead of a call"),
     pytest.param(run(words("Which?"), user("1234"), words('{"tool": "tickets.close"}')), "format_error", 3, id="a call in words"),
@@ -168,7 +178,7 @@ KNOWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("trajectory", "mode", "blamed"), HARM + CONTRACTS + SHOWN + PEOPLE + KNOWN)
+@pytest.mark.parametrize(("trajectory", "mode", "blamed"), HARM + NOTHING + CONTRACTS + SHOWN + PEOPLE + KNOWN)
 def test_the_mode_and_the_blamed_step(trajectory: dict, mode: str | None, blamed: int | None) -> None:
     found = classify(trajectory)
     if mode is None:

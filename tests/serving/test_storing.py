@@ -118,6 +118,37 @@ def test_a_failed_call_is_a_failure_and_one_that_was_left_is_not(project: Projec
     assert Failure.objects.filter(trajectory__in=[row.pk for row in rows[:2]]).count() == 0
 
 
+CHOICE = {"index": 0, "finish_reason": "stop"}
+END = {"choices": [CHOICE | {"delta": {"role": "assistant", "content": ""}}]}
+NO_TEXT = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]}
+CALLED = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "more", "reason"),
+    [
+        ({"choices": [CHOICE | {"message": {"role": "assistant", "content": ""}}]}, {}, "The answer is empty."),
+        ({"choices": [CHOICE | {"message": {"role": "assistant", "content": None}}]}, {}, "The answer is empty."),
+        (f"data: {json.dumps(END)}\n\ndata: [DONE]\n\n", {"stream": True}, "The answer is empty."),
+        ({"output": [NO_TEXT]}, {"protocol": "responses"}, "The answer is empty."),
+        ({"output": []}, {"protocol": "responses"}, "The answer is empty."),
+        ({"output": [{"type": "reasoning", "summary": []}]}, {"protocol": "responses"}, ""),
+        ({"output": [{"type": "function_call", "name": "look", "arguments": "{}", "call_id": "c"}]}, {"protocol": "responses"}, ""),
+        ({"choices": [CHOICE | {"message": {"role": "assistant", "content": None, "tool_calls": [CALLED]}}]}, {}, ""),
+        ({"choices": [CHOICE | {"message": {"role": "assistant", "content": None, "refusal": "No."}}]}, {}, ""),
+        ({"choices": [CHOICE | {"message": {"role": "assistant", "content": "", "reasoning_content": "Hm"}}]}, {}, ""),
+        ("", {"ended": "left", "stream": True}, ""),
+    ],
+)  # fmt: skip
+def test_an_answer_without_text_or_call_is_a_failure(
+    project: Project, tmp_path: Path, answer: Any, more: dict, reason: str
+) -> None:
+    sent = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+    put(tmp_path, record(project, ["Hi"], sent, **more))
+    (row,) = stored(project, tmp_path)
+    assert (row.outcome_status, row.outcome_reason) == ("failure" if reason else "unknown", reason)
+
+
 def test_a_callers_own_trace_holds_the_call(project: Project, tmp_path: Path) -> None:
     put(tmp_path, record(project, ["Hi"], trace_id="ab" * 16, parent_id="cd" * 8))
     for path in segments(tmp_path):

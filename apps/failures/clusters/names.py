@@ -31,6 +31,7 @@ ENDS = EDGES | {"not", "no", "too", "than", "only", "should"}
 
 CAUSES = {
     "acted_on_the_past": "acted on a past date",
+    "answered_with_nothing": "gave an empty answer",
     "changed_unseen": "changed without looking it up",
     "choice_not_asked": "chose without asking",
     "claimed_success": "claimed success after an error",

@@ -115,7 +115,7 @@ def words_instead_of_a_call(run: Run) -> Findings:
     if run.calls or not run.failed or not run.offer.names:
         return
     for index, words in run.answers:
-        if len(run.users) < 2 or search(CALL_IN_WORDS, words):
+        if words.strip() and (len(run.users) < 2 or search(CALL_IN_WORDS, words)):
             text = "The agent wrote text instead of a tool call."
             yield Finding("format_error", index, index, text, cut(words))
 
@@ -351,6 +351,18 @@ def ended_in_the_middle(run: Run) -> Findings:
     if any(call.reply is not None for call in run.calls) and len(run.calls) > 1:
         text = "The run ends with a tool call; the user got no answer."
         yield Finding("incomplete_execution", last.index, last.index, text, cut(last.raw))
+
+
+def answered_with_nothing(run: Run) -> Findings:
+    """The user asked, and the last message of the run is an answer without a word or a call."""
+    last = run.last_assistant
+    if last is None or last != len(run.messages) - 1 or run.user_before(last) is None:
+        return
+    message = run.messages[last]
+    parts = content if isinstance(content := message.get("content"), list) else []
+    something = message.get("tool_calls") or message.get("refusal") or any(part.get("type") != "text" for part in parts)
+    if not something and not run.words(last).strip() and run.words(run.user_before(last)).strip():
+        yield Finding("incomplete_execution", last, last, "The last answer is empty.", "")
 
 
 def rejected_by_a_person(run: Run) -> Findings:
