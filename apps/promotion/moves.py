@@ -19,9 +19,12 @@ def locked(channel: Channel, *, archived: bool = False) -> Channel:
     """The row, locked for the rest of the transaction. NO KEY: committing rows that refer to the channel (a worker's deployment) does not
     wait for this lock, so it cannot deadlock with a holder of the lock that waits for that deployment.
 
+    `current` is not joined: after a wait PostgreSQL reads the locked row again but not the joined one, so a version that was promoted
+    meanwhile would be None.
+
     Raises PromotionError if the channel was deleted, or is archived and `archived` does not allow that."""
     rows = Channel.objects.select_for_update(of=("self",), no_key=True)
-    row = rows.select_related("project", "current").filter(pk=channel.pk).first()
+    row = rows.select_related("project").filter(pk=channel.pk).first()
     if row is None:
         raise PromotionError(f"The channel “{channel}” was deleted.")
     if not archived:

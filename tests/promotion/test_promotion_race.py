@@ -45,10 +45,11 @@ def test_of_two_promotions_at_once_the_second_must_compare_again(channel: Channe
         promote(channel, first)
         other = Other(lambda: promote(channel, second))
         other.wait_until_it_waits()
-    with pytest.raises(actions.PromotionError, match=r"runs .+ now\. Compare again"):
+    promoted = first.candidate.model_version
+    with pytest.raises(actions.PromotionError, match=rf"runs {promoted} now\. Compare again"):
         other.wait()
     channel.refresh_from_db()
-    assert channel.current == first.candidate.model_version
+    assert channel.current == promoted
     assert channel.promotions.filter(kind="promote").count() == 1
 
 
@@ -71,7 +72,8 @@ def test_a_rollback_goes_back_from_what_was_promoted_meanwhile(
         promote(channel, reports[0])
         other = Other(lambda: actions.rollback(channel=Channel.objects.get(pk=channel.pk), by=by, reason="slow"))
         other.wait_until_it_waits()
-    assert other.wait().to_version == base
+    move = other.wait()
+    assert (move.from_version, move.to_version) == (reports[0].candidate.model_version, base)
     channel.refresh_from_db()
     assert channel.current == base
 
