@@ -495,6 +495,11 @@ document.addEventListener("click", (event) => {
   for (const box of boxes) box.checked = on;
   showTogether();
 });
+// “Blame this step”: htmx does not send the value of a button outside its form. Enter in the field clicks the first of them.
+document.addEventListener("click", (event) => {
+  const field = document.getElementById("blame-number");
+  if (event.target.matches("[form=blame]") && document.activeElement !== field) field.value = event.target.value;
+});
 document.addEventListener("DOMContentLoaded", () => { if (document.getElementById("triage")) { showCase(); lookAhead(); } });
 document.addEventListener("htmx:configRequest", (event) => {
   if (!event.target.matches("[data-decide]")) return;

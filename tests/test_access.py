@@ -158,6 +158,7 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
             "teamwork:assign": {"user": by.pk, "on": "1"},
             "training:submit": {"cluster": rays.name, "engine": "trl"},
             "failures:split": {"mode": "bad_planning"},
+            "failures:blame": {"message": 0},
             "failures:check_answer": {"answer": "fine"},
             "failures:policy_decide": {"state": "confirmed"},
             "failures:check_share": {"percent": "2"},
@@ -224,6 +225,7 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
                 trajectory.failure.pk,
             ),
             "failures:split": trajectory.failure.pk,
+            "failures:blame": trajectory.failure.pk,
             "failures:mark": trajectory.pk,
             "failures:check_answer": trajectory.pk,
             "failures:policy_decide": make_policy_rule(trajectory).pk,
@@ -493,7 +495,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
     """Everything else that changes something is an engineer's; a role that is declared by mistake shows here."""
     assert None not in ROLES.values() and not pages_of(Role.VIEWER) & WRITES - {"trajectories:redaction_test"}
     assert pages_of(Role.REVIEWER) == {
-        "failures:decide", "failures:split", "failures:assign", "failures:undo", "failures:bulk", "failures:mark", "failures:check_answer", "failures:check_undo", "failures:policy_decide", "failures:policy_undo",
+        "failures:decide", "failures:split", "failures:blame", "failures:assign", "failures:undo", "failures:bulk", "failures:mark", "failures:check_answer", "failures:check_undo", "failures:policy_decide", "failures:policy_undo",
         "failures:cluster_rename", "failures:cluster_move", "failures:cluster_decide", "trajectories:save_view",
         "trajectories:delete_view", "trajectories:bulk", "trajectories:bulk_undo", "trajectories:bulk_keep",
         "trajectories:feedback", "reviews:queue", "reviews:item", "reviews:step", "reviews:judge", "reviews:answer",

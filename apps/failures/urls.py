@@ -16,6 +16,7 @@ urlpatterns = [
     path("<int:pk>/step/", case.step, name="step"),
     path("<int:pk>/decide/", case.decide, name="decide"),
     path("<int:pk>/split/", case.split, name="split"),
+    path("<int:pk>/blame/", case.blame, name="blame"),
     path("<int:pk>/assign/", case.assign, name="assign"),
     path("mark/<uuid:trajectory>/", mark.mark, name="mark"),
     path("modes/", modes.modes, name="modes"),

@@ -128,10 +128,25 @@ def split_assign_and_move(page: Any, rows: Any, user: Any) -> None:
     expect(page.locator(f'[data-case="{case}"]')).to_be_visible()
     page.keyboard.press("b")
     expect(page.locator(".found")).to_be_in_viewport()
+    correct_the_step(page, failure)
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     left(page, 7)
+
+
+def correct_the_step(page: Any, failure: Failure) -> None:
+    """By its number, and by a button on the message; both are taken back."""
+    first = failure.blamed_message
+    page.keyboard.press("m")
+    page.keyboard.type("0")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Blamed step #0")).to_be_visible()
+    page.locator(f"#m{first}").get_by_role("button", name="Blame this step").press("Enter")
+    expect(page.get_by_text(f"Blamed step #{first}")).to_be_visible()
+    for number in (0, first):
+        page.locator("body").press("u")
+        expect(page.get_by_text(f"Blamed step #{number}")).to_be_visible()
 
 
 def test_quotes_are_marked_where_they_were_said(user: Any, page: Any) -> None:

@@ -123,6 +123,7 @@ def given(name: str, scene: dict[str, Any]) -> dict[str, Any]:
         "trajectories:compare": {"a": str(run.pk), "b": str(scene["like"].pk)},
         "trajectories:redaction_test": {"trajectory": run.external_id},
         "failures:split": {"mode": "bad_planning"},
+        "failures:blame": {"message": 0},
         "failures:rubric_save": {},
         "failures:rubric_try": RUBRIC | {"run": str(run.pk)},
         "failures:rubric_try_one": RUBRIC | {"run": str(run.pk)},
@@ -208,7 +209,7 @@ def test_every_page_that_shows_a_hold_out_counts_the_look(scene: dict[str, Any])
             logged_in(person),
             name,
             scene,
-            **(HTMX if name.startswith(("failures:s", "failures:a", "reviews:j")) else {}),
+            **(HTMX if name.startswith(("failures:s", "failures:a", "failures:blame", "reviews:j")) else {}),
         )
         views = HoldoutView.objects.filter(project=project)
         if views.count() == before or views.first().by != person:

@@ -251,6 +251,37 @@ def test_split_and_assign_stay_on_the_case() -> None:
     assert b"is already its mode" in same.content
 
 
+def test_a_person_corrects_the_blamed_step() -> None:
+    project, (case, _) = failures_of(2)
+    client, _ = browser(project)
+    watcher, _ = browser(project, Role.VIEWER)
+    assert b"Blame this step" not in watcher.get(url("case", case)).content
+    case.blamed_message, case.evidence = (
+        0,
+        [{"rule": "looped", "message_index": 0, "text": "x", "quote": "", "mode": case.mode.slug}],
+    )
+    case.save()
+    assert b'name="message" value="1"' in client.get(url("case", case)).content
+    answer = client.post(url("blame", case), {"message": "1"}, HTTP_HX_REQUEST="true")
+    assert answer["X-Case"] == str(case.pk) and b"Blamed step #1" in answer.content
+    case.refresh_from_db()
+    assert (case.blamed_message, case.state) == (1, "open"), "it is corrected, not decided"
+    classify_project(project=project)
+    case.refresh_from_db()
+    assert case.blamed_message == 1, "rules do not change it back"
+    for wrong in ("99", "5"):
+        assert (
+            b"There is no message"
+            in client.post(url("blame", case), {"message": wrong}, HTTP_HX_REQUEST="true").content
+        )
+    assert client.post(url("blame", case), {"message": "x"}).status_code == 404
+    typed = client.post(url("blame", case), {"message": "1", "number": "0"}, HTTP_HX_REQUEST="true")
+    assert b"Blamed step #0" in typed.content, "Enter in the field presses the first button of the form too"
+    client.post(reverse("failures:undo", args=[project.slug]), HTTP_HX_REQUEST="true")
+    undone = client.post(reverse("failures:undo", args=[project.slug]), HTTP_HX_REQUEST="true")
+    assert b"Blamed step #0" in undone.content and undone["X-Case"] == str(case.pk)
+
+
 def test_a_case_given_away_leaves_the_screen_and_comes_to_its_person() -> None:
     project, cases = failures_of(2)
     client, _ = browser(project)

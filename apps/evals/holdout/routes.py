@@ -23,7 +23,7 @@ COUNTED: dict[str, str] = {
             "dashboard:search", "trajectories:bulk", "trajectories:sessions", "trajectories:session", "trajectories:compare",
             "trajectories:redaction_test", "trajectories:detail", "trajectories:raw", "trajectories:part",
             "trajectories:revision", "trajectories:spans", "trajectories:span_text", "trajectories:live_rows", "failures:list", "failures:case", "failures:similar", "failures:step",
-            "failures:decide", "failures:split", "failures:assign", "failures:undo", "failures:mark", "failures:cluster",
+            "failures:decide", "failures:split", "failures:blame", "failures:assign", "failures:undo", "failures:mark", "failures:cluster",
             "failures:reclassify", "failures:reclassification", "failures:rubric", "failures:rubric_save",
             "failures:checks", "failures:policy", "failures_api:policy_rules", "failures_api:policy_rule", "failures:rubric_try", "failures:rubric_try_one", "failures:verdicts", "evals:from_successes",
         ),

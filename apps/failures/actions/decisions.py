@@ -88,6 +88,24 @@ def split(*, failure: Failure, by: Any, mode: FailureMode) -> Failure:
 
 
 @transaction.atomic
+def blame(*, failure: Failure, by: Any, message: int) -> Failure:
+    """Corrects the blamed step; the case stays as decided or open as it was, and no rule changes it again. Raises Refused."""
+    _require_message(failure.trajectory, message)
+    failure = locked(failure, by)
+    before = snapshot(failure)
+    failure.blamed_message, failure.source = message, Source.PERSON
+    failure.save(update_fields=["blamed_message", "source"])
+    return _remember(failure, by, before, "blamed")
+
+
+def _require_message(trajectory: Trajectory, message: int) -> None:
+    if not 0 <= message < trajectory.message_count:
+        raise Refused(
+            f"There is no message {message}: this run has {trajectory.message_count} messages, counted from 0."
+        )
+
+
+@transaction.atomic
 def assign(*, failure: Failure, by: Any, to: Any) -> Failure:
     """Assigns the case to a reviewer, or to nobody (`to` is None). Raises Refused."""
     failure = locked(failure, by)
@@ -124,10 +142,8 @@ def mark_failure(*, trajectory: Trajectory, mode: FailureMode, blamed_message: i
     """Marks a failure that no rule found, or found differently: the person gives mode and step. Raises Refused."""
     if mode.project_id != trajectory.project_id:
         raise Refused("This failure mode belongs to another project.")
-    if blamed_message is not None and not 0 <= blamed_message < trajectory.message_count:
-        raise Refused(
-            f"There is no message {blamed_message}: this run has {trajectory.message_count} messages, counted from 0."
-        )
+    if blamed_message is not None:
+        _require_message(trajectory, blamed_message)
     failure, is_new = Failure.objects.get_or_create(
         trajectory=trajectory, defaults={"project_id": trajectory.project_id, "mode": mode}
     )

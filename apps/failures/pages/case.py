@@ -7,7 +7,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth import get_user_model
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import NoReverseMatch, reverse
 from django.utils.cache import patch_vary_headers
@@ -127,6 +127,17 @@ def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     failure = find_row(project, pk)
     mode = get_object_or_404(project.failure_modes, slug=request.POST.get("mode", ""))
     act = lambda: decisions.split(failure=failure, by=request.user, mode=mode)  # noqa: E731
+    return after(request, failure, act, stay=True)
+
+
+@require_POST
+@project_view(Role.REVIEWER)
+def blame(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """Another message is the step where it went wrong."""
+    failure, message = find_row(project, pk), whole(request.POST.get("number") or request.POST.get("message"))
+    if message is None:
+        raise Http404
+    act = lambda: decisions.blame(failure=failure, by=request.user, message=message)  # noqa: E731
     return after(request, failure, act, stay=True)
 
 
@@ -291,6 +302,8 @@ def _case(request: HttpRequest, queue: TriageQueue, failure: Failure) -> dict[st
         "people": triagers(request, failure.project) if may else [],
         "make_task": task_address(failure),
         "may_write": may,
+        "last_message": failure.trajectory.message_count - 1,
+        "blame": may and decisions.holder_of(failure, request.user) is None,
         "judge": _judge(failure),
     }
 

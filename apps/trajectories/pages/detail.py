@@ -105,9 +105,9 @@ def part(request: HttpRequest, project: Project, pk: UUID, first: int) -> HttpRe
     runs_shown(project, [pk], to=request.user, where="run")
     turns = fit(reader.turns(reader.firsts.index(first), blamed))
     replay = pk if request.membership.may(Role.ENGINEER) else None
-    return render(
-        request, "trajectories/_part.html", {"turns": turns, "blamed": blamed, "first": first, "replay": replay}
-    )
+    blame = request.GET.get("blame") and request.membership.may(Role.REVIEWER)  # on the page of a failure
+    context = {"turns": turns, "blamed": blamed, "first": first, "replay": replay, "blame": blame}
+    return render(request, "trajectories/_part.html", context)
 
 
 @project_view()
