@@ -65,6 +65,7 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
         nonlocal ended, passed, answered
         if agent and done.problem:
             done.score.details = [*done.score.details, done.problem]
+        done.score.details = [*done.score.details, *(fault[:500] for fault in done.faults)]
         emit_sample(events, tasks[index], sample, done, phase="eval")
         ended, passed = ended + 1, passed + done.score.success
         answered = answered or bool(done.replies)

@@ -183,6 +183,7 @@ BROKEN = {
     "random": ("import random\n" + HEAD + WHOLE.replace('return attempt.state["value"] == 2', "return random.random()"), "for the same attempt"),
     "state": (HEAD + WHOLE.replace('return {"value": 0}', 'return {"value": {1, 2}}'), "The state is not JSON"),
     "state of a tool": (HEAD + WHOLE.replace('self.state["value"] += amount', 'self.state["seen"] = {1}'), "The state is not JSON"),
+    "tool raises": (HEAD + WHOLE.replace('self.state["value"] += amount', 'self.state["valu"] += amount'), "its expected calls do not succeed: The tool add raised KeyError: 'valu'."),
     "gold": (HEAD + WHOLE.replace('{"amount": 2}', '{"amount": 3}'), "its expected calls do not succeed: the reward is 0"),
     "limits": (HEAD + WHOLE.replace("def start", "max_turns = 0\n    def start"), "Counter.max_turns must be a number from 1 to 200"),
 }  # fmt: skip
@@ -197,9 +198,13 @@ def test_what_is_wrong_with_a_package_is_said_with_what_to_do(tmp_path: Path, na
     assert all(one.do for one in checked.findings if one.level == "error")
 
 
-def test_an_error_names_the_line_of_the_package(tmp_path: Path) -> None:
-    checked = check(found_of(tmp_path, BROKEN["verifier raises"][0]))
-    assert "__init__.py:14 return 1 / 0" in errors(checked)
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("verifier raises", "__init__.py:14 return 1 / 0"), ("tool raises", '__init__.py:9 self.state["valu"] += amount')],
+)
+def test_an_error_names_the_line_of_the_package(tmp_path: Path, name: str, line: str) -> None:
+    checked = check(found_of(tmp_path, BROKEN[name][0]))
+    assert line in errors(checked)
 
 
 @pytest.mark.parametrize("trusted", [True, False])
@@ -320,6 +325,8 @@ def test_a_tools_crash_shows_the_agent_no_path(tmp_path: Path) -> None:
     code = HEAD + WHOLE.replace('self.state["value"] += amount', "1 / 0")
     episode, score = play(spec_of(found_of(tmp_path, code)), [("add", {"amount": 2})])
     assert episode.calls[0].observation == "Error: The tool failed (crash)." and score.reward == 0.0
+    assert score.details == []  # prompt search shows these to a model
+    assert episode.faults == ["The tool add raised ZeroDivisionError: division by zero (__init__.py:9 1 / 0)"]
 
 
 @pytest.mark.parametrize("act", ["import os; os._exit(1)", "import time; time.sleep(60)"])

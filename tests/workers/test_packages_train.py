@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tests.factories import write_package
+from tests.factories import PACKAGE, write_package
 from tests.workers.conftest import Recorder, typed
+from tests.workers.test_evaluate import answering
 from tests.workers.test_grpo_episodes import CONFIG
-from workers import grpo
+from workers import evaluate, grpo
 from workers.lib.environments.packages import checking, config_of, runners
 from workers.lib.environments.packages.discovery import discover
 from workers.lib.program import StopFlag
@@ -26,6 +27,27 @@ class Letters(Environment):
     def verify(self, attempt):
         return {"reward": sum(letter < "n" for letter in attempt.answer) / 40, "components": {"long": len(attempt.answer)}}
 """
+
+
+def test_an_evaluation_shows_people_where_a_tool_raised(
+    make_spec: Callable[..., dict], events: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_package(tmp_path, "counter", PACKAGE.replace('self.state["value"] += amount', "1 / 0"))
+    (found,) = [one for one in discover(tmp_path) if one.name == "counter"]
+    config: dict[str, Any] = config_of("counter", found.digest, checking.describe(found), trusted=True)
+    answering(monkeypatch, '{"tool": "add", "args": {"amount": 2}}')
+    spec = make_spec(tasks=checking.tasks_of(found.runner), samples_per_task=1)
+    spec["environment"] = {
+        "kind": "package", "config": config | {"files": found.files}, "harness": {"max_turns": 2}, "verifier": {},
+    }  # fmt: skip
+    try:
+        evaluate.main(typed(spec, "evaluate"), events, StopFlag())
+    finally:
+        runners.close_all()
+    (sample,) = events.rows("sample")
+    raised = [line for line in sample["details"] if "raised" in line]
+    assert raised == ["The tool add raised ZeroDivisionError: division by zero (__init__.py:11 1 / 0)"]
+    assert "ZeroDivision" not in str(sample["messages"]) and "The tool failed (crash)." in str(sample["messages"])
 
 
 @pytest.mark.parametrize("trusted", [True, False])

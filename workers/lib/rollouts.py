@@ -15,7 +15,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Container, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import uvloop
 
@@ -43,6 +43,7 @@ class Limits:
 
 CHECKED_EVERY_S = 0.5
 LARGEST_REWARD = 1_000_000  # either way; a group with a larger one has no advantages that mean anything
+MOST_FAULTS = 5
 MOST_TOKENS = 2**31 - 1  # of an episode: what a column of the database holds
 NO_LIMITS = Limits(seconds=0, turns=0, score_seconds=0)
 EXCEEDED = {
@@ -76,6 +77,7 @@ class Finished:
     stop_reason: str
     seconds: float
     problem: str = ""  # what the policy said of the limit that it exceeded
+    faults: list[str] = field(default_factory=list)  # of the environment's own code; for people, never for a model
 
     @property
     def output(self) -> str:
@@ -134,7 +136,8 @@ async def rollout(
     done = _rollout_of(episode, replies, stop_reason)
     if not score.messages:
         score.messages = done.messages
-    return Finished(done, score, replies, stop_reason, time.perf_counter() - began, end.problem)
+    faults = list(dict.fromkeys(getattr(episode, "faults", [])))[:MOST_FAULTS]
+    return Finished(done, score, replies, stop_reason, time.perf_counter() - began, end.problem, faults)
 
 
 def failed(score: Score, stop_reason: str) -> Score:

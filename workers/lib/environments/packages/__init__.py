@@ -83,6 +83,12 @@ class PackageEpisode(ToolEpisode):
         super().__init__(environment, task, state)
         self.environment = environment
         self.inner: dict | None = copy.deepcopy((state or {}).get("package"))
+        self.crashes: list[PackageFailed] = []
+
+    @property
+    def faults(self) -> list[str]:
+        """What went wrong in the tools' code, and where: for people, never for the agent."""
+        return [f"{one.text} ({one.where.splitlines()[-1]})" if one.where else one.text for one in self.crashes]
 
     def world(self) -> dict:
         return {} if self.inner is None else {"package": copy.deepcopy(self.inner)}
@@ -107,6 +113,7 @@ class PackageEpisode(ToolEpisode):
                 self.environment.runner.ask, "call", asked, self.environment.config.tool_seconds
             )
         except PackageFailed as error:
+            self.crashes.append(error)
             if error.kind == "state" or error.kind in BROKEN_OF_ITSELF:
                 raise EnvironmentFailed(error.text) from error
             return self.refusal(tool, args, f"The tool failed ({error.kind}).")  # a crash: the agent sees no paths

@@ -212,19 +212,20 @@ def _check_gold(checked: Checked, package: Package) -> None:
         checked.add("ok", f"The expected calls of {_count(len(tried), 'task')} succeed.")
 
 
-def _gold_problems(package: Package, tasks: list[dict]) -> Iterator[tuple[str, str]]:
+def _gold_problems(package: Package, tasks: list[dict]) -> Iterator[tuple[str, str, str]]:
     for task in tasks:
-        score, refused = asyncio.run(_played(package, task))
+        score, refused, crash = asyncio.run(_played(package, task))
         if score.success:
             continue
         why = refused or score.mask_reason or "; ".join(score.details) or f"the reward is {score.reward:g}"
-        yield (
-            f"Task {task['id']}: its expected calls do not succeed: {why.rstrip('.')}.",
-            "Correct the task's expected calls, a tool, or verify().",
-        )
+        do, where = "Correct the task's expected calls, a tool, or verify().", ""
+        if crash:
+            why, do, where = crash.text, crash.do, crash.where
+        yield f"Task {task['id']}: its expected calls do not succeed: {why.rstrip('.')}.", do, where
 
 
-async def _played(package: Package, task: dict) -> tuple[Any, str]:
+async def _played(package: Package, task: dict) -> tuple[Any, str, PackageFailed | None]:
+    """The score, the first refusal by a tool, and the first crash in one."""
     episode = package.open(task)
     try:
         calls = [to_native(call["tool"], call["args"], f"call_{n}") for n, call in enumerate(gold_calls(task))]
@@ -232,7 +233,7 @@ async def _played(package: Package, task: dict) -> tuple[Any, str]:
         if not episode.done:
             await episode.step({"content": task["demonstration"] or "Done."})
         refused = next((f"{call.name}: {call.error}" for call in episode.calls if not call.ok), "")
-        return await episode.score(), refused
+        return await episode.score(), refused, next(iter(episode.crashes), None)
     finally:
         await episode.close()
 
