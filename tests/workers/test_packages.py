@@ -188,6 +188,68 @@ BROKEN = {
     "limits": (HEAD + WHOLE.replace("def start", "max_turns = 0\n    def start"), "Counter.max_turns must be a number from 1 to 200"),
 }  # fmt: skip
 
+def of_tasks(tmp_path: Path, last: str) -> Found:
+    """A package with eight tasks in a file, of which the last has this for `expected`."""
+    rows = [f'{{"id": "t{n}", "prompt": "{n}?", "expected": {{"tool": "add", "args": {{"amount": 2}}}}}}' for n in range(7)]
+    code = HEAD.replace("tool\n", "tool, read_jsonl\n") + "from pathlib import Path\n" + WHOLE
+    start = code.index("return [{")
+    code = code[:start] + 'return read_jsonl(Path(__file__).with_name("t.jsonl"))' + code[code.index("\n", start) :]
+    home = put(tmp_path, "counter", code)
+    (home / "t.jsonl").write_text("\n".join([*rows, f'{{"id": "last", "prompt": "x", "expected": {last}}}']))
+    return discover(tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    ("last", "sentence", "do"),
+    [
+        ('{"tool": "ad", "args": {"amount": 2}}', "expected names the tool ad, which the package does not have", "mean add?"),
+        ('{"calls": [{"tool": "x", "args": {}}]}', "expected names the tool x", "Its tools: add."),
+        ('{"tool2": "add", "args": {"amount": 2}}', "expected has the unknown key tool2", "metadata"),
+        ('{"tool2": "add"}', "expected has the unknown key tool2", "metadata"),
+        ('{"tool": "add", "args": {"amount": 2}, "note": 1}', "expected has the unknown key note", "metadata"),
+        ('{"calls": [{"tool": "add", "args": {}, "id": 1}]}', "a call in expected has the unknown key id", "tool and args"),
+        ('{"tool": "add"}', "a call in expected is not {“tool”: text, “args”: dict}", "both"),
+        ('{"calls": {}}', "the calls in expected are not a list", "calls"),
+        ('{"calls": [], "tool": "add", "args": {}}', "expected has both calls and tool", "calls"),
+        ('{"tool": "add", "args": {"amount": 3}}', "its expected calls do not succeed: the reward is 0", "Correct"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_last_task_is_found_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, sentence: str, do: str
+) -> None:
+    checked = check(of_tasks(tmp_path, last), seconds=60)
+    (one,) = [one for one in checked.findings if one.level == "error"]
+    assert f"Task last: {sentence}" in one.text and do in one.do and one.where == "t.jsonl:8"
+
+
+def test_without_time_a_sample_is_tried_and_said_to_be_one(tmp_path: Path) -> None:
+    found = of_tasks(tmp_path, '{"answer": "2"}')
+    said = {seconds: [(one.level, one.text) for one in check(found, seconds=seconds).findings] for seconds in (0, 60)}
+    missing = ("warning", "1 of 8 tasks has no expected calls.")
+    assert said[0][2:] == [
+        missing,
+        ("ok", "verify() judged an empty attempt at 5 tasks, twice alike; 5 of 8 tasks were tried."),
+        ("ok", "The expected calls of 5 tasks succeed; 5 of 7 tasks were tried."),
+    ]
+    assert said[60][2:] == [
+        missing,
+        ("ok", "verify() judged an empty attempt at 8 tasks, twice alike."),
+        ("ok", "The expected calls of 7 tasks succeed."),
+    ]
+
+
+def test_a_mistake_of_all_tasks_is_shown_for_some(tmp_path: Path) -> None:
+    many = WHOLE.replace("return [{", "return [{").replace('"id": "two", "prompt": "Two."', '"id": f"t{n}", "prompt": f"{n}?"')
+    many = many.replace("}}}]", "}}} for n in range(30)]")
+    for name, code, count in (
+        ("unknown", many.replace('"tool": "add"', '"tool": "drop"'), 11), ("raises", many.replace("return attempt", "raise attempt"), 10),
+        ("wrong", many.replace('{"amount": 2}', '{"amount": 3}'), 10),
+    ):  # fmt: skip
+        checked = check(found_of(tmp_path, HEAD + code, name), seconds=60)
+        assert len([one for one in checked.findings if one.level == "error"]) == count
+    idle = check(found_of(tmp_path, HEAD + many.replace("== 2", ">= 0"), "idle"), seconds=60)
+    assert [one.text for one in idle.findings if one.level == "warning"][-1] == "Doing nothing succeeds at 25 more tasks."
+
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_wrong_with_a_package_is_said_with_what_to_do(tmp_path: Path, name: str) -> None:

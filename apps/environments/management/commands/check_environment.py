@@ -15,6 +15,7 @@ from workers.lib.environments.packages.checking import Checked, check
 from workers.lib.environments.packages.discovery import Found, discover
 
 TESTS_S = 300.0
+TASKS_S = 60.0  # longer than on the page, where somebody waits
 MARKS = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
 
 
@@ -39,7 +40,7 @@ class Command(BaseCommand):
 
     def _is_right(self, found: Found, with_tests: bool) -> bool:
         self.stdout.write(f"{found.name} ({found.source}){'' if found.trusted else ', untrusted: runs in the sandbox'}")
-        checked = check(found)
+        checked = check(found, TASKS_S)
         if checked.is_usable and with_tests and found.trusted and found.project:
             _run_tests(found.project, checked)
         for one in checked.findings:

@@ -4,6 +4,10 @@ tasks are played. The same for the command and the page."""
 from __future__ import annotations
 
 import asyncio
+import base64
+import difflib
+import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,9 +22,18 @@ from workers.lib.messages import to_native
 from workers.lib.specs import Environment as EnvironmentSpec
 from workers.lib.specs import Harness
 
-TRIED = 5  # tasks
+TRIED = 5  # tasks, however long they take
+MOST_TRIED = 500
+SECONDS = 10.0  # for starting and judging tasks, and again for playing their expected calls
+MOST_FAILED = 10  # tasks with errors of one kind, after which no more are tried
 DESCRIBE_S = 20.0
 NAMES = 5  # of tasks, in a sentence
+CALL = {"tool", "args"}
+EXPECTED = {
+    "answer", "args", "calls", "constraint", "constraints", "ground_truth", "ordered", "pattern", "rubric", "schema", "state", "tests",
+    "tool",
+}  # fmt: skip
+"""What Flywheel itself reads from `expected`; a package's verifier may read more, but not beside calls."""
 SPLITS = ("", "train", "validation", "holdout", "regression", "general")
 
 
@@ -53,14 +66,17 @@ class Checked:
         self.add("error", problem.text, problem.do, problem.where)
 
 
-def check(found: Found) -> Checked:
-    """All findings, in the order in which an author would mend them. Never raises for what the package does."""
+def check(found: Found, seconds: float = SECONDS) -> Checked:
+    """All findings, in the order in which an author would mend them. Never raises for what the package does.
+
+    `seconds`: after which no further task is started and judged, and no further one played; TRIED are in any case.
+    """
     checked = Checked()
     if found.problem:
         checked.failed(found.problem)
         return checked
     try:
-        _check(found, checked)
+        _check(found, checked, seconds)
     except PackageProblem as problem:
         checked.failed(problem)
     return checked
@@ -73,7 +89,7 @@ def describe(found: Found) -> dict[str, Any]:
     return found.runner.ask("describe", {}, DESCRIBE_S)
 
 
-def _check(found: Found, checked: Checked) -> None:
+def _check(found: Found, checked: Checked, seconds: float) -> None:
     runner = found.runner
     printed = runner.printed
     checked.described = describe(found)
@@ -88,13 +104,9 @@ def _check(found: Found, checked: Checked) -> None:
         raise PackageProblem("tasks() gives no tasks.", "Return at least one task, with an id and a prompt.")
     checked.add("ok", f"tasks() gives {_count(len(checked.tasks), 'task')}.")
     package = package_of(found, checked.described)
-    for task in checked.tasks[:TRIED]:
-        _check_task(checked, package, task)
-    if checked.is_usable:
-        checked.add(
-            "ok", f"verify() judged an empty attempt at {_count(min(TRIED, len(checked.tasks)), 'task')}, twice alike."
-        )
-    _check_gold(checked, package)
+    _check_expected(checked, found, tools)
+    _check_tasks(checked, package, seconds)
+    _check_gold(checked, package, found, seconds)
     if runner.printed > printed:
         checked.add(
             "warning", "Its code prints.", "Nobody sees that: raise ToolError, or return details from verify()."
@@ -170,8 +182,119 @@ def package_of(found: Found, described: dict) -> Package:
     return Package(EnvironmentSpec(kind="package", config=config, harness=Harness(), verifier={}))
 
 
-def _check_task(checked: Checked, package: Package, task: dict) -> None:
-    """It starts, and an attempt that did nothing gets the same number twice."""
+def _in_time(tasks: list[dict], seconds: float) -> Iterator[dict]:
+    """As many of the tasks as can be tried in this time."""
+    end = time.monotonic() + seconds
+    for number, task in enumerate(tasks[:MOST_TRIED]):
+        if number >= TRIED and time.monotonic() >= end:
+            return
+        yield task
+
+
+def _of(tried: int, every: int) -> str:
+    return "" if tried == every else f"; {tried:,} of {_count(every, 'task')} were tried"
+
+
+def _check_expected(checked: Checked, found: Found, tools: list[dict]) -> None:
+    """The expected calls of all tasks name tools that there are; nothing runs."""
+    names = [tool["function"]["name"] for tool in tools]
+    wrong = [(task, why) for task in checked.tasks if (why := _wrong_in(task["expected"], names))]
+    for task, (text, do) in wrong[:MOST_FAILED]:
+        checked.add("error", f"Task {task['id']}: {text}", do, _place_of(found, task["id"]))
+    if len(wrong) > MOST_FAILED:
+        checked.add(
+            "error", f"The expected calls of {_count(len(wrong) - MOST_FAILED, 'more task')} are wrong.", "See above."
+        )
+    if without := sum(not _has_calls(task) for task in checked.tasks):
+        checked.add(
+            "warning",
+            f"{without:,} of {_count(len(checked.tasks), 'task')} {'has' if without == 1 else 'have'} no expected calls.",
+            "Without them the check cannot show that a right attempt succeeds, people see no solution, and SFT has no calls "
+            "to learn from.",
+        )
+
+
+def _has_calls(task: dict) -> bool:
+    return bool(task["expected"].keys() & {"calls", "tool"})
+
+
+def _wrong_in(expected: dict, names: list[str]) -> tuple[str, str] | None:
+    """(what is wrong, what to do), or None."""
+    if len(expected.keys() & {"calls", "tool"}) == 2:
+        return "expected has both calls and tool.", "Put all calls into calls."
+    is_call = "calls" in expected or bool(expected.keys() & CALL)
+    for key in sorted(expected.keys() - EXPECTED):
+        if is_call or difflib.get_close_matches(key, ("tool", "calls", "args")):
+            return (
+                f"expected has the unknown key {key[:80]}.",
+                'Use {"tool": …, "args": …} or {"calls": […]}; what your verifier needs belongs into metadata.',
+            )
+    calls = expected.get("calls", [expected] if is_call else [])
+    if not isinstance(calls, list):
+        return "the calls in expected are not a list.", 'Use {"calls": [{"tool": …, "args": …}]}.'
+    for call in calls:
+        if not isinstance(call, dict) or not isinstance(call.get("tool"), str) or not isinstance(call.get("args"), dict):
+            return "a call in expected is not {“tool”: text, “args”: dict}.", "Give each call both, even without arguments."
+        if "calls" in expected and (stray := sorted(call.keys() - CALL)):
+            return f"a call in expected has the unknown key {str(stray[0])[:80]}.", "Use tool and args."
+        if call["tool"] not in names:
+            like = difflib.get_close_matches(call["tool"], names, 1)
+            return (
+                f"expected names the tool {call['tool'][:80]}, which the package does not have.",
+                f"Did you mean {like[0]}?" if like else f"Its tools: {', '.join(names) or 'none'}.",
+            )
+    return None
+
+
+def _place_of(found: Found, task: str) -> str:
+    """File and line of a task in the package's JSON Lines files; "" if it comes from elsewhere."""
+    quoted = json.dumps(task, ensure_ascii=False), json.dumps(task)
+    for path, content in found.files.items():
+        if not path.endswith(".jsonl"):
+            continue
+        lines = base64.b64decode(content).decode(errors="replace").splitlines()
+        for number, line in enumerate(lines, 1):
+            if any(text in line for text in quoted) and _id_in(line) == task:
+                return f"{path}:{number}"
+    return ""
+
+
+def _id_in(line: str) -> Any:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row.get("id") if isinstance(row, dict) else None
+
+
+def _check_tasks(checked: Checked, package: Package, seconds: float) -> None:
+    """An empty attempt at as many tasks as there is time for."""
+    tried, failed, idle = 0, 0, list[str]()
+    for task in _in_time(checked.tasks, seconds):
+        if failed == MOST_FAILED:
+            break
+        tried += 1
+        found = _check_task(checked, package, task)
+        failed += found is None
+        if found and found["success"]:
+            idle.append(task["id"])
+    for name in idle[:NAMES]:
+        checked.add(
+            "warning",
+            f"Task {name}: doing nothing succeeds.",
+            "Have verify() ask for a call or an answer, or train on other tasks.",
+        )
+    if len(idle) > NAMES:
+        checked.add("warning", f"Doing nothing succeeds at {_count(len(idle) - NAMES, 'more task')}.", "See above.")
+    if not failed:
+        checked.add(
+            "ok",
+            f"verify() judged an empty attempt at {_count(tried, 'task')}, twice alike{_of(tried, len(checked.tasks))}.",
+        )
+
+
+def _check_task(checked: Checked, package: Package, task: dict) -> dict | None:
+    """It starts, and an attempt that did nothing gets the same number twice. What verify() gave; None after an error."""
     try:
         package.start(task)
         attempt = {
@@ -187,41 +310,44 @@ def _check_task(checked: Checked, package: Package, task: dict) -> None:
             rewards.append(found["reward"])
     except PackageFailed as error:
         checked.add("error", f"Task {task['id']}: {error.text}", error.do, error.where)
-        return
-    if found["success"]:
-        checked.add(
-            "warning",
-            f"Task {task['id']}: doing nothing succeeds.",
-            "Have verify() ask for a call or an answer, or train on other tasks.",
-        )
+        return None
     if rewards[0] != rewards[1]:
         checked.add(
             "error", f"Task {task['id']}: verify() gave {rewards[0]:g} and then {rewards[1]:g} for the same attempt.",
             "Draw nothing at random, and do not read the clock: seed from the task's id.",
         )  # fmt: skip
+        return None
+    return found
 
 
-def _check_gold(checked: Checked, package: Package) -> None:
+def _check_gold(checked: Checked, package: Package, found: Found, seconds: float) -> None:
     """What the expected calls of tasks are scored with: they should succeed."""
-    tried = [task for task in checked.tasks if task["expected"].keys() & {"calls", "tool"}][:TRIED]
-    if not tried or not checked.is_usable:
+    given = [task for task in checked.tasks if _has_calls(task)]
+    if not given or not checked.is_usable:
         return
-    for problem in _gold_problems(package, tried):
-        checked.add("error", *problem)
-    if checked.is_usable:
-        checked.add("ok", f"The expected calls of {_count(len(tried), 'task')} succeed.")
+    tried = failed = 0
+    for task in _in_time(given, seconds):
+        if failed == MOST_FAILED:
+            break
+        tried += 1
+        if problem := _gold_problem(package, task):
+            text, do, where = problem
+            failed += 1
+            checked.add("error", text, do, where or _place_of(found, task["id"]))
+    if not failed:
+        checked.add("ok", f"The expected calls of {_count(tried, 'task')} succeed{_of(tried, len(given))}.")
 
 
-def _gold_problems(package: Package, tasks: list[dict]) -> Iterator[tuple[str, str, str]]:
-    for task in tasks:
-        score, refused, crash = asyncio.run(_played(package, task))
-        if score.success:
-            continue
-        why = refused or score.mask_reason or "; ".join(score.details) or f"the reward is {score.reward:g}"
-        do, where = "Correct the task's expected calls, a tool, or verify().", ""
-        if crash:
-            why, do, where = crash.text, crash.do, crash.where
-        yield f"Task {task['id']}: its expected calls do not succeed: {why.rstrip('.')}.", do, where
+def _gold_problem(package: Package, task: dict) -> tuple[str, str, str] | None:
+    """(what is wrong, what to do, where)."""
+    score, refused, crash = asyncio.run(_played(package, task))
+    if score.success:
+        return None
+    why = refused or score.mask_reason or "; ".join(score.details) or f"the reward is {score.reward:g}"
+    do, where = "Correct the task's expected calls, a tool, or verify().", ""
+    if crash:
+        why, do, where = crash.text, crash.do, crash.where
+    return f"Task {task['id']}: its expected calls do not succeed: {why.rstrip('.')}.", do, where
 
 
 async def _played(package: Package, task: dict) -> tuple[Any, str, PackageFailed | None]:
