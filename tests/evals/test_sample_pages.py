@@ -301,3 +301,19 @@ def test_the_filters_count_what_they_would_find(client: Client, tmp_path: Path) 
             item.value: len(listed(client, run, **{name: item.value})) for item in choices
         }
     assert {item.value: item.n for item in facets.outcomes}["masked"] == 1
+
+
+@pytest.mark.parametrize(("split", "opened"), [(Split.TRAIN, True), (Split.HOLDOUT, False)])
+def test_an_evaluation_without_a_scored_sample_says_why(
+    client: Client, tmp_path: Path, split: Split, opened: bool
+) -> None:
+    run = make_run(split, folder=tmp_path)
+    login(client, run)
+    assert "Every sample is masked" not in client.get(url(run)).content.decode()
+    reason = "The reward 1e+09 is not within ±1,000,000."
+    run.samples.update(masked=True, reward=None, success=False, mask_reason=reason)
+    EvalRun.objects.filter(pk=run.pk).update(result={"metrics": summarise(rows_of(run.samples.all()))})
+    page = client.get(url(run)).content.decode()
+    assert (f"Every sample is masked: {reason}" in page) == opened
+    assert ("Every sample is masked, so this evaluation says nothing about the model." in page) != opened
+    assert (reason in page) == opened

@@ -179,6 +179,8 @@ BROKEN = {
     "unknown field": (HEAD + WHOLE.replace('"id": "two"', '"id": "two", "answr": 1'), "Task 1 has answr"),
     "verifier raises": (HEAD + WHOLE.replace('return attempt.state["value"] == 2', "return 1 / 0"), "verify() raised ZeroDivisionError"),
     "nan": (HEAD + WHOLE.replace('return attempt.state["value"] == 2', 'return float("nan")'), "not a finite number"),
+    "reward out of range": (HEAD + WHOLE.replace('return attempt.state["value"] == 2', "return -1e9"), "The reward -1e+09 is not within ±1,000,000: beside it no other would count."),
+    "expected calls out of range": (HEAD + WHOLE.replace("== 2", "* 1e9"), "The reward 2e+09 is not within ±1,000,000: beside it no other would count."),
     "no number": (HEAD + WHOLE.replace('return attempt.state["value"] == 2', 'return "good"'), "not a finite number"),
     "random": ("import random\n" + HEAD + WHOLE.replace('return attempt.state["value"] == 2', "return random.random()"), "for the same attempt"),
     "state": (HEAD + WHOLE.replace('return {"value": 0}', 'return {"value": {1, 2}}'), "The state is not JSON"),
@@ -188,9 +190,12 @@ BROKEN = {
     "limits": (HEAD + WHOLE.replace("def start", "max_turns = 0\n    def start"), "Counter.max_turns must be a number from 1 to 200"),
 }  # fmt: skip
 
+
 def of_tasks(tmp_path: Path, last: str) -> Found:
     """A package with eight tasks in a file, of which the last has this for `expected`."""
-    rows = [f'{{"id": "t{n}", "prompt": "{n}?", "expected": {{"tool": "add", "args": {{"amount": 2}}}}}}' for n in range(7)]
+    rows = [
+        f'{{"id": "t{n}", "prompt": "{n}?", "expected": {{"tool": "add", "args": {{"amount": 2}}}}}}' for n in range(7)
+    ]
     code = HEAD.replace("tool\n", "tool, read_jsonl\n") + "from pathlib import Path\n" + WHOLE
     start = code.index("return [{")
     code = code[:start] + 'return read_jsonl(Path(__file__).with_name("t.jsonl"))' + code[code.index("\n", start) :]
@@ -239,7 +244,7 @@ def test_without_time_a_sample_is_tried_and_said_to_be_one(tmp_path: Path) -> No
 
 
 def test_a_mistake_of_all_tasks_is_shown_for_some(tmp_path: Path) -> None:
-    many = WHOLE.replace("return [{", "return [{").replace('"id": "two", "prompt": "Two."', '"id": f"t{n}", "prompt": f"{n}?"')
+    many = WHOLE.replace('"id": "two", "prompt": "Two."', '"id": f"t{n}", "prompt": f"{n}?"')
     many = many.replace("}}}]", "}}} for n in range(30)]")
     for name, code, count in (
         ("unknown", many.replace('"tool": "add"', '"tool": "drop"'), 11), ("raises", many.replace("return attempt", "raise attempt"), 10),
@@ -248,7 +253,8 @@ def test_a_mistake_of_all_tasks_is_shown_for_some(tmp_path: Path) -> None:
         checked = check(found_of(tmp_path, HEAD + code, name), seconds=60)
         assert len([one for one in checked.findings if one.level == "error"]) == count
     idle = check(found_of(tmp_path, HEAD + many.replace("== 2", ">= 0"), "idle"), seconds=60)
-    assert [one.text for one in idle.findings if one.level == "warning"][-1] == "Doing nothing succeeds at 25 more tasks."
+    warnings = [one.text for one in idle.findings if one.level == "warning"]
+    assert warnings[-1] == "Doing nothing succeeds at 25 more tasks."
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -232,9 +232,15 @@ async def _score(episode: Episode, limits: Limits) -> Score:
         return masked(f"The verifier took longer than {limits.score_seconds:g} seconds.")
     except Exception as error:
         return masked(f"The verifier failed: {_error_text(error)}")
-    if score.reward is not None and not abs(score.reward) <= LARGEST_REWARD:
-        return masked(f"The reward {score.reward:g} is not within ±{LARGEST_REWARD:,}: beside it no other would count.")
-    return score
+    problem = out_of_range(score.reward)
+    return masked(problem) if problem else score
+
+
+def out_of_range(reward: float | None) -> str:
+    """Why a reward cannot be used, or ""."""
+    if reward is None or abs(reward) <= LARGEST_REWARD:
+        return ""
+    return f"The reward {reward:g} is not within ±{LARGEST_REWARD:,}: beside it no other would count."
 
 
 async def _close(episode: Episode) -> None:

@@ -157,10 +157,22 @@ def live(request: HttpRequest, row: EvalRun) -> dict:
         "engine": in_words(row.spec.get("engine") or {}, row.model_version),
         "used": used_in_words(row),
         "metrics": metrics,
+        "all_masked": all_masked(row, opened=opened),
         "rates": [(title, metrics[name]) for name, title in RATES] if metrics else [],
         "figure": rate_chart(metrics) if metrics else None,
         "logs": JobLog.objects.filter(job=row.pk).order_by("-pk")[:20] if opened else [],
     }
+
+
+def all_masked(row: EvalRun, *, opened: bool) -> str:
+    """Why nothing counts, in a sentence, where every sample is masked; else "". A reason may quote a held-out task."""
+    counts = (row.result.get("metrics") or {}).get("counts") or {}
+    if not counts.get("samples") or counts["masked"] != counts["samples"]:
+        return ""
+    if not opened:
+        return "Every sample is masked, so this evaluation says nothing about the model."
+    first = row.samples.filter(masked=True).exclude(mask_reason="").order_by("task__key", "index").first()
+    return f"Every sample is masked: {first.mask_reason if first else 'no reason was given.'}"
 
 
 def rate_chart(metrics: dict) -> dict:

@@ -19,6 +19,7 @@ from workers.lib.environments.packages.discovery import Found
 from workers.lib.environments.packages.files import PackageProblem
 from workers.lib.environments.packages.runners import PackageFailed, Runner
 from workers.lib.messages import to_native
+from workers.lib.rollouts import out_of_range
 from workers.lib.specs import Environment as EnvironmentSpec
 from workers.lib.specs import Harness
 
@@ -28,6 +29,7 @@ SECONDS = 10.0  # for starting and judging tasks, and again for playing their ex
 MOST_FAILED = 10  # tasks with errors of one kind, after which no more are tried
 DESCRIBE_S = 20.0
 NAMES = 5  # of tasks, in a sentence
+RANGE = "Scale what verify() returns: use rewards from -1 to 1, say."
 CALL = {"tool", "args"}
 EXPECTED = {
     "answer", "args", "calls", "constraint", "constraints", "ground_truth", "ordered", "pattern", "rubric", "schema", "state", "tests",
@@ -233,8 +235,15 @@ def _wrong_in(expected: dict, names: list[str]) -> tuple[str, str] | None:
     if not isinstance(calls, list):
         return "the calls in expected are not a list.", 'Use {"calls": [{"tool": …, "args": …}]}.'
     for call in calls:
-        if not isinstance(call, dict) or not isinstance(call.get("tool"), str) or not isinstance(call.get("args"), dict):
-            return "a call in expected is not {“tool”: text, “args”: dict}.", "Give each call both, even without arguments."
+        if (
+            not isinstance(call, dict)
+            or not isinstance(call.get("tool"), str)
+            or not isinstance(call.get("args"), dict)
+        ):
+            return (
+                "a call in expected is not {“tool”: text, “args”: dict}.",
+                "Give each call both, even without arguments.",
+            )
         if "calls" in expected and (stray := sorted(call.keys() - CALL)):
             return f"a call in expected has the unknown key {str(stray[0])[:80]}.", "Use tool and args."
         if call["tool"] not in names:
@@ -308,6 +317,9 @@ def _check_task(checked: Checked, package: Package, task: dict) -> dict | None:
             state = package.start(task)
             found = package.runner.ask("verify", {"attempt": attempt | {"state": state}}, package.config.verify_seconds)
             rewards.append(found["reward"])
+            if problem := out_of_range(found["reward"]):
+                checked.add("error", f"Task {task['id']}: {problem}", RANGE)
+                return None
     except PackageFailed as error:
         checked.add("error", f"Task {task['id']}: {error.text}", error.do, error.where)
         return None
@@ -341,6 +353,8 @@ def _check_gold(checked: Checked, package: Package, found: Found, seconds: float
 def _gold_problem(package: Package, task: dict) -> tuple[str, str, str] | None:
     """(what is wrong, what to do, where)."""
     score, refused, crash = asyncio.run(_played(package, task))
+    if problem := out_of_range(score.reward):
+        return f"Task {task['id']}: {problem}", RANGE, ""
     if score.success:
         return None
     why = refused or score.mask_reason or "; ".join(score.details) or f"the reward is {score.reward:g}"
