@@ -49,9 +49,16 @@ class UseForm(PlainForm):
     max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=256, label="Max new tokens")
     temperature = forms.FloatField(min_value=0, max_value=2, initial=0.8)
 
+    anyway = forms.BooleanField(required=False, label="Save it although its check found errors")
+
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["verifier"].queryset = scorers(project).exclude(spec__kind="package")
+        self.asks = False  # whether to save it anyway
+
+    @property
+    def shown(self) -> list[forms.BoundField]:
+        return [field for field in self if field.name != "anyway" or self.asks]
 
     @property
     def harness(self) -> dict[str, Any]:
@@ -160,12 +167,20 @@ def _used(found: Found, form: UseForm, project: Project, *, by: Any) -> Any:
     """None if it cannot be used; the form says why then."""
     data = form.cleaned_data
     try:
+        with visiting(f"project:{project.pk}"):
+            checked = packages.checked(found)
+        # One that cannot be imported is refused below, whatever is confirmed.
+        if checked.described and not checked.is_usable and not data["anyway"]:
+            form.asks = True
+            first = next(one for one in checked.findings if one.level == "error")
+            form.add_error(None, f"The check of the package found errors: {first.text} {first.do}")
+            return None
         return packages.save_package(
             project=project, slug=data["slug"], found=found, by=by, verifier=data["verifier"], harness=form.harness
         )
     except PackageProblem as problem:
         form.add_error(None, f"{problem.text} {problem.do}")
-    except SpecError as error:
+    except (SpecError, Busy) as error:
         form.add_error(None, str(error))
     return None
 

@@ -119,6 +119,26 @@ def test_a_broken_package_is_shown_with_its_error_and_breaks_no_other(
     assert "counter@1 is saved." in added(member, project).content.decode()
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (PACKAGE.replace('"amount": 2', '"amount": 3'), "its expected calls do not succeed"),
+        (PACKAGE.replace('"tool": "add"', '"tool": "ad"'), "Did you mean add?"),
+        (PACKAGE.replace("def tasks", "def taskz"), "tasks() gives no tasks"),
+    ],
+)
+def test_a_package_whose_check_fails_is_saved_only_after_a_confirmation(
+    project: Project, member: Client, folder: Path, code: str, said: str
+) -> None:
+    write_package(folder, code=code)
+    question = "Save it although its check found errors"
+    assert question not in member.get(url("package", project, "counter")).content.decode()
+    page = added(member, project).content.decode()
+    assert "The check of the package found errors" in page and said in page and question in page
+    assert not project.environments.exists()
+    assert "counter@1 is saved." in added(member, project, anyway="on").content.decode()
+
+
 def test_a_check_is_kept_by_the_digest_until_asked_again(
     project: Project, member: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
