@@ -81,6 +81,8 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
         if isinstance(engine, AgentEndpoint)
         else open_policy(engine, spec.model, sampling_of(harness), None, None, environment.multi_turn)
     )
+    if not agent:
+        events.progress(0, total, "waiting for the first samples")
     try:
         play(
             policy,

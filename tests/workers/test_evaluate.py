@@ -43,7 +43,13 @@ def test_every_task_is_sampled_and_told_as_it_is_finished(make_spec: Callable[..
     assert all(row["reward"] == -1 and not row["valid"] for row in samples)
     assert all(1 <= row["output_tokens"] <= 6 and row["input_tokens"] > 20 for row in samples)
     done = [row["done"] for row in progress]
-    assert done[0] == 0 and done[-1] == 12 and done == sorted(set(done)) and {row["total"] for row in progress} == {12}
+    assert [row["label"] for row in progress[:2]] == ["loading the model", "waiting for the first samples"]
+    assert (
+        done[:2] == [0, 0]
+        and done[-1] == 12
+        and done[1:] == sorted(set(done))
+        and {row["total"] for row in progress} == {12}
+    )
     assert progress[-1]["label"] == "0 of 12 succeeded"
     assert events.rows()[-1]["type"] == "result" and events.rows()[-1]["metrics"] == {"samples": 12}
 

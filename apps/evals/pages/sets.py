@@ -133,7 +133,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "viewers": viewers_of(eval_set),
             "recent_views": recent,
             "seen_in_production": any(view.detail.startswith(IN_PRODUCTION) for view in recent),
-            "runs": eval_set.runs.current().select_related("model_version")[:10],
+            "runs": eval_set.runs.current().select_related("model_version", "environment")[:10],
             "waiting": batches.waiting_in(eval_set).count(),
             "meaning": review_of(eval_set),
             "task_form": TaskForm(),
