@@ -159,6 +159,132 @@ def test_a_schema_comes_from_signature_and_docstring() -> None:
     }  # fmt: skip
 
 
+STYLES = {
+    "google": """Books a room.
+
+    It sends no mail.
+
+    Args:
+        day (str): When,
+            in UTC
+        minutes: How long
+
+    Returns:
+        str: the number
+
+    Ask first.
+    """,
+    "google after another section": """Books a room. It sends no mail. Ask first.
+
+    Raises:
+        ToolError: no room
+    Args:
+        day: When, in UTC
+        minutes: How long
+    """,
+    "numpy": """Books a room. It sends no mail. Ask first.
+
+    Parameters
+    ----------
+    day : str
+        When,
+        in UTC
+    minutes : int, optional
+        How long
+
+    Returns
+    -------
+    str
+        the number
+    """,
+    "rest": """Books a room. It sends no mail. Ask first.
+
+    :param day: When,
+        in UTC
+    :type day: str
+    :param int minutes: How long
+    :returns: the number
+    :raises ToolError: no room
+    """,
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_docstring_of_any_style_describes_the_arguments(style: str) -> None:
+    def book(self: Any, day: str, minutes: int = 30) -> None: ...
+
+    book.__doc__ = STYLES[style]
+    assert flywheel_sdk.documented(book) == (
+        "Books a room. It sends no mail. Ask first.", {"day": "When, in UTC", "minutes": "How long"},
+    )  # fmt: skip
+
+
+TYPED = """
+import asyncio
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from enum import Enum
+
+class Kind(Enum):
+    CALL = "call"
+    LUNCH = "lunch"
+
+@dataclass
+class Person:
+    name: str
+    born: date | None = None
+
+@dataclass
+class Meeting:
+    at: datetime
+    people: list[Person]
+    kind: Kind = Kind.CALL
+
+class Calendar(Environment):
+    @tool
+    async def book(self, meeting: Meeting, remind: Kind | None = None, before: date = date(2027, 1, 1)) -> list[Meeting]:
+        "Books."
+        await asyncio.sleep(0)
+        assert meeting.at.date() < before and isinstance(meeting.kind, Kind) and not isinstance(remind, str)
+        assert all(isinstance(one, Person) and not isinstance(one.born, str) for one in meeting.people)
+        return [meeting]
+    async def tasks(self):
+        return [{"id": "a", "prompt": "Book."}]
+    async def verify(self, attempt):
+        return any(call.ok for call in attempt.calls)
+"""
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_tool_gets_enums_dates_and_dataclasses_and_may_return_them(tmp_path: Path, trusted: bool) -> None:
+    found = replace(found_of(tmp_path, HEAD + TYPED), trusted=trusted)
+    assert check(found).is_usable
+    people = [{"name": "Ana", "born": "2000-02-29"}, {"name": "Bo"}]
+    calls = [
+        ("book", {"meeting": {"at": "2026-01-31T09:30", "people": people}, "remind": "lunch"}),
+        ("book", {"meeting": {"at": "tomorrow", "people": []}}),
+        ("book", {"meeting": {"at": "2026-01-31", "people": [], "kind": "dinner"}}),
+        ("book", {"meeting": {"at": "2026-01-31", "people": [{"name": "Ana", "born": "May"}]}}),
+    ]
+    episode, score = play(spec_of(found), calls)
+    said = [call.observation for call in episode.calls]
+    assert said[0] == (
+        '[{"at": "2026-01-31T09:30:00", "people": [{"name": "Ana", "born": "2000-02-29"}, {"name": "Bo", "born": null}], '
+        '"kind": "call"}]'
+    )
+    assert said[1] == "Error: meeting: 'tomorrow' is not in ISO form, such as 2026-01-31T09:30."
+    assert "'dinner' is not one of ['call', 'lunch']" in said[2]
+    assert said[3] == "Error: 'May' is not valid under any of the given schemas"
+    assert score.success and not episode.faults
+    (function,) = [tool["function"] for tool in load(spec_of(found)).tools]
+    schema = function["parameters"]
+    assert schema["required"] == ["meeting"] and schema["properties"]["before"]["default"] == "2027-01-01"
+    meeting = schema["properties"]["meeting"]
+    assert meeting["required"] == ["at", "people"]
+    assert meeting["properties"]["at"] == {"type": "string", "examples": ["2026-01-31T09:30"]}
+    assert meeting["properties"]["kind"] == {"type": "string", "enum": ["call", "lunch"]}
+
+
 # What may be wrong
 
 BROKEN = {
@@ -176,7 +302,7 @@ BROKEN = {
     "same ids": (HEAD + WHOLE.replace("return [{", "return 2 * [{"), "Several tasks have the id two"),
     "no id": (HEAD + WHOLE.replace('"id": "two", ', ""), "Task 1 has no id"),
     "no prompt": (HEAD + WHOLE.replace('"prompt"', '"messages"'), "Task two has no request"),
-    "unknown field": (HEAD + WHOLE.replace('"id": "two"', '"id": "two", "answr": 1'), "Task 1 has answr"),
+    "unknown field": (HEAD + WHOLE.replace('"id": "two"', '"id": "two", "answr": 1'), "Task 1 has the unknown key answr"),
     "verifier raises": (HEAD + WHOLE.replace('return attempt.state["value"] == 2', "return 1 / 0"), "verify() raised ZeroDivisionError"),
     "nan": (HEAD + WHOLE.replace('return attempt.state["value"] == 2', 'return float("nan")'), "not a finite number"),
     "reward out of range": (HEAD + WHOLE.replace('return attempt.state["value"] == 2', "return -1e9"), "The reward -1e+09 is not within ±1,000,000: beside it no other would count."),
@@ -187,6 +313,25 @@ BROKEN = {
     "state of a tool": (HEAD + WHOLE.replace('self.state["value"] += amount', 'self.state["seen"] = {1}'), "The state is not JSON"),
     "tool raises": (HEAD + WHOLE.replace('self.state["value"] += amount', 'self.state["valu"] += amount'), "its expected calls do not succeed: The tool add raised KeyError: 'valu'."),
     "gold": (HEAD + WHOLE.replace('{"amount": 2}', '{"amount": 3}'), "its expected calls do not succeed: the reward is 0"),
+    "number as id": (HEAD + WHOLE.replace('"id": "two"', '"id": 2'), 'the id 2 is not text. → Write "2"'),
+    "wrong argument": (HEAD + WHOLE.replace('{"amount": 2}', '{"amuont": 2}'), "expected calls add with arguments that do not fit: 'amount' is a required property. → add takes amount; the task gives amuont."),
+    "a list as type": (HEAD + WHOLE.replace("amount: int", "amount: [int]"), "has the type [<class 'int'>], which JSON does not have"),
+    "no self": (HEAD + WHOLE.replace("self, amount", "amount"), "The tool add has no self. Write def add(self, …)."),
+    "static": (HEAD + WHOLE.replace("@tool", "@tool\n    @staticmethod"), "The tool add is a staticmethod. Make it a method"),
+    "class method": (HEAD + WHOLE.replace("@tool", "@classmethod\n    @tool"), "The tool add is a classmethod. Make it a method"),
+    "name of Environment": (HEAD + WHOLE.replace("def add(", "def finish("), '@tool(name="finish") keeps the name that the agent sees'),
+    "name by position": (HEAD + WHOLE.replace("@tool", '@tool("plus")'), 'Write @tool, or @tool(name="…").'),
+    "default": (HEAD + WHOLE.replace("amount: int", "amount: int = {1}"), "The argument amount of the tool add has the default {1}, which JSON does not have. Use None instead."),
+    "own class": (HEAD + "class Cent:\n    pass\n" + WHOLE.replace("amount: int", "amount: Cent"), "has the type Cent, which JSON does not have. Use str, int, float, bool, list, dict, Literal, an Enum, date"),
+    "recursive type": (HEAD + "from typing import TypedDict\nclass Tree(TypedDict):\n    left: 'Tree'\n" + WHOLE.replace("amount: int", "amount: Tree"), "refers to itself. Use dict for the inner Tree"),
+    "unknown type inside": (HEAD + "from typing import TypedDict\nclass Leaf(TypedDict):\n    left: 'Tree'\n" + WHOLE.replace("amount: int", "amount: Leaf"), "the types of Leaf cannot be read: name 'Tree' is not defined"),
+    "ToolError in start": (HEAD + WHOLE.replace('return {"value": 0}', 'raise ToolError("No room.")'), "start() raised ToolError: No room."),
+    "ToolError in verify": (HEAD + WHOLE.replace('return attempt.state["value"] == 2', 'raise ToolError("No room.")'), "verify() raised ToolError: No room."),
+    "attribute of the instance": (HEAD + WHOLE.replace('self.state["value"] += amount', "self.total += amount"), "has no attribute 'total'. Between calls only self.state is kept."),
+    "tasks give nothing": (HEAD + WHOLE.replace("return [{", "[{"), "tasks() returned None"),
+    "endless tasks": (HEAD + "import itertools\n" + WHOLE.replace("return [{", "return itertools.cycle([{").replace("}}}]", "}}}])"), "tasks() gives more than 100,000 tasks"),
+    "key of the state": (HEAD + WHOLE.replace('{"value": 0}', '{"value": 0, "rooms": [{7: "free"}]}'), "The state has the key 7, which JSON would turn into text. Use '7'"),
+    "huge reward": (HEAD + WHOLE.replace('return attempt.state["value"] == 2', "return 10**400"), "not a finite number"),
     "limits": (HEAD + WHOLE.replace("def start", "max_turns = 0\n    def start"), "Counter.max_turns must be a number from 1 to 200"),
 }  # fmt: skip
 
@@ -282,6 +427,40 @@ def test_a_verifier_that_never_ends_is_stopped(tmp_path: Path, trusted: bool) ->
     )
     checked = check(replace(found_of(tmp_path, code), trusted=trusted))
     assert "verify() took longer than 0.2 s" in errors(checked)
+
+
+def test_after_a_timeout_no_more_tasks_are_tried(tmp_path: Path) -> None:
+    many = HEAD + WHOLE.replace('"id": "two", "prompt": "Two."', '"id": f"t{n}", "prompt": f"{n}?"')
+    many = many.replace("}}}]", "}}} for n in range(30)]").replace("def start", "tool_seconds = 0.2\n    def start")
+    for name, code in (
+        ("starts", many.replace('return {"value": 0}', "while True: pass")),
+        ("calls", many.replace('self.state["value"] += amount', "while True: pass")),
+    ):
+        checked = check(found_of(tmp_path, code, name), seconds=0.1)
+        (error,) = [one.text for one in checked.findings if one.level == "error"]
+        assert "took longer than 0.2 s" in error
+
+
+def test_tasks_with_one_request_are_a_warning(tmp_path: Path) -> None:
+    code = WHOLE.replace('"id": "two"', '"id": f"t{n}"').replace("}}}]", "}}} for n in range(3)]")
+    checked = check(found_of(tmp_path, HEAD + code))
+    assert checked.is_usable
+    assert [one.text for one in checked.findings if one.level == "warning"] == ["Task t1 has the same request as t0."]
+
+
+def test_an_environment_without_tools_is_a_warning(tmp_path: Path) -> None:
+    code = WHOLE.replace("@tool", "").replace('"tool": "add", "args": {"amount": 2}', "")
+    checked = check(found_of(tmp_path, HEAD + code))
+    assert checked.is_usable and "It has no tools." in [one.text for one in checked.findings if one.level == "warning"]
+
+
+def test_a_renamed_package_is_imported_under_its_new_name(tmp_path: Path) -> None:
+    home = put(tmp_path, "counter", "from counter.inner import Counter\n")
+    (home / "inner.py").write_text(HEAD + WHOLE)
+    assert check(discover(tmp_path)[0]).is_usable
+    home.rename(tmp_path / "adder")
+    (found,) = discover(tmp_path)
+    assert "No module named 'counter'" in errors(check(found))
 
 
 def test_what_it_prints_is_a_warning_and_harms_nothing(tmp_path: Path) -> None:
@@ -440,7 +619,7 @@ def test_a_verifier_that_stumbles_over_one_answer_fails_it_and_over_all_masks(tm
     assert (score.reward, score.masked) == (0.0, False)
     never = HEAD + WHOLE.replace("def verify(self, attempt):", "def verify(self, attempt):\n        1 / 0")
     _, score = play(spec_of(found_of(tmp_path, never, "never")), [("add", {"amount": 2})])
-    assert score.masked and "ZeroDivisionError" in score.mask_reason
+    assert score.masked and "ZeroDivisionError: division by zero (__init__.py:14)" in score.mask_reason
 
 
 def test_a_tool_can_end_the_episode(tmp_path: Path) -> None:

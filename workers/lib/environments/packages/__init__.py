@@ -165,7 +165,11 @@ class OwnVerifier(Guarded):
             return self.package.runner.ask(op, payload, seconds)
         except PackageFailed as error:
             kind = Unavailable if error.kind in BROKEN_OF_ITSELF else Unscorable
-            raise kind(f"The verifier of {self.package.config.package}: {error.text}") from error
+            place = (
+                error.where.splitlines()[-1].split(" ")[0] if error.where else ""
+            )  # without its code, as a model may read this
+            text = f"{error.text} ({place})" if place else error.text
+            raise kind(f"The verifier of {self.package.config.package}: {text}") from error
 
 
 def config_of(name: str, digest: str, described: dict, *, trusted: bool) -> dict:

@@ -18,6 +18,7 @@ from workers.lib.environments.packages import Package, config_of
 from workers.lib.environments.packages.discovery import Found
 from workers.lib.environments.packages.files import PackageProblem
 from workers.lib.environments.packages.runners import PackageFailed, Runner
+from workers.lib.json_schema import refusal
 from workers.lib.messages import to_native
 from workers.lib.rollouts import out_of_range
 from workers.lib.specs import Environment as EnvironmentSpec
@@ -105,8 +106,9 @@ def _check(found: Found, checked: Checked, seconds: float) -> None:
     if not checked.tasks:
         raise PackageProblem("tasks() gives no tasks.", "Return at least one task, with an id and a prompt.")
     checked.add("ok", f"tasks() gives {_count(len(checked.tasks), 'task')}.")
+    _check_requests(checked)
     package = package_of(found, checked.described)
-    _check_expected(checked, found, tools)
+    _check_expected(checked, found, package)
     _check_tasks(checked, package, seconds)
     _check_gold(checked, package, found, seconds)
     if runner.printed > printed:
@@ -116,6 +118,8 @@ def _check(found: Found, checked: Checked, seconds: float) -> None:
 
 
 def _check_tools(checked: Checked, tools: list[dict]) -> None:
+    if not tools:
+        checked.add("warning", "It has no tools.", "Mark the methods that the agent may call with @tool.")
     for tool in tools:
         function = tool["function"]
         if not function["description"]:
@@ -150,11 +154,15 @@ def task_of(row: Any, number: int) -> dict:
     known = ("id", "prompt", "messages", "expected", "metadata", "split", "group", "demonstration")
     if unknown := [str(name) for name in row if name not in known]:
         raise PackageProblem(
-            f"Task {number} has {', '.join(unknown)[:200]}.",
+            f"Task {number} has the unknown key {', '.join(unknown)[:200]}.",
             f"Known are {', '.join(known)}. Put the rest into metadata.",
         )
     name = row.get("id")
-    if not isinstance(name, str) or not 0 < len(name) <= 120:
+    if name is not None and not isinstance(name, str):
+        raise PackageProblem(
+            f"Task {number}: the id {name!r:.80} is not text.", f'Write "{str(name)[:80]}", for example.'
+        )
+    if not name or len(name) > 120:
         raise PackageProblem(f"Task {number} has no id.", "Give it a text of 1 to 120 characters.")
     if isinstance(row.get("prompt"), str) and "messages" not in row:
         messages = [{"role": "user", "content": row["prompt"]}]
@@ -197,10 +205,22 @@ def _of(tried: int, every: int) -> str:
     return "" if tried == every else f"; {tried:,} of {_count(every, 'task')} were tried"
 
 
-def _check_expected(checked: Checked, found: Found, tools: list[dict]) -> None:
-    """The expected calls of all tasks name tools that there are; nothing runs."""
-    names = [tool["function"]["name"] for tool in tools]
-    wrong = [(task, why) for task in checked.tasks if (why := _wrong_in(task["expected"], names))]
+def _check_requests(checked: Checked) -> None:
+    first: dict[str, str] = {}
+    for task in checked.tasks:
+        earlier = first.setdefault(json.dumps(task["messages"], sort_keys=True), task["id"])
+        if earlier != task["id"]:
+            checked.add(
+                "warning",
+                f"Task {task['id']} has the same request as {earlier}.",
+                "Change it: an eval set keeps one of them.",
+            )
+            return  # one is enough to see what is meant
+
+
+def _check_expected(checked: Checked, found: Found, package: Package) -> None:
+    """The expected calls of all tasks name existing tools, with arguments that fit; nothing runs."""
+    wrong = [(task, why) for task in checked.tasks if (why := _wrong_in(task["expected"], package))]
     for task, (text, do) in wrong[:MOST_FAILED]:
         checked.add("error", f"Task {task['id']}: {text}", do, _place_of(found, task["id"]))
     if len(wrong) > MOST_FAILED:
@@ -220,8 +240,9 @@ def _has_calls(task: dict) -> bool:
     return bool(task["expected"].keys() & {"calls", "tool"})
 
 
-def _wrong_in(expected: dict, names: list[str]) -> tuple[str, str] | None:
+def _wrong_in(expected: dict, package: Package) -> tuple[str, str] | None:
     """(what is wrong, what to do), or None."""
+    names = list(package.schemas)
     if len(expected.keys() & {"calls", "tool"}) == 2:
         return "expected has both calls and tool.", "Put all calls into calls."
     is_call = "calls" in expected or bool(expected.keys() & CALL)
@@ -252,7 +273,17 @@ def _wrong_in(expected: dict, names: list[str]) -> tuple[str, str] | None:
                 f"expected names the tool {call['tool'][:80]}, which the package does not have.",
                 f"Did you mean {like[0]}?" if like else f"Its tools: {', '.join(names) or 'none'}.",
             )
+        if problem := refusal(package.schemas[call["tool"]], call["args"]):
+            return (
+                f"expected calls {call['tool']} with arguments that do not fit: {problem[:300].rstrip('.')}.",
+                f"{call['tool']} takes {_arguments(package, call['tool'])}; the task gives {', '.join(call['args']) or 'nothing'}.",
+            )
     return None
+
+
+def _arguments(package: Package, name: str) -> str:
+    tool = next(tool for tool in package.tools if tool["function"]["name"] == name)
+    return ", ".join(tool["function"]["parameters"]["properties"]) or "no arguments"
 
 
 def _place_of(found: Found, task: str) -> str:
@@ -278,9 +309,9 @@ def _id_in(line: str) -> Any:
 
 def _check_tasks(checked: Checked, package: Package, seconds: float) -> None:
     """An empty attempt at as many tasks as there is time for."""
-    tried, failed, idle = 0, 0, list[str]()
+    tried, failed, idle, end = 0, 0, list[str](), time.monotonic() + seconds
     for task in _in_time(checked.tasks, seconds):
-        if failed == MOST_FAILED:
+        if failed == MOST_FAILED or (failed and time.monotonic() > end):
             break
         tried += 1
         found = _check_task(checked, package, task)
@@ -337,9 +368,9 @@ def _check_gold(checked: Checked, package: Package, found: Found, seconds: float
     given = [task for task in checked.tasks if _has_calls(task)]
     if not given or not checked.is_usable:
         return
-    tried = failed = 0
+    tried, failed, end = 0, 0, time.monotonic() + seconds
     for task in _in_time(given, seconds):
-        if failed == MOST_FAILED:
+        if failed == MOST_FAILED or (failed and time.monotonic() > end):
             break
         tried += 1
         if problem := _gold_problem(package, task):

@@ -37,14 +37,14 @@ class PackageFailed(PackageProblem):
     place to run it is not there."""
 
     def __init__(self, kind: str, text: str, where: str = "") -> None:
-        super().__init__(text, ADVICE.get(kind, ""), where)
+        super().__init__(text, _advice(kind, text), where)
         self.kind = kind
 
 
 ADVICE = {
-    "import": "Fix the error; a library that is missing must be installed where Flywheel's web and worker processes run.",
+    "import": "Fix the error.",
     "definition": "Change the definition as the sentence says.",
-    "crash": "Fix the code, or raise flywheel_sdk.ToolError for what the agent did wrong.",
+    "crash": "Fix the code, or the data that it reads.",
     "state": "Keep in the state only what JSON has: turn sets into lists, dates into text.",
     "score": "Return a finite number, or {“reward”: number, …}.",
     "time": "Make it faster, or set tool_seconds or verify_seconds of the class.",
@@ -52,10 +52,20 @@ ADVICE = {
     "memory": "Use less memory.",
     "sandbox": "See docs/sandbox.md.",
 }
+CRASH_OF_A_TOOL = "Fix the code, or raise flywheel_sdk.ToolError for what the agent did wrong."
+MISSING_LIBRARY = "Install the library where Flywheel's web and worker processes run, or correct the import."
 UNTRUSTED_IMPORT = (
     "An untrusted package has the standard library alone. An operator may install it, or give the sandbox packages "
     "(FLYWHEEL_SANDBOX_PACKAGES)."
 )
+
+
+def _advice(kind: str, text: str) -> str:
+    if "ModuleNotFoundError" in text:
+        return MISSING_LIBRARY
+    if kind == "crash" and text.startswith("The tool "):
+        return CRASH_OF_A_TOOL
+    return ADVICE.get(kind, "")
 
 
 class Runner(Protocol):
@@ -84,19 +94,25 @@ class Beside:
 
     def ask(self, op: str, payload: dict, seconds: float) -> Any:
         with self._process() as process:
-            fresh = not getattr(process, "is_warm", False)
-            try:
-                answer = process.send({"op": op, "payload": payload}, seconds + (START_S if fresh else 0))
-            except Lost as error:
-                process.close()
-                if "in time" in str(error):
-                    raise PackageFailed("time", f"{_named(op, payload)} took longer than {seconds:g} s.") from error
-                raise PackageFailed(
-                    "killed", f"{_named(op, payload)} ended the process of the package ({error})."
-                ) from error
-            process.is_warm = True  # type: ignore[attr-defined]
+            if not getattr(process, "is_warm", False):  # importing the package is not part of the call's time
+                described = self._answer(process, "describe", {}, max(START_S, seconds if op == "describe" else 0))
+                process.is_warm = True  # type: ignore[attr-defined]
+                if op == "describe" or "error" in described:
+                    return value_of(described)
+            return value_of(self._answer(process, op, payload, seconds))
+
+    def _answer(self, process: Framed, op: str, payload: dict, seconds: float) -> dict:
+        try:
+            answer = process.send({"op": op, "payload": payload}, seconds)
+        except Lost as error:
+            process.close()
+            if "in time" in str(error):
+                raise PackageFailed("time", f"{_named(op, payload)} took longer than {seconds:g} s.") from error
+            raise PackageFailed(
+                "killed", f"{_named(op, payload)} ended the process of the package ({error})."
+            ) from error
         self.printed += answer.get("printed", 0)
-        return value_of(answer)
+        return answer
 
     @contextmanager
     def _process(self) -> Iterator[Framed]:
@@ -179,21 +195,22 @@ def _ended(error: CodeError, op: str, payload: dict, seconds: float) -> tuple[st
     return "killed", f"{named} ended its process ({error})."
 
 
-_kept: OrderedDict[tuple[bool, str], Runner] = OrderedDict()
+_kept: OrderedDict[tuple[bool, str, str], Runner] = OrderedDict()
 _lock = threading.Lock()
 
 
 def runner_of(name: str, digest: str, files: Files, *, trusted: bool) -> Any:
     """The runner of these very files in this process; those that were not used for longest are closed."""
-    key = (trusted, digest)
+    key = (trusted, name, digest)  # by its name, too: a renamed package imports its files under the new one
     with _lock:
         if key not in _kept:
             _kept[key] = Beside(name, files) if trusted else Apart(name, files)
         _kept.move_to_end(key)
+        runner = _kept[key]
         over = [_kept.popitem(last=False)[1] for _ in range(len(_kept) - MOST_KEPT)]
-    for runner in over:
-        runner.close()  # type: ignore[attr-defined]
-    return _kept[key]
+    for one in over:
+        one.close()  # type: ignore[attr-defined]
+    return runner
 
 
 @atexit.register

@@ -174,15 +174,15 @@ TASKS = [
 
 def checked_name(name: str) -> str:
     """Raises PackageProblem."""
-    if (
-        not NAME.fullmatch(name)
-        or keyword.iskeyword(name)
-        or name in sys.stdlib_module_names
-        or name in ("flywheel_sdk", "tests")
-    ):
+    if name in sys.stdlib_module_names:
+        raise PackageProblem(
+            f"“{name}” is not a valid package name: Python's standard library has a module of this name.",
+            f"Use {name}_agent, for example.",
+        )
+    if not NAME.fullmatch(name) or keyword.iskeyword(name) or name in ("flywheel_sdk", "tests"):
         raise PackageProblem(
             f"“{name}” is not a valid package name.",
-            "Use small letters, digits and _, a letter first, and no name that Python has: bug_tracker.",
+            "Use small letters, digits and _, a letter first, and no keyword of Python: bug_tracker.",
         )
     return name
 

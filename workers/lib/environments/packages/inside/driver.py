@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import inspect
 import io
+import itertools
 import json
 import math
 import sys
@@ -96,8 +97,10 @@ class Driver:
             self.methods = flywheel_sdk.tools_of(self.kind)
             self.tools = [flywheel_sdk.schema_of(name, method) for name, method in self.methods.items()]
             json.dumps(self.tools, allow_nan=False)
-        except (flywheel_sdk.DefinitionError, ValueError, TypeError) as error:
+        except flywheel_sdk.DefinitionError as error:
             raise Fault("definition", str(error)) from error
+        except Exception as error:
+            raise crash(folder, "definition", "Reading its tools", error) from error
 
     def describe(self) -> dict:
         """What is known of it without a task."""
@@ -124,9 +127,13 @@ class Driver:
     def tasks(self, start: int = 0, most: int = 500_000) -> dict:
         """{"tasks", "next"}: those from `start` whose JSON has about `most` bytes; `next` is None at the end."""
         made, size = [], 0
-        rows = self._do("tasks()", lambda: list(self.kind().tasks()))
+        given = self._do("tasks()", lambda: self.kind().tasks())
+        if given is None:
+            raise Fault("definition", "tasks() returned None. Return a list of tasks.")
+        # A generator may never end.
+        rows = self._do("tasks()", lambda: list(itertools.islice(given, MOST_TASKS + 1)))
         if len(rows) > MOST_TASKS:
-            raise Fault("definition", f"tasks() gives {len(rows):,} tasks; {MOST_TASKS:,} are allowed.")
+            raise Fault("definition", f"tasks() gives more than {MOST_TASKS:,} tasks. Return fewer.")
         for at, row in enumerate(rows[start:], start):
             if size >= most:
                 return {"tasks": made, "next": at}
@@ -145,8 +152,10 @@ class Driver:
         instance.state = state
         text, refused = "", ""
         try:
-            found = self._do(f"The tool {tool}", lambda: self.methods[tool](instance, **args))
-            text = found if isinstance(found, str) else self._json(found, "crash", f"What the tool {tool} returned")
+            found = self._do(f"The tool {tool}", lambda: self._called(instance, tool, args), (self.sdk.ToolError,))
+            text = found
+            if not isinstance(found, str):
+                text = self._json(found, "crash", f"What the tool {tool} returned", self.sdk.plain)
         except self.sdk.ToolError as error:
             refused = str(error) or "The tool refused the call."
         finished = bool(getattr(instance, "is_finished", False))
@@ -157,14 +166,18 @@ class Driver:
             "finished": finished,
         }
 
+    def _called(self, instance, tool: str, args: dict):
+        method = self.methods[tool]
+        return method(instance, **self.sdk.arguments_of(method, args))
+
     def verify(self, attempt: dict) -> dict:
         """{"reward", "success", "unsafe", "components", "details"}."""
         calls = [self.sdk.Call(**call) for call in attempt.pop("calls")]
         made = self.sdk.Attempt(**attempt, calls=calls)
         return scored(self._do("verify()", lambda: self.kind().verify(made)))
 
-    def _do(self, what: str, act):
-        """The result of the package's code, awaited if it is asynchronous. Raises Fault, ToolError."""
+    def _do(self, what: str, act, passed: tuple = ()):
+        """The result of the package's code, awaited if it is asynchronous. Raises Fault, and errors of the kinds `passed`."""
         try:
             found = act()
             if inspect.iscoroutine(found):
@@ -172,10 +185,13 @@ class Driver:
 
                 found = asyncio.run(found)
             return found
-        except self.sdk.ToolError:
+        except passed:
             raise
         except BaseException as error:
-            raise crash(self.folder, "crash", what, error) from error
+            fault = crash(self.folder, "crash", what, error)
+            if isinstance(error, AttributeError) and isinstance(error.obj, self.sdk.Environment):
+                fault.text += ". Between calls only self.state is kept."
+            raise fault from error
 
     def _state(self, state) -> dict:
         if not isinstance(state, dict):
@@ -183,11 +199,16 @@ class Driver:
                 "state",
                 f"The state must be a dict, not {type(state).__name__}. start() returns it; tools change self.state.",
             )
+        if (key := key_not_text(state)) is not None:
+            raise Fault(
+                "state",
+                f"The state has the key {key!r:.80}, which JSON would turn into text. Use {str(key)[:80]!r}, for example.",
+            )
         return json.loads(self._json(state, "state", "The state"))
 
-    def _json(self, value, kind: str, what: str) -> str:
+    def _json(self, value, kind: str, what: str, default=None) -> str:
         try:
-            text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+            text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=default)
             text.encode()
             return text
         except (TypeError, ValueError, RecursionError) as error:
@@ -196,22 +217,44 @@ class Driver:
             ) from error
 
 
+def key_not_text(value, depth: int = 0):
+    """The first key of a dict in it that is not text; None if all are. Deeper than 100 levels json.dumps complains."""
+    if depth > 100:
+        return None
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                return key
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next((key for one in inner if (key := key_not_text(one, depth + 1)) is not None), None)
+
+
 def is_number(value) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def scalar(value):
+    """NumPy's and torch's numbers as Python's."""
+    return value.item() if hasattr(value, "item") and not isinstance(value, int | float) else value
 
 
 def scored(found) -> dict:
     """What verify returned, in one form. Raises Fault."""
-    given = found if isinstance(found, dict) else {"reward": found}
+    given = dict(found) if isinstance(found, dict) else {"reward": found}
     if unknown := [str(name) for name in given if name not in ("reward", "success", "unsafe", "components", "details")]:
         raise Fault(
             "score",
             f"verify() returned {', '.join(unknown)}; known are reward, success, unsafe, components and details.",
         )
-    reward = given.get("reward")
+    reward = scalar(given.get("reward"))
     if not is_number(reward):
         raise Fault("score", f"verify() returned {reward!r:.80} as the reward, not a finite number.")
     components = given.get("components") or {}
+    if isinstance(components, dict):
+        components = {name: scalar(value) for name, value in components.items()}
     if not isinstance(components, dict) or not all(is_number(value) for value in components.values()):
         raise Fault("score", "verify() returned components that are not finite numbers by name.")
     details = given.get("details") or []
@@ -235,6 +278,9 @@ def answered(make, op: str, payload: dict) -> dict:
         answer = {"error": {"kind": fault.kind, "text": fault.text, "where": fault.where}}
     except MemoryError:
         answer = {"error": {"kind": "crash", "text": "It ran out of memory.", "where": ""}}
+    except Exception as error:  # the objects that it returned have code, too
+        text = f"{op}() gave something that raised {type(error).__name__} when it was read: {error}"
+        answer = {"error": {"kind": "crash", "text": text[:2000], "where": ""}}
     return answer | {"printed": len(printed.getvalue())}
 
 
