@@ -205,7 +205,9 @@ def test_an_evaluation_is_started_once_and_the_list_shows_it_before_it_has_numbe
     assert frozen.runs.count() == 1 and frozen.holdout_views.filter(kind=HoldoutView.Kind.EVALUATION).count() == 1
     page = client.get(reverse("evals:list", args=[project.slug]))
     assert page.status_code == 200 and base.name in page.content.decode()
-    assert client.get(first["Location"]).status_code == 200 and client.get(url(frozen)).status_code == 200
+    assert client.get(first["Location"]).status_code == 200
+    for shown in (page, client.get(url(frozen))):
+        assert f"Hold-out · {environment}<" in shown.content.decode()
 
 
 def test_outputs_on_held_out_tasks_are_a_look_of_each_person_once(client: Client, tmp_path: Path) -> None:
