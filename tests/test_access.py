@@ -228,7 +228,9 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
             "failures:blame": trajectory.failure.pk,
             "failures:mark": trajectory.pk,
             "failures:check_answer": trajectory.pk,
-            "failures:policy_decide": make_policy_rule(trajectory).pk,
+            **dict.fromkeys(
+                [f"failures:policy_{what}" for what in ("decide", "edit", "remove")], make_policy_rule(trajectory).pk
+            ),
             **dict.fromkeys(("failures:mode_save", "failures:mode_delete"), project.failure_modes.last().pk),
             **dict.fromkeys(
                 ("evals:detail", "evals:show_holdout", "evals:new_run", "evals:new_version", "evals:environment"),
@@ -495,7 +497,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
     """Everything else that changes something is an engineer's; a role that is declared by mistake shows here."""
     assert None not in ROLES.values() and not pages_of(Role.VIEWER) & WRITES - {"trajectories:redaction_test"}
     assert pages_of(Role.REVIEWER) == {
-        "failures:decide", "failures:split", "failures:blame", "failures:assign", "failures:undo", "failures:bulk", "failures:mark", "failures:check_answer", "failures:check_undo", "failures:policy_decide", "failures:policy_undo",
+        "failures:decide", "failures:split", "failures:blame", "failures:assign", "failures:undo", "failures:bulk", "failures:mark", "failures:check_answer", "failures:check_undo", "failures:policy_decide", "failures:policy_undo", "failures:policy_new", "failures:policy_edit", "failures:policy_remove",
         "failures:cluster_rename", "failures:cluster_move", "failures:cluster_decide", "trajectories:save_view",
         "trajectories:delete_view", "trajectories:bulk", "trajectories:bulk_undo", "trajectories:bulk_keep",
         "trajectories:feedback", "reviews:queue", "reviews:item", "reviews:step", "reviews:judge", "reviews:answer",

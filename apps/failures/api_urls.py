@@ -8,5 +8,5 @@ urlpatterns = [
     path("outcomes/", outcomes_api.outcomes, name="outcomes"),
     path("outcomes/checks/", outcomes_api.answer_checks, name="checks"),
     path("policy-rules/", policy_api.rules, name="policy_rules"),
-    path("policy-rules/<int:pk>/", policy_api.decide, name="policy_rule"),
+    path("policy-rules/<int:pk>/", policy_api.rule, name="policy_rule"),
 ]

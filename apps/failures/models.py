@@ -255,7 +255,10 @@ class Unclassified(models.Model):
 
 
 class SystemPrompt(models.Model):
-    """A system prompt that states rules we understand, from the run in which it was first seen (`prompts`)."""
+    """A system prompt that states rules we understand, from the run in which it was first seen (`prompts`).
+
+    The row with an empty digest holds the rules that people wrote for all runs of the project.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="system_prompts", db_index=False)
     digest = models.CharField(max_length=32, help_text="See `rules.policy.digest_of`")
@@ -271,16 +274,31 @@ class SystemPrompt(models.Model):
         return self.opening[:60]
 
 
-class PolicyRule(models.Model):
-    """A sentence of a system prompt that states a rule, how it was understood, and what a person decided on it.
+class PolicyRuleQuerySet(models.QuerySet["PolicyRule"]):
+    def current(self) -> Self:
+        """Without replaced versions and removed rules."""
+        return self.filter(state__in=PolicyRule.DECISIONS)
 
-    Only a confirmed rule gives a finding; one that was dismissed is not used at all.
+
+class PolicyRule(models.Model):
+    """A sentence that states a rule, how it was understood, and what a person decided on it. It was read in a system prompt, or a
+    person wrote it.
+
+    Only a confirmed rule gives a finding; one that was dismissed, replaced by a newer version or removed is not used at all.
     """
 
     class State(models.TextChoices):
         PROPOSED = "proposed"
         CONFIRMED = "confirmed"
         DISMISSED = "dismissed"
+        REPLACED = "replaced"
+        REMOVED = "removed"
+
+    DECISIONS = (
+        State.PROPOSED,
+        State.CONFIRMED,
+        State.DISMISSED,
+    )  # the states of a rule that has not been replaced or removed
 
     prompt = models.ForeignKey(SystemPrompt, models.CASCADE, related_name="rules", db_index=False)
     key = models.CharField(max_length=24, help_text="See `rules.policy.key_of`")
@@ -290,11 +308,21 @@ class PolicyRule(models.Model):
     state = models.CharField(max_length=10, choices=State, default=State.PROPOSED)
     decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     decided_at = models.DateTimeField(null=True)
+    written = models.BooleanField(default=False, help_text="By a person, not read in the prompt")
+    written_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    version = models.PositiveIntegerField(default=1)
+    replaces = models.ForeignKey("self", models.SET_NULL, null=True, related_name="+", help_text="The previous version")
+
+    objects = PolicyRuleQuerySet.as_manager()
 
     class Meta:
-        ordering = ("prompt", "position")
+        ordering = ("prompt", "position", "pk")
         constraints = [
-            models.UniqueConstraint(fields=["prompt", "key"], name="one_rule_per_key"),
+            models.UniqueConstraint(
+                fields=["prompt", "key"],
+                condition=Q(state__in=("proposed", "confirmed", "dismissed")),
+                name="one_current_rule_per_key",
+            ),
             models.CheckConstraint(
                 name="decided_rule_says_when",
                 condition=Q(state="proposed", decided_at__isnull=True)

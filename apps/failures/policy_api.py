@@ -1,4 +1,4 @@
-"""Policy rules over REST: what the system prompts state, and people's decisions on it. The key determines the project."""
+"""Policy rules over REST: what the system prompts state, what people wrote, and their decisions on it. The key determines the project."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.api import member_of
+from apps.core.models import Project
 from apps.core.openapi import described
 from apps.core.openapi import page as page_schema
 from apps.failures.actions import policy
 from apps.failures.actions.decisions import Refused
-from apps.failures.models import PolicyRule
+from apps.failures.models import PolicyRule, SystemPrompt
 from apps.failures.prompts import MOST_COUNTED, MOST_EXAMPLES, rules_of
+from apps.failures.rules.policy import LONGEST_SENTENCE
+from apps.failures.rules.written import FORMS, Invalid
 from apps.trajectories.api import number_of
 from apps.trajectories.shown import runs_shown
 
 PAGE, MAX_PAGE = 50, 200
 STATES = list(PolicyRule.State.values)
+UNDERSTOOD = {
+    "type": "object",
+    "additionalProperties": {"type": "string"},
+    "description": "`kind` and its fields: "
+    + ", ".join(f"{kind} ({', '.join(fields)})" if fields else kind for kind, fields in FORMS.items()),
+}
 RULE = {
     "type": "object",
     "required": [
@@ -33,6 +42,10 @@ RULE = {
         "state",
         "decided_by",
         "decided_at",
+        "written",
+        "written_by",
+        "version",
+        "replaces",
         "runs",
         "examples",
     ],
@@ -41,21 +54,21 @@ RULE = {
         "prompt": {
             "type": "object",
             "properties": {
-                "digest": {"type": "string", "description": "Without dates, times of day and UUIDs"},
+                "digest": {"type": "string", "description": "Without dates, times of day and UUIDs; empty: all runs"},
                 "opening": {"type": "string"},
                 "first_seen": {"type": "string", "format": "date-time"},
             },
         },
-        "sentence": {"type": "string", "description": "Of the system prompt"},
+        "sentence": {"type": "string", "description": "Of the system prompt, or as a person wrote it"},
         "meaning": {"type": "string", "description": "How it was understood"},
-        "understood": {
-            "type": "object",
-            "additionalProperties": {"type": "string"},
-            "description": "`kind` (confirm, never, always, if, can) and `subject`, `verb`, `field`, `value`, `thing`, `except`",
-        },
+        "understood": UNDERSTOOD,
         "state": {"enum": STATES},
         "decided_by": {"type": ["string", "null"]},
         "decided_at": {"type": ["string", "null"], "format": "date-time"},
+        "written": {"type": "boolean", "description": "By a person, not read in the prompt"},
+        "written_by": {"type": ["string", "null"]},
+        "version": {"type": "integer"},
+        "replaces": {"type": ["integer", "null"], "description": "Id of the previous version"},
         "runs": {"type": "integer", "description": f"How many runs break the rule, counted up to {MOST_COUNTED}"},
         "examples": {
             "type": "array",
@@ -71,27 +84,55 @@ RULE = {
         },
     },
 }
-DECISION = {"type": "object", "required": ["state"], "properties": {"state": {"enum": STATES}}}
+DECISION = {"type": "object", "required": ["state"], "properties": {"state": {"enum": list(PolicyRule.DECISIONS)}}}
+CHANGED = {
+    "type": "object",
+    "required": ["sentence", "understood"],
+    "properties": {
+        "sentence": {"type": "string", "maxLength": LONGEST_SENTENCE},
+        "understood": UNDERSTOOD,
+        "state": {"enum": ["confirmed", "proposed"], "default": "confirmed"},
+    },
+}
+WRITTEN = CHANGED | {
+    "properties": CHANGED["properties"]
+    | {"prompt": {"type": "string", "description": "Digest of a system prompt; empty: all runs", "default": ""}}
+}
+EXAMPLE = {
+    "sentence": "Only pending orders may be cancelled.",
+    "understood": {"kind": "if", "subject": "an order", "verb": "cancelled", "field": "status", "value": "pending"},
+}
 
 
 @extend_schema(
-    operation_id="v1_policy_rules_list", responses=described({200: page_schema(RULE, "integer")}, 400, 403),
+    methods=["GET"], operation_id="v1_policy_rules_list", responses=described({200: page_schema(RULE, "integer")}, 400, 403),
     parameters=[
         OpenApiParameter("state", str, enum=STATES),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
         OpenApiParameter("offset", int, description="0, or `next` of the last page"),
     ],
-    description="Rules that the project's system prompts state, newest prompts first.",
+    description="Rules that the project's system prompts state or people wrote, newest prompts first. Replaced versions and removed "
+                "rules are listed only with their `state`.",
 )  # fmt: skip
-@api_view(["GET"])
+@extend_schema(
+    methods=["POST"], operation_id="v1_policy_rules_write", request={"application/json": WRITTEN},
+    responses=described({201: RULE}, 400, 403, 404),
+    description="Writes a rule, for runs with one system prompt or for all. Runs are then classified again.",
+    examples=[OpenApiExample("for all runs", value=EXAMPLE, request_only=True)],
+)  # fmt: skip
+@api_view(["GET", "POST"])
 def rules(request: Request) -> Response:
     project = request.auth.project
+    if request.method == "POST":
+        return _written(request, project, _prompt(request, project))
     limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 10**6)
-    rows = rules_of(project).order_by("-prompt__first_seen", "-prompt", "position")
+    rows = rules_of(project).order_by("-prompt__first_seen", "-prompt", "position", "pk")
     if state := request.query_params.get("state"):
         if state not in STATES:
             raise ValidationError({"path": "state", "error": f"must be one of {', '.join(STATES)}"})
         rows = rows.filter(state=state)
+    else:
+        rows = rows.current()
     found = list(rows[offset : offset + limit + 1])
     _shown(request, found[:limit])
     following = offset + limit if len(found) > limit else None
@@ -99,24 +140,87 @@ def rules(request: Request) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_policy_rules_decide", request={"application/json": DECISION},
+    methods=["POST"], operation_id="v1_policy_rules_decide", request={"application/json": DECISION},
     responses=described({200: RULE}, 400, 403, 404),
     description="Confirms or dismisses a rule; `proposed` takes the decision back. Runs are then classified again.",
     examples=[OpenApiExample("confirm", value={"state": "confirmed"}, request_only=True)],
 )  # fmt: skip
-@api_view(["POST"])
-def decide(request: Request, pk: int) -> Response:
-    project, given = request.auth.project, request.data if isinstance(request.data, dict) else {}
-    rule = PolicyRule.objects.filter(prompt__project=project, pk=pk).first()
+@extend_schema(
+    methods=["PUT"], operation_id="v1_policy_rules_edit", request={"application/json": CHANGED},
+    responses=described({201: RULE}, 400, 403, 404),
+    description="Replaces a rule by a new version, which has an id of its own. Runs are then classified again.",
+    examples=[OpenApiExample("another value", value=EXAMPLE, request_only=True)],
+)  # fmt: skip
+@extend_schema(
+    methods=["DELETE"], operation_id="v1_policy_rules_remove", request=None, responses=described({}, 400, 403, 404) | {204: None},
+    description="Removes a rule that a person wrote. If it replaced one that was read in the prompt, that one is proposed again.",
+)  # fmt: skip
+@api_view(["POST", "PUT", "DELETE"])
+def rule(request: Request, pk: int) -> Response:
+    project = request.auth.project
+    rule = PolicyRule.objects.filter(prompt__project=project, pk=pk).select_related("prompt").first()
     if rule is None:
         raise NotFound
+    if request.method == "PUT":
+        return _written(request, project, rule.prompt, rule)
+    by = member_of(request).user
     try:
-        policy.decide(project=project, rule=rule, state=str(given.get("state")), by=member_of(request).user)
+        if request.method == "DELETE":
+            policy.remove(project=project, rule=rule, by=by)
+            return Response(status=204)
+        policy.decide(project=project, rule=rule, state=str(_body(request).get("state")), by=by)
     except Refused as refused:
         raise ValidationError({"path": "state", "error": str(refused)}) from refused
-    rule = rules_of(project).get(pk=pk)
+    return _one(request, rule)
+
+
+def _written(
+    request: Request, project: Project, prompt: SystemPrompt | None, rule: PolicyRule | None = None
+) -> Response:
+    """The rule that the body describes, or a new version of `rule`."""
+    given = _body(request)
+    form = given.get("understood")
+    if not isinstance(form, dict):
+        raise ValidationError({"path": "understood", "error": "must be an object with `kind`"})
+    fields = {
+        "sentence": str(given.get("sentence") or ""),
+        "form": {str(name): str(value) for name, value in form.items()},
+        "state": str(given.get("state") or PolicyRule.State.CONFIRMED),
+        "by": member_of(request).user,
+    }
+    try:
+        if rule is None:
+            done = policy.write(project=project, prompt=prompt, **fields)
+        else:
+            done = policy.edit(project=project, rule=rule, **fields)
+    except Invalid as invalid:
+        name, error = next(iter(invalid.errors.items()))
+        place = name if name in ("sentence", "state") else f"understood.{name}"
+        raise ValidationError({"path": place, "error": error}) from invalid
+    except Refused as refused:
+        raise ValidationError({"path": "", "error": str(refused)}) from refused
+    return _one(request, done, status=201)
+
+
+def _prompt(request: Request, project: Project) -> SystemPrompt | None:
+    """That of the digest in the body; None for all runs."""
+    digest = str(_body(request).get("prompt") or "").replace("\0", "")
+    if not digest:
+        return None
+    prompt = project.system_prompts.filter(digest=digest).first()
+    if prompt is None:
+        raise ValidationError({"path": "prompt", "error": "is the digest of no system prompt of the project"})
+    return prompt
+
+
+def _body(request: Request) -> dict[str, Any]:
+    return request.data if isinstance(request.data, dict) else {}
+
+
+def _one(request: Request, rule: PolicyRule, status: int = 200) -> Response:
+    rule = rules_of(request.auth.project).get(pk=rule.pk)
     _shown(request, [rule])
-    return Response(as_json(rule))
+    return Response(as_json(rule), status=status)
 
 
 def _shown(request: Request, found: list[PolicyRule]) -> None:
@@ -130,7 +234,9 @@ def as_json(rule: PolicyRule) -> dict[str, Any]:
         {"trajectory": one.trajectory.external_id, "message_index": one.message_index, "text": one.text}
         for one in rule.newest
     ]
-    names = ("sentence", "meaning", "understood", "state", "decided_at", "runs")
+    names = ("sentence", "meaning", "understood", "state", "decided_at", "written", "version", "runs")
     given = {name: getattr(rule, name) for name in names}
-    by = rule.decided_by.get_username() if rule.decided_by else None
-    return {"id": rule.pk, "prompt": prompt, **given, "decided_by": by, "examples": examples}
+    people = {
+        name: who.get_username() if (who := getattr(rule, name)) else None for name in ("decided_by", "written_by")
+    }
+    return {"id": rule.pk, "prompt": prompt, **given, **people, "replaces": rule.replaces_id, "examples": examples}

@@ -1,4 +1,5 @@
-"""The rules in a project's system prompts: read once, when a prompt is first seen, for a person to confirm or dismiss.
+"""The rules in a project's system prompts: read once, when a prompt is first seen, for a person to confirm or dismiss; and the rules
+that people wrote for a prompt, or for all runs.
 
 System prompts are untrusted text: what is stored of them is bounded in length and number. A prompt without any decision makes room for a
 newer one.
@@ -8,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Count, Exists, OuterRef, Prefetch, QuerySet, Subquery
+from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 
 from apps.core.locks import ProjectLock, acquire_in
@@ -20,19 +22,21 @@ from apps.failures.models import PolicyExample, PolicyRule, SystemPrompt
 from apps.failures.rules import policy
 from apps.failures.rules.reading import read, system_of
 from apps.failures.rules.violations import violations
+from apps.failures.rules.written import rule_of
 from apps.trajectories.models import Trajectory
 
 MOST_PROMPTS, MOST_EXAMPLES = 200, 5
 MOST_COUNTED = 100  # runs of a rule that are stored, so that the page can say how many there are
 OPENING, LONGEST_TEXT = 300, 500
+ALL_RUNS = ""  # the digest under which rules for all runs are kept
 Rules = dict[tuple[str, str], int]  # id of a rule by its prompt's digest and its key
 
 
 def rules_of(project: Project) -> QuerySet[PolicyRule]:
-    """With who decided, the newest runs that break each rule as `newest`, and as `runs` how many do, up to `MOST_COUNTED`."""
+    """All versions, with who decided, the newest runs that break each as `newest`, and as `runs` how many do, up to `MOST_COUNTED`."""
     examples = PolicyExample.objects.select_related("trajectory").order_by("-trajectory_id")[:MOST_EXAMPLES]
     count = PolicyExample.objects.filter(rule=OuterRef("pk")).order_by().values("rule").annotate(n=Count("pk"))
-    rows = PolicyRule.objects.filter(prompt__project=project).select_related("decided_by", "prompt")
+    rows = PolicyRule.objects.filter(prompt__project=project).select_related("decided_by", "written_by", "prompt")
     rows = rows.annotate(runs=Coalesce(Subquery(count.values("n")), 0))
     return rows.prefetch_related(Prefetch("examples", examples, to_attr="newest"))
 
@@ -42,18 +46,33 @@ def undecided(project: Project) -> int:
     return PolicyRule.objects.filter(prompt__project=project, state=PolicyRule.State.PROPOSED).count()
 
 
-def states_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[str, str]]:
-    """People's decisions on the rules of each run's prompt: {run: {rule's key: state}}."""
+def policy_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[str, Any]]:
+    """What people decided on the rules of each run's prompt (`rule_states`: {rule's key: state}) and wrote (`written_rules`)."""
     digests = {row.pk: policy.digest_of(system) for row in rows if policy.rules_of(system := system_of(row.messages))}
-    if not digests:
+    states: dict[str, dict[str, str]] = defaultdict(dict)
+    written: dict[str, list[policy.Rule]] = defaultdict(list)
+    rules = PolicyRule.objects.filter(prompt__project=project, prompt__digest__in={ALL_RUNS, *digests.values()})
+    found = rules.exclude(written=False, state=PolicyRule.State.PROPOSED).select_related("prompt")
+    for rule in sorted(
+        found, key=lambda rule: rule.state in PolicyRule.DECISIONS
+    ):  # an earlier version says less than the current
+        is_current = rule.state in PolicyRule.DECISIONS
+        if rule.written and is_current:
+            written[rule.prompt.digest].append(rule_of(rule.sentence, rule.understood))
+        if rule.state != PolicyRule.State.PROPOSED:
+            states[rule.prompt.digest][rule.key] = rule.state if is_current else policy.DISMISSED
+        elif rule.key in states[rule.prompt.digest]:
+            del states[rule.prompt.digest][rule.key]
+    if not states and not written:
         return {}
-    decided = PolicyRule.objects.filter(prompt__project=project, prompt__digest__in=set(digests.values()))
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    for digest, key, state in decided.exclude(state=PolicyRule.State.PROPOSED).values_list(
-        "prompt__digest", "key", "state"
-    ):
-        found[digest][key] = state
-    return {pk: found[digest] for pk, digest in digests.items() if digest in found}
+    return {
+        row.pk: {
+            "rule_states": states.get(ALL_RUNS, {}) | states.get(digests.get(row.pk, ALL_RUNS), {}),
+            "written_rules": written.get(digests.get(row.pk, ALL_RUNS), [])
+            + (written.get(ALL_RUNS, []) if row.pk in digests else []),
+        }
+        for row in rows
+    }
 
 
 def record(project: Project, given: Mapping[UUID, dict]) -> None:
@@ -64,7 +83,7 @@ def record(project: Project, given: Mapping[UUID, dict]) -> None:
     PolicyExample.objects.filter(trajectory_id__in=list(given)).delete()
     systems = {pk: system_of(told["messages"]) for pk, told in given.items()}
     prompts = {policy.digest_of(system): system for system in systems.values() if policy.rules_of(system)}
-    if not prompts:
+    if not prompts and not any(told.get("written_rules") for told in given.values()):
         return
     known = _known(project, prompts)
     is_new = any(
@@ -74,12 +93,13 @@ def record(project: Project, given: Mapping[UUID, dict]) -> None:
     acquire_in(project.pk, ProjectLock.POLICY, shared=not is_new)
     if is_new:
         _add(project, prompts)
-    known = _known(project, prompts)
+    known = _known(project, (*prompts, ALL_RUNS), current=True)
     examples: dict[int, list[PolicyExample]] = defaultdict(list)
     for pk in sorted(given, reverse=True):
         digest = policy.digest_of(systems[pk])
-        for found in violations(read(given[pk])) if digest in prompts else ():
-            rule = known.get((digest, policy.key_of(found.rule)))
+        for found in violations(read(given[pk])) if digest in prompts or given[pk].get("written_rules") else ():
+            key = policy.key_of(found.rule)
+            rule = known.get((digest, key), known.get((ALL_RUNS, key)))
             if rule is not None and len(examples[rule]) < MOST_COUNTED:
                 text = storable(found.text, LONGEST_TEXT)
                 examples[rule].append(
@@ -91,8 +111,9 @@ def record(project: Project, given: Mapping[UUID, dict]) -> None:
     _keep_newest([rule for rule, found in examples.items() if found])
 
 
-def _known(project: Project, prompts: Mapping[str, str]) -> Rules:
-    rows = PolicyRule.objects.filter(prompt__project=project, prompt__digest__in=list(prompts))
+def _known(project: Project, digests: Iterable[str], current: bool = False) -> Rules:
+    rows = PolicyRule.objects.filter(prompt__project=project, prompt__digest__in=list(digests))
+    rows = rows.current() if current else rows
     return {(digest, key): pk for digest, key, pk in rows.values_list("prompt__digest", "key", "pk")}
 
 
@@ -105,7 +126,8 @@ def _add(project: Project, prompts: Mapping[str, str]) -> None:
         ],
         ignore_conflicts=True,
     )
-    there = SystemPrompt.objects.filter(project=project, digest__in=list(prompts)).annotate(n=Count("rules"))
+    there = SystemPrompt.objects.filter(project=project, digest__in=list(prompts))
+    there = there.annotate(n=Count("rules", filter=Q(rules__written=False)))
     known = _known(project, prompts)
     rules = []
     for prompt in there:
@@ -127,10 +149,12 @@ def _add(project: Project, prompts: Mapping[str, str]) -> None:
 
 
 def _make_room(project: Project) -> None:
-    """Deletes the oldest prompts without a decision if there are too many."""
-    rows = SystemPrompt.objects.filter(project=project)
+    """Deletes the oldest prompts without a decision or a written rule if there are too many."""
+    rows = SystemPrompt.objects.filter(project=project).exclude(digest=ALL_RUNS)
     if (extra := rows.count() - MOST_PROMPTS) > 0:
-        decided = PolicyRule.objects.filter(prompt=OuterRef("pk")).exclude(state=PolicyRule.State.PROPOSED)
+        decided = PolicyRule.objects.filter(prompt=OuterRef("pk")).exclude(
+            state=PolicyRule.State.PROPOSED, written=False
+        )
         oldest = rows.filter(~Exists(decided)).order_by("first_seen", "pk")[:extra]
         SystemPrompt.objects.filter(pk__in=list(oldest.values_list("pk", flat=True))).delete()
 

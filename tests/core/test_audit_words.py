@@ -34,7 +34,7 @@ COMPUTED: dict[str, dict[str, list[str]]] = {
         "f'{job._meta.model_name}.{action}'": [f"{job}.{what}" for job in JOBS for what in ("resumed", "resubmitted", "applied")],
     },
     "environments/actions.py": {"f'{model._meta.model_name}.created'": ["environment.created", "verifier.created"]},
-    "failures/actions/policy.py": {"f'policy_rule.{state}'": [f"policy_rule.{state}" for state in PolicyRule.State.values]},
+    "failures/actions/policy.py": {"f'policy_rule.{state}'": [f"policy_rule.{state}" for state in PolicyRule.DECISIONS]},
     "evals/holdout/view_log.py": {"f'holdout.{row.kind}'": [f"holdout.{kind}" for kind in HoldoutView.Kind]},
     "evals/variants/batches.py": {"what": []},  # those of `_note`
     "failures/actions/bulk.py": {"f'failures.{kind}'": ["failures.decided", "failures.assigned"]},

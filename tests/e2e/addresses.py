@@ -53,6 +53,7 @@ from tests.factories import (
     make_endpoint,
     make_measurement,
     make_package,
+    make_policy_rule,
     make_search,
     make_server,
     make_trajectory,
@@ -74,7 +75,7 @@ STATIONS = {
 }  # fmt: skip
 """What each says in a new project."""
 FORMS = (
-    "core:settings", "core:project", "core:delete_project", "core:audit", "dashboard:explore", "trajectories:live", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:rubric",
+    "core:settings", "core:project", "core:delete_project", "core:audit", "dashboard:explore", "trajectories:live", "trajectories:import", "trajectories:redaction", "failures:modes", "failures:policy_new", "failures:rubric",
     "environments:new", "environments:connect", "environments:import_grader", "environments:packages", "reviews:policy", "reviews:verifier_new",
     "registry:register", "training:import", "training:new_from_yaml", "registry:server_new", "registry:managed_new", "registry:ray_cluster_new", "prompts:new", "automation:new",
 )  # fmt: skip
@@ -162,7 +163,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "core:rotate_key": (create_api_key(project=project, name="rotated", by=by)[0].pk,), "core:manage": ("set", str(draft.pk)), "core:deletion": (),
         **told(project, by), "trajectories:detail": (failure.trajectory_id,), "trajectories:import_detail": (upload.pk,),
         "failures:case": (failure.pk,), "failures:mark": (runs[0].pk,), "failures:cluster": (make_cluster(failure).pk,),
-        "failures:reclassification": (reclassification.pk,),
+        "failures:reclassification": (reclassification.pk,), "failures:policy_edit": (make_policy_rule(failure.trajectory).pk,),
         "evals:detail": (world.eval_set.pk,), "evals:new_run": (world.eval_set.pk,), "evals:export": (world.eval_set.pk,),
         "evals:meaning": (world.eval_set.pk,),
         "evals:environment": (world.eval_set.pk,), "evals:versions": (draft.pk,), "evals:variants": (draft.pk,),

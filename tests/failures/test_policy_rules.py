@@ -1,4 +1,4 @@
-"""Rules that a system prompt states: read once, confirmed or dismissed by people, and what that does to the diagnoses."""
+"""Rules that a system prompt states or a person wrote: read once, confirmed, dismissed, edited, and what that does to the diagnoses."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from apps.failures.models import Classification, Failure, PolicyExample, PolicyR
 from apps.failures.outcomes.signals import signals
 from apps.failures.rules import policy
 from apps.failures.rules.reading import read
+from apps.failures.rules.written import Invalid, rule_of, written_rule
 from apps.trajectories import digest
 from apps.trajectories.actions.store import ingest
 from tests.factories import key_headers, make_member, make_project, row
@@ -120,6 +121,61 @@ def test_a_prompt_with_another_date_is_the_same_prompt_and_has_the_same_rules() 
     assert policy.key_of(one) == policy.key_of(two) and one != two
     hours = [policy.rules_of(f"Orders can be cancelled. Orders cannot be changed within {n} hours.") for n in (24, 48)]
     assert len({policy.key_of(found[-1]) for found in hours}) == 2
+
+
+IF = {"kind": "if", "subject": "an order", "verb": "cancelled", "field": "status", "value": "pending"}
+FORMS = {
+    PENDING: IF,
+    RETURNED: {"kind": "always", "subject": "Gold orders", "verb": "returned"},
+    SURE: {"kind": "confirm"},
+    CHANGED: {"kind": "can", "verb": "change", "thing": "colours", "except": ""},
+}
+
+
+@pytest.mark.parametrize("sentence", BREAKS)
+def test_a_written_rule_finds_what_the_same_rule_in_a_prompt_finds(sentence: str) -> None:
+    written, index = written_rule(sentence, FORMS[sentence]), BREAKS[sentence][1]
+    assert written == rule(sentence) and rule_of(sentence, policy.understood(written)) == written
+    run = {"messages": messages(*BREAKS[sentence][0], prompt="You work for a shop."), "outcome_status": "unknown"}
+    assert classify(run) is None
+    found = classify(run | {"written_rules": [written], "rule_states": {policy.key_of(written): "confirmed"}})
+    assert found and (found.mode, found.blamed_message) == ("policy_violation", index)
+    first = found.evidence[0]
+    assert first.message_index == index and f"The policy rule says “{sentence}”" in first.text
+    for states in ({}, {policy.key_of(written): "dismissed"}):
+        other = classify(run | {"written_rules": [written], "rule_states": states})
+        assert other is None or "confirmed_rule_broken" not in {item.rule for item in other.evidence}
+    names = {item.name for item in signals(read(run | {"written_rules": [written]}))}
+    assert names & {"breaks_a_condition", "refuses_what_is_allowed", "change_without_a_yes"}
+
+
+@pytest.mark.parametrize(
+    ("form", "sentence", "wrong"),
+    [
+        ({"kind": "if"}, "A rule.", "subject verb field"),
+        ({"kind": "always", "subject": "an order", "verb": "cancelled"}, "A rule.", "subject"),
+        ({"kind": "never", "subject": "orders", "verb": "cancelled"}, "A rule.", "subject"),
+        (IF | {"verb": "cancel"}, "A rule.", "verb"),
+        (IF | {"days": "soon"}, "A rule.", "days"),
+        (IF | {"field": "status; drop"}, "A rule.", "field"),
+        (IF | {"value": "x" * 81}, "A rule.", "value"),
+        ({"kind": "can", "verb": "destroy", "thing": "a"}, "A rule.", "verb thing"),
+        ({"kind": "sometimes"}, "A rule.", "kind"),
+        (IF, " \0\n", "sentence"),
+        (IF, "x" * (policy.LONGEST_SENTENCE + 1), "sentence"),
+    ],
+)
+def test_a_rule_that_could_find_nothing_is_refused_by_field(form: dict, sentence: str, wrong: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        written_rule(sentence, form)
+    assert set(refused.value.errors) == set(wrong.split())
+
+
+def test_a_confirmed_rule_counts_beside_a_proposed_one_that_the_same_change_breaks() -> None:
+    written = written_rule("Only open orders may be cancelled.", IF | {"value": "open"})
+    run = {"messages": messages(*SHIPPED), "outcome_status": "unknown", "written_rules": [written]}
+    found = classify(run | {"rule_states": {policy.key_of(written): "confirmed"}})
+    assert found and found.evidence[0].rule == "confirmed_rule_broken" and "open orders" in found.evidence[0].text
 
 
 # In a project
@@ -328,3 +384,143 @@ def test_the_api_lists_and_decides(client: Client, project: Project) -> None:
 def test_examples_go_with_their_run(project: Project) -> None:
     project.trajectories.get(external_id="b0").delete()
     assert PolicyExample.objects.filter(rule=pending_rule(project)).count() == 1
+
+
+# Written by hand
+
+
+def saved(project: Project, run: Any) -> Any:
+    """The result of an action, after the classification that it starts."""
+    done = run()
+    classified(project)
+    return done
+
+
+ONLY = "Orders are cancelled only while they are pending."
+
+
+def test_a_rule_for_all_runs_is_found_in_runs_of_any_prompt_and_in_later_ones(project: Project) -> None:
+    by = make_member(project, Role.REVIEWER)
+    send(project, broken("unruly", prompt="You work for a shop."))
+    written = saved(project, lambda: actions.write(project=project, prompt=None, sentence=ONLY, form=IF, by=by))
+    assert (written.state, written.decided_by, written.version, written.written) == ("confirmed", by, 1, True)
+    assert violations(project) == {"b0", "b1", "unruly"}
+    evidence = Failure.objects.get(trajectory__external_id="unruly").evidence[0]
+    assert (evidence["rule"], evidence["message_index"]) == ("confirmed_rule_broken", 6)
+    assert "status is shipped" in evidence["text"] and f"The policy rule says “{ONLY}”" in evidence["text"]
+    send(project, broken("later", prompt="Another shop."))
+    classify_job.classify_new(project, for_s=9)
+    assert "later" in violations(project) and written.examples.count() == 4
+    with pytest.raises(Invalid, match="already exists"):
+        actions.write(project=project, prompt=None, sentence=ONLY, form=IF, by=by)
+    said = AuditEvent.objects.get(action="policy_rule.written")
+    assert said.actor == by and said.detail["sentence"] == ONLY
+
+
+def test_a_rule_for_one_prompt_leaves_others_alone_and_a_proposal_only_lists(project: Project) -> None:
+    by, prompt = make_member(project, Role.REVIEWER), pending_rule(project).prompt
+    send(project, broken("unruly", prompt="You work for a shop."))
+    given = {"project": project, "prompt": prompt, "sentence": ONLY, "form": IF, "by": by}
+    written = saved(project, lambda: actions.write(state="proposed", **given))
+    assert not violations(project) and written.decided_by is None
+    assert set(written.examples.values_list("trajectory__external_id", flat=True)) == {"b0", "b1"}
+    saved(project, lambda: actions.decide(project=project, rule=written, state="confirmed", by=by))
+    assert violations(project) == {"b0", "b1"}
+
+
+def test_an_edit_is_a_new_version_and_what_it_replaces_is_not_used(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by, found = make_member(project, Role.REVIEWER), pending_rule(project)
+    actions.decide(project=project, rule=found, state="confirmed", by=by)
+    form = IF | {"value": "shipped"}
+    second = saved(project, lambda: actions.edit(project=project, rule=found, sentence=ONLY, form=form, by=by))
+    found.refresh_from_db()
+    assert (found.state, second.state, second.version, second.replaces) == ("replaced", "confirmed", 2, found)
+    assert not violations(project) and found.examples.count() == 0
+    assert {one.name for one in signals(read({"messages": messages(*SHIPPED)}))} & {"breaks_a_condition"}
+    states = prompts.policy_of(project, [project.trajectories.get(external_id="b0")])
+    assert next(iter(states.values()))["rule_states"][found.key] == "dismissed"
+    with pytest.raises(actions.Refused, match="in the meantime"):
+        actions.edit(project=project, rule=found, sentence=ONLY, form=IF, by=by)
+    with pytest.raises(actions.Refused, match="in the meantime"):
+        actions.decide(project=project, rule=found, state="confirmed", by=by)
+    with pytest.raises(Invalid, match="Nothing has changed"):
+        actions.edit(project=project, rule=second, sentence=ONLY, form=form, by=by)
+    third = saved(project, lambda: actions.edit(project=project, rule=second, sentence=PENDING, form=IF, by=by))
+    assert third.key == found.key and violations(project) == {"b0", "b1"}  # as it was read in the prompt
+    saved(project, lambda: actions.remove(project=project, rule=third, by=by))
+    found.refresh_from_db()
+    third.refresh_from_db()
+    assert (found.state, third.state) == ("proposed", "removed") and not violations(project)
+    with pytest.raises(actions.Refused, match="Dismiss it instead"):
+        actions.remove(project=project, rule=found, by=by)
+    assert actions.undo(project=project, by=by) is None  # a removed rule stays removed
+    monkeypatch.setattr(actions, "MOST_WRITTEN", 0)
+    with pytest.raises(actions.Refused, match="at most 0"):
+        actions.write(project=project, prompt=None, sentence=ONLY, form=IF, by=by)
+
+
+def test_rules_are_written_edited_and_removed_on_the_page_and_viewers_may_not(project: Project) -> None:
+    found, name = pending_rule(project), "failures:policy"
+    url, new = (reverse(f"failures:policy{what}", args=[project.slug]) for what in ("", "_new"))
+    edit, reader, client = reverse("failures:policy_edit", args=[project.slug, found.pk]), Client(), Client()
+    reader.force_login(make_member(project, Role.VIEWER))
+    client.force_login(make_member(project, Role.REVIEWER))
+    assert new not in reader.get(url).content.decode() and edit not in reader.get(url).content.decode()
+    sent = {"sentence": ONLY} | IF
+    assert {reader.post(address, sent).status_code for address in (new, edit)} == {403}
+    assert new in client.get(url).content.decode() and edit in client.get(url).content.decode()
+    fragment = client.get(edit, headers={"HX-Request": "true"}).content.decode()
+    assert "<html" not in fragment and PENDING in fragment and 'value="pending"' in fragment
+    page = client.post(new, sent | {"verb": "cancel"}).content.decode()
+    assert "ends in -ed" in page and ONLY in page and "<html" in page
+    page = client.post(f"{new}?prompt={found.prompt_id}", sent | {"state": "proposed"}, follow=True).content.decode()
+    assert "Rule saved. Runs that break it are listed here" in page and ONLY in page
+    page = client.post(new, sent, follow=True).content.decode()
+    assert "Rules for all runs" in page and "Checked as: “an order” may be cancelled" in page
+    page = client.post(edit, sent | {"sentence": "Edited."}, follow=True).content.decode()
+    assert "“Edited.”" in page and f"“{PENDING}”" not in page and "Version 2, by" in page
+    edited = PolicyRule.objects.get(sentence="Edited.")
+    remove = reverse(f"{name}_remove", args=[project.slug, edited.pk])
+    assert reader.post(remove).status_code == 403
+    page = client.post(remove, follow=True).content.decode()
+    assert "Rule removed." in page and "“Edited.”" not in page and f"“{PENDING}”" in page
+    other = make_project()
+    client.force_login(make_member(other, Role.REVIEWER))
+    for what in ("edit", "remove"):
+        assert client.post(reverse(f"{name}_{what}", args=[other.slug, found.pk]), sent).status_code == 404
+    assert client.get(reverse(f"{name}_new", args=[other.slug]), {"prompt": found.prompt_id}).status_code == 404
+
+
+def test_the_api_writes_edits_and_removes(client: Client, project: Project) -> None:
+    url, found = reverse("failures_api:policy_rules"), pending_rule(project)
+    sending = {"content_type": "application/json", **key_headers(project)}
+    made = client.post(url, {"sentence": ONLY, "understood": IF}, **sending)
+    assert made.status_code == 201, made.content
+    given = made.json()
+    assert (given["state"], given["written"], given["version"], given["prompt"]["digest"]) == ("confirmed", True, 1, "")
+    body = {"sentence": ONLY, "understood": IF | {"value": "open"}, "state": "proposed"}
+    one = reverse("failures_api:policy_rule", args=[found.pk])
+    edited = client.put(one, body, **sending)
+    assert edited.status_code == 201, edited.content
+    assert (edited.json()["replaces"], edited.json()["version"], edited.json()["state"]) == (found.pk, 2, "proposed")
+    listed = {item["id"] for item in client.get(url, **sending).json()["results"]}
+    assert found.pk not in listed and {given["id"], edited.json()["id"]} <= listed
+    assert [item["id"] for item in client.get(url, {"state": "replaced"}, **sending).json()["results"]] == [found.pk]
+    assert client.put(one, body, **sending).status_code == 400  # replaced meanwhile
+    mine = reverse("failures_api:policy_rule", args=[edited.json()["id"]])
+    other = {"content_type": "application/json", **key_headers(make_project())}
+    assert {client.put(mine, body, **other).status_code, client.delete(mine, **other).status_code} == {404}
+    assert client.delete(mine, **sending).status_code == 204
+    assert client.delete(mine, **sending).status_code == 400
+    for wrong in (
+        {},
+        {"sentence": ONLY},
+        {"sentence": ONLY, "understood": {}},
+        body | {"prompt": "none"},
+        body | {"state": "dismissed"},
+    ):
+        assert client.post(url, wrong, **sending).status_code == 400, wrong
+    refused = client.post(url, body | {"understood": IF | {"verb": "cancel"}}, **sending).json()
+    assert "understood.verb" in json.dumps(refused), refused

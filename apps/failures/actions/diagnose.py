@@ -103,9 +103,9 @@ def source_of(evidence: list[dict]) -> Source:
 
 
 def inputs_of(project: Project, rows: Collection[Trajectory]) -> dict[UUID, dict]:
-    """The rules' input for runs, with people's decisions on the rules of their prompts."""
-    states = prompts.states_of(project, rows)
-    return {row.pk: as_input(row) | {"rule_states": states.get(row.pk, {})} for row in rows}
+    """The rules' input for runs, with people's decisions on the rules of their prompts, and the rules that people wrote."""
+    policy = prompts.policy_of(project, rows)
+    return {row.pk: as_input(row) | policy.get(row.pk, {}) for row in rows}
 
 
 def as_input(row: Trajectory) -> dict:

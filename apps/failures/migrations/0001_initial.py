@@ -968,7 +968,13 @@ class Migration(migrations.Migration):
                 (
                     "state",
                     models.CharField(
-                        choices=[("proposed", "Proposed"), ("confirmed", "Confirmed"), ("dismissed", "Dismissed")],
+                        choices=[
+                            ("proposed", "Proposed"),
+                            ("confirmed", "Confirmed"),
+                            ("dismissed", "Dismissed"),
+                            ("replaced", "Replaced"),
+                            ("removed", "Removed"),
+                        ],
                         default="proposed",
                         max_length=10,
                     ),
@@ -992,11 +998,36 @@ class Migration(migrations.Migration):
                         to="failures.systemprompt",
                     ),
                 ),
+                ("written", models.BooleanField(default=False, help_text="By a person, not read in the prompt")),
+                ("version", models.PositiveIntegerField(default=1)),
+                (
+                    "written_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "replaces",
+                    models.ForeignKey(
+                        help_text="The previous version",
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="failures.policyrule",
+                    ),
+                ),
             ],
             options={
-                "ordering": ("prompt", "position"),
+                "ordering": ("prompt", "position", "pk"),
                 "constraints": [
-                    models.UniqueConstraint(fields=("prompt", "key"), name="one_rule_per_key"),
+                    models.UniqueConstraint(
+                        condition=models.Q(("state__in", ("proposed", "confirmed", "dismissed"))),
+                        fields=("prompt", "key"),
+                        name="one_current_rule_per_key",
+                    ),
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("decided_at__isnull", True), ("state", "proposed")),

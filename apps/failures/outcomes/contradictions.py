@@ -118,10 +118,14 @@ def wrong_comparison(run: Run) -> Found:
 
 
 def breaks_a_condition(run: Run) -> Found:
-    """A change that a condition in the system prompt does not allow, by the record that was looked up."""
+    """A change that a condition does not allow, by the record that was looked up; once per change and record."""
+    seen: set[tuple[int, str]] = set()
     for found in policy.broken(run):
-        text = f"{found.text}. The system prompt says “{found.condition.sentence[:160]}”."
-        yield found.call.index, text, cut(found.call.raw)
+        if (change := (id(found.call), found.record)) not in seen:
+            seen.add(change)
+            source = policy.source_of(run, found.condition)
+            text = f"{found.text}. The {source} says “{found.condition.sentence[:160]}”."
+            yield found.call.index, text, cut(found.call.raw)
 
 
 def refuses_what_is_allowed(run: Run) -> Found:
@@ -129,7 +133,7 @@ def refuses_what_is_allowed(run: Run) -> Found:
     for index, item in (*policy.refuses_permitted(run), *policy.refuses_allowed(run)):
         yield (
             index,
-            f"The agent refuses, although the system prompt says “{cut(item.sentence, 120)}”.",
+            f"The agent refuses, although the {policy.source_of(run, item)} says “{cut(item.sentence, 120)}”.",
             cut(run.words(index)),
         )
 

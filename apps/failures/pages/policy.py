@@ -1,48 +1,189 @@
-"""The rules that system prompts state, by prompt, with runs that break them: people confirm or dismiss each."""
+"""The rules that system prompts state or people wrote, by prompt, with runs that break them: people confirm, dismiss, write and edit."""
 
 from __future__ import annotations
 
+from django import forms
 from django.contrib import messages
-from django.db.models import Prefetch
+from django.db.models import Case, Exists, OuterRef, Prefetch, Value, When
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.failures.actions import policy
 from apps.failures.actions.decisions import Refused
-from apps.failures.models import PolicyRule
-from apps.failures.prompts import MOST_COUNTED, MOST_EXAMPLES, rules_of, undecided
+from apps.failures.models import PolicyRule, SystemPrompt
+from apps.failures.prompts import ALL_RUNS, MOST_COUNTED, MOST_EXAMPLES, rules_of, undecided
+from apps.failures.rules.policy import LONGEST_SENTENCE
+from apps.failures.rules.written import FORMS, LONGEST, Invalid
 from apps.trajectories.shown import runs_shown
 
 SHOWN = 5  # prompts
+TITLES = {
+    "if": "Something may be done only if a field has a value",
+    "never": "Something can never be done to records with a value",
+    "always": "Something can always be done to records with a value",
+    "confirm": "Every change needs a “yes” from the user",
+    "can": "The agent must not refuse to change something",
+}
+
+
+class RuleForm(PlainForm):
+    sentence = forms.CharField(
+        max_length=LONGEST_SENTENCE, label="Rule", widget=forms.Textarea({"rows": 2}),
+        help_text="In plain words, as it should appear in the evidence",
+    )  # fmt: skip
+    kind = forms.ChoiceField(choices=TITLES.items(), label="How to check it")
+    subject = forms.CharField(
+        max_length=LONGEST, required=False, label="What",
+        help_text="“an order” is every order; “delivered orders” are those with a field that says delivered",
+    )  # fmt: skip
+    verb = forms.CharField(
+        max_length=LONGEST, required=False, label="Action",
+        help_text="As a tool's name has it: “cancelled” is checked against cancel_order. For “must not refuse”: “change”",
+    )  # fmt: skip
+    field = forms.CharField(
+        max_length=LONGEST, required=False, label="Field", help_text="Of the record, such as “status”"
+    )
+    value = forms.CharField(
+        max_length=LONGEST, required=False, label="Value", help_text="Such as “pending”; empty: any value but “no”"
+    )
+    days = forms.CharField(
+        max_length=LONGEST, required=False, label="Days",
+        help_text="For so many days after the record was made it is allowed anyway; empty: no such time",
+    )  # fmt: skip
+    thing = forms.CharField(max_length=LONGEST, required=False, label="Thing", help_text="One word, such as “address”")
+    except_for = forms.CharField(
+        max_length=200,
+        required=False,
+        label="Except for",
+        help_text="Words of what may be refused, separated by spaces",
+    )
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        for name, field in self.fields.items():
+            kinds = [kind for kind, names in FORMS.items() if (name if name != "except_for" else "except") in names]
+            if kinds:
+                field.widget.attrs["data-of-form"] = " ".join(kinds)
+
+    @property
+    def form_of_rule(self) -> dict[str, str]:
+        """As `written_rule` takes it."""
+        given = self.cleaned_data
+        return {name: given[name] for name in ("kind", "subject", "verb", "field", "value", "days", "thing")} | {
+            "except": given["except_for"]
+        }
+
+    def add_invalid(self, invalid: Invalid) -> None:
+        for name, error in invalid.errors.items():
+            name = {"except": "except_for"}.get(name, name)
+            self.add_error(name if name in self.fields else None, error)
 
 
 @project_view()
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     """All rules, or `?state=` those in one state."""
-    rules, state = rules_of(project), request.GET.get("state", "")
-    prompts = project.system_prompts.all()
-    if state in PolicyRule.State.values:
+    rules, state = rules_of(project).current(), request.GET.get("state", "")
+    if state in PolicyRule.DECISIONS:
         rules = rules.filter(state=state)
-        prompts = prompts.filter(pk__in=rules.order_by().values("prompt"))
+    first = Case(When(digest=ALL_RUNS, then=Value(0)), default=Value(1))
+    prompts = project.system_prompts.filter(Exists(rules.order_by().filter(prompt=OuterRef("pk"))))
+    prompts = prompts.order_by(first, "-first_seen", "-pk")
     prompts = page_of(request, prompts.prefetch_related(Prefetch("rules", rules)), SHOWN)
     runs = {one.trajectory_id for prompt in prompts for rule in prompt.rules.all() for one in rule.newest}
     runs_shown(project, runs, to=request.user, where="policy rules")
     context = {
         "page": prompts,
         "state": state,
-        "states": PolicyRule.State.choices,
+        "states": [(value.value, value.label) for value in PolicyRule.DECISIONS],
         "waiting": undecided(project),
         "most": MOST_COUNTED,
         "shown": MOST_EXAMPLES,
-        "there": project.system_prompts.exists(),
+        "there": PolicyRule.objects.current().filter(prompt__project=project).exists(),
         "may_write": request.membership.may(Role.REVIEWER),
     }
     return render(request, "failures/policy.html", context)
+
+
+@project_view(Role.REVIEWER)
+def new(request: HttpRequest, project: Project) -> HttpResponse:
+    """The form for a rule of the runs of `?prompt=`, or of all runs; htmx puts it into the page of the rules."""
+    prompt = None
+    if (pk := whole(request.GET.get("prompt"))) is not None:
+        prompt = get_object_or_404(project.system_prompts.exclude(digest=ALL_RUNS), pk=pk)
+    form = RuleForm(request.POST or None, auto_id="new-rule-%s")
+    if request.method == "POST" and form.is_valid():
+        given = {"sentence": form.cleaned_data["sentence"], "form": form.form_of_rule, "state": _state(request)}
+        try:
+            rule = policy.write(project=project, prompt=prompt, by=request.user, **given)
+        except Invalid as invalid:
+            form.add_invalid(invalid)
+        except Refused as refused:
+            form.add_error(None, str(refused))
+        else:
+            return _saved(request, project, rule)
+    return _form(request, form, prompt)
+
+
+@project_view(Role.REVIEWER)
+def edit(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    """The form for a new version of a rule; htmx puts it into the rule's row."""
+    rule = get_object_or_404(PolicyRule.objects.current().select_related("prompt"), prompt__project=project, pk=pk)
+    now = rule.understood | {"sentence": rule.sentence, "except_for": rule.understood.get("except", "")}
+    form = RuleForm(request.POST or None, initial=now, auto_id=f"rule-{pk}-%s")
+    if request.method == "POST" and form.is_valid():
+        given = {"sentence": form.cleaned_data["sentence"], "form": form.form_of_rule, "state": _state(request)}
+        try:
+            changed = policy.edit(project=project, rule=rule, by=request.user, **given)
+        except Invalid as invalid:
+            form.add_invalid(invalid)
+        except Refused as refused:
+            form.add_error(None, str(refused))
+        else:
+            return _saved(request, project, changed)
+    return _form(request, form, rule.prompt, rule)
+
+
+def _state(request: HttpRequest) -> str:
+    return request.POST.get("state") or PolicyRule.State.CONFIRMED
+
+
+def _form(
+    request: HttpRequest, form: RuleForm, prompt: SystemPrompt | None, rule: PolicyRule | None = None
+) -> HttpResponse:
+    name = "_policy_form" if request.htmx else "policy_form"
+    prompt = prompt if prompt and prompt.digest != ALL_RUNS else None
+    return render(request, f"failures/{name}.html", {"form": form, "prompt": prompt, "rule": rule})
+
+
+def _saved(request: HttpRequest, project: Project, rule: PolicyRule) -> HttpResponse:
+    then = "Runs are classified again; those that break it appear as policy violations."
+    if rule.state == PolicyRule.State.PROPOSED:
+        then = "Runs that break it are listed here after they are classified again. Confirm it to make them policy violations."
+    messages.success(request, f"Rule saved. {then}")
+    return _at(project, rule)
+
+
+def _at(project: Project, rule: PolicyRule | None) -> HttpResponse:
+    return redirect(f"{reverse('failures:policy', args=[project.slug])}{f'#rule-{rule.pk}' if rule else ''}")
+
+
+@require_POST
+@project_view(Role.REVIEWER)
+def remove(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+    rule = get_object_or_404(PolicyRule, prompt__project=project, pk=pk)
+    try:
+        policy.remove(project=project, rule=rule, by=request.user)
+    except Refused as refused:
+        messages.error(request, str(refused))
+    else:
+        messages.success(request, "Rule removed. Runs are classified again.")
+    return _at(project, None)
 
 
 @require_POST
@@ -60,7 +201,7 @@ def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         return render(request, "failures/_policy_decided.html", context)
     if error:
         messages.error(request, error)
-    return redirect(f"{reverse('failures:policy', args=[project.slug])}#rule-{pk}")
+    return _at(project, rule)
 
 
 @require_POST
@@ -68,5 +209,4 @@ def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 def undo(request: HttpRequest, project: Project) -> HttpResponse:
     rule = policy.undo(project=project, by=request.user)
     messages.info(request, "Your last decision was undone." if rule else "Nothing to undo.")
-    anchor = f"#rule-{rule.pk}" if rule else ""
-    return redirect(f"{reverse('failures:policy', args=[project.slug])}{anchor}")
+    return _at(project, rule)

@@ -219,20 +219,25 @@ def in_words(given: dict[str, str]) -> str:
     return f"“{subject}” can {'always' if kind == 'always' else 'never'} be {verb}{anyway}."
 
 
-def in_use(run: Run, stated: Sequence[Any]) -> list[Any]:
-    """Those that nobody has dismissed."""
-    return [rule for rule in stated if not run.rule_states or run.rule_states.get(key_of(rule)) != DISMISSED]
+def in_use(run: Run, kind: type[Rule], stated: Sequence[Any]) -> list[Any]:
+    """Those that the prompt states and those of the kind that people wrote, without the dismissed ones."""
+    rules = [*stated, *(rule for rule in run.written_rules if isinstance(rule, kind))]
+    return [rule for rule in rules if not run.rule_states or run.rule_states.get(key_of(rule)) != DISMISSED]
 
 
-def consent_asked(run: Run) -> Consent | None:
-    """The rule that changes need a confirmation, unless it was dismissed."""
+def source_of(run: Run, rule: Rule) -> str:
+    return "policy rule" if rule in run.written_rules else "system prompt"
+
+
+def consents_asked(run: Run) -> list[Consent]:
+    """The rules that changes need a confirmation, without dismissed ones."""
     asked = consent(run.system)
-    return next(iter(in_use(run, [asked])), None) if asked else None
+    return in_use(run, Consent, [asked] if asked else [])
 
 
 def refuses_permitted(run: Run) -> Iterator[tuple[int, Permission]]:
     """Answers that refuse a change of something which the system prompt says can be changed, and which no call changed."""
-    if not (stated := in_use(run, permissions(run.system))):
+    if not (stated := in_use(run, Permission, permissions(run.system))):
         return
     done = [f"{call.tool} {call.raw}".casefold() for call in run.changes_made]
     for index, text in run.answers:
@@ -257,13 +262,14 @@ class Broken:
     """A change that a condition forbids, by the record that was looked up before it."""
 
     call: Call
+    record: str
     condition: Condition
     text: str
 
 
 def broken(run: Run) -> Iterator[Broken]:
-    """Changes to records for which the system prompt says that they cannot be made."""
-    stated = in_use(run, conditions(run.system))
+    """Changes to records for which a rule says that they cannot be made, with each such rule."""
+    stated = in_use(run, Condition, conditions(run.system))
     if not stated:
         return
     for call in run.changes_made:
@@ -271,13 +277,12 @@ def broken(run: Run) -> Iterator[Broken]:
         for name, record in _records(run, call) if fitting else ():
             for item in fitting:
                 if (why := _why_not(item, record, call)) and not (item.days and _made_lately(run, record, item.days)):
-                    yield Broken(call, item, f"{call.tool} changed {name}, although {why}")
-                    break
+                    yield Broken(call, name, item, f"{call.tool} changed {name}, although {why}")
 
 
 def always_allowed(run: Run) -> list[Condition]:
     """Conditions that allow something for a record that was looked up, whatever else holds."""
-    stated = in_use(run, [item for item in conditions(run.system) if item.allowed == "always"])
+    stated = [item for item in in_use(run, Condition, conditions(run.system)) if item.allowed == "always"]
     if not stated:
         return []
     records = [record for call in run.calls if call.worked and isinstance(record := run.record(call), dict)]
@@ -298,7 +303,7 @@ def refuses_allowed(run: Run) -> Iterator[tuple[int, Condition]]:
 def _why_not(item: Condition, record: dict, call: Call) -> str:
     """What of a record a condition does not allow; empty where it allows it or says nothing about it."""
     named = _named(item.subject, record)
-    if not named and not _is_a_kind(item.subject):
+    if not named and not is_a_kind(item.subject):
         return ""
     if item.allowed == "never":
         changed = any((call.args or {}).get(field, value) != value for field, value in named)
@@ -320,7 +325,7 @@ def _made_lately(run: Run, record: dict, days: int) -> bool:
     return run.today is not None and latest is not None and (run.today - latest).days <= days
 
 
-def _is_a_kind(subject: str) -> bool:
+def is_a_kind(subject: str) -> bool:
     """Whether a subject names only a kind of thing: “an order”."""
     return len(subject.split()) == 2 and subject.split()[0] in _KINDS
 

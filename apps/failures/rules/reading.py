@@ -7,6 +7,7 @@ import re
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property, lru_cache
@@ -90,6 +91,7 @@ class Run:
     rule_states: dict[str, str] = field(
         default_factory=dict
     )  # people's decisions on the rules of its prompt, by `policy.key_of`
+    written_rules: Sequence[Any] = ()  # `policy.Rule`s that people wrote for its prompt, or for all runs
     calls: list[Call] = field(default_factory=list)
     users: list[tuple[int, str]] = field(default_factory=list)
     answers: list[tuple[int, str]] = field(default_factory=list)
@@ -196,7 +198,7 @@ def system_of(messages: list[dict]) -> str:
 
 
 def read(trajectory: dict) -> Run:
-    """From {messages, tools, outcome_status, outcome_reason, outcome_label?, interventions, metadata, rule_states?}."""
+    """From {messages, tools, outcome_status, outcome_reason, outcome_label?, interventions, metadata, rule_states?, written_rules?}."""
     run = Run(
         messages=trajectory["messages"],
         offer=offer_of(trajectory.get("tools")),
@@ -206,6 +208,7 @@ def read(trajectory: dict) -> Run:
         interventions=[item for item in trajectory.get("interventions") or [] if isinstance(item, dict)],
         metadata=trajectory.get("metadata") or {},
         rule_states=trajectory.get("rule_states") or {},
+        written_rules=trajectory.get("written_rules") or (),
     )
     waiting: OpenCalls[Call] = OpenCalls()
     for index, message in enumerate(run.messages):

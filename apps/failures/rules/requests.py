@@ -69,11 +69,12 @@ def _stem(word: str) -> str:
 
 
 def change_without_a_yes(run: Run) -> Iterator[Finding]:
-    """The system prompt requires a confirmation before changes; the user's last message before one has none."""
-    if not run.changes_made or policy.consent_asked(run) is None:
+    """A confirmation is required before changes; the user's last message before one has none."""
+    if not run.changes_made or not (asked := policy.consents_asked(run)):
         return
+    source = policy.source_of(run, asked[0])
     for call, said in changes_without_a_yes(run):
-        text = f"{call.tool} {WITHOUT_A_YES}; the system prompt requires a confirmation."
+        text = f"{call.tool} {WITHOUT_A_YES}; the {source} requires a confirmation."
         yield Finding("policy_violation", call.index, call.index, text, cut(said))
 
 

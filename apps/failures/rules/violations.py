@@ -1,4 +1,4 @@
-"""Where a run breaks a rule stated in its system prompt. Pure.
+"""Where a run breaks a rule that its system prompt states or a person wrote. Pure.
 
 A rule that was only read is a signal (`outcomes.contradictions`). One that a person has confirmed gives a finding.
 """
@@ -32,21 +32,24 @@ def violations(run: Run) -> Iterator[Violation]:
 
 
 def _all(run: Run) -> Iterator[Violation]:
-    if (asked := policy.consent_asked(run)) is not None:
+    for asked in policy.consents_asked(run):
         for call, _ in requests.changes_without_a_yes(run):
             yield Violation(asked, call.index, f"{call.tool} {requests.WITHOUT_A_YES}.")
     for broken in policy.broken(run):
         yield Violation(broken.condition, broken.call.index, f"{broken.text}.")
     for index, rule in (*policy.refuses_permitted(run), *policy.refuses_allowed(run)):
-        yield Violation(rule, index, "The agent refuses what the system prompt allows.")
+        yield Violation(rule, index, f"The agent refuses what the {policy.source_of(run, rule)} allows.")
 
 
 def confirmed_rule_broken(run: Run) -> Iterator[Finding]:
-    """The run breaks a rule that a person has confirmed; the evidence is the sentence in the prompt."""
+    """The run breaks a rule that a person has confirmed; the evidence is the sentence in the prompt, or the step that breaks a rule
+    which a person wrote."""
     if policy.CONFIRMED not in run.rule_states.values():
         return
     prompt = next(iter(system_messages(run.messages)), None)
     for found in sorted(violations(run), key=lambda item: item.index):
         if run.rule_states.get(policy.key_of(found.rule)) == policy.CONFIRMED:
-            text = f"{found.text} The system prompt says “{cut(found.rule.sentence)}”."
-            yield Finding("policy_violation", found.index, prompt, text, cut(found.rule.sentence))
+            source, sentence = policy.source_of(run, found.rule), cut(found.rule.sentence)
+            text = f"{found.text} The {source} says “{sentence}”."
+            shown = (found.index, cut(run.words(found.index))) if source == "policy rule" else (prompt, sentence)
+            yield Finding("policy_violation", found.index, shown[0], text, shown[1])
