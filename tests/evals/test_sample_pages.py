@@ -309,7 +309,9 @@ def test_an_evaluation_without_a_scored_sample_says_why(
 ) -> None:
     run = make_run(split, folder=tmp_path)
     login(client, run)
-    assert "Every sample is masked" not in client.get(url(run)).content.decode()
+    scored = client.get(url(run)).content.decode()
+    chart = "Rates with 95% intervals"
+    assert "Every sample is masked" not in scored and chart in scored
     reason = "The reward 1e+09 is not within ±1,000,000."
     run.samples.update(masked=True, reward=None, success=False, mask_reason=reason)
     EvalRun.objects.filter(pk=run.pk).update(result={"metrics": summarise(rows_of(run.samples.all()))})
@@ -317,3 +319,4 @@ def test_an_evaluation_without_a_scored_sample_says_why(
     assert (f"Every sample is masked: {reason}" in page) == opened
     assert ("Every sample is masked, so this evaluation says nothing about the model." in page) != opened
     assert (reason in page) == opened
+    assert chart not in page
