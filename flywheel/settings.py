@@ -333,6 +333,7 @@ CELERY_BEAT_SCHEDULE = {
     "forget_notifications": {"task": "notifications.forget_old", "schedule": 43_200.0},
     "forget_comments": {"task": "teamwork.forget_orphans", "schedule": 43_200.0},
     "watch_training": {"task": "training.watch", "schedule": 60.0},
+    "judge_outputs": {"task": "training.judge_outputs", "schedule": 60.0},
     "forget_uploads": {"task": "registry.forget_uploads", "schedule": 3600.0},
     "check_servers": {"task": "registry.check_servers", "schedule": 300.0},
     "unload": {"task": "promotion.unload", "schedule": 30.0},

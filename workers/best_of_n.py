@@ -1,13 +1,15 @@
-"""Rejection sampling that samples itself: n answers to each training task by the model that is trained, of which those that the
-verifier passes are learned from. `python -m workers.best_of_n spec.json` (docs/jobs.md).
+"""Rejection sampling that samples itself: n answers to each training task, of which those that the verifier passes are learned from.
+`python -m workers.best_of_n spec.json` (docs/jobs.md).
 
-The samples come first, all by the model at the start (RAFT 2304.06767, one round), then `workers.sft` learns from what is kept.
+The samples come first, all by the model at the start (RAFT 2304.06767, one round) or by a teacher, which may be a model on any
+OpenAI-compatible server; then `workers.sft` learns from what is kept.
 What each task gave is written down as soon as it is there, beside the checkpoints, so that after a stop or a crash at most a few
 tasks are sampled again, with the same seeds.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,14 +19,16 @@ from msgspec import structs, to_builtins
 
 from workers import sft
 from workers.evaluate import emit_sample, limits_of
+from workers.lib.chat_policy import ChatPolicy
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, load
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
-from workers.lib.policies import EnginePolicy, PolicyError
+from workers.lib.policies import SPENT, EnginePolicy, Policy, PolicyError, Reply
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
 from workers.lib.specs import BestOfN, BestOfNConfig, Sft, SftConfig, SftRow
+from workers.lib.teacher_server import account_of, spent
 from workers.lib.training_cost import SAMPLED_TOGETHER
 from workers.lib.typed import convert
 from workers.ml import checkpoint
@@ -63,7 +67,7 @@ def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> list[SftRow]:
                 for one in found.values() if lines else ():  # again, since the last line may have been half written
                     lines.write(json.dumps(one) + "\n")
                 sample(spec, found, lines, events, stop, ranks)
-        except Stop:
+        except (Stop, TeacherLost):
             if ranks.is_main:
                 keep(spec, events)
             raise
@@ -74,7 +78,8 @@ def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> list[SftRow]:
     })  # fmt: skip
     if not totals["kept"]:
         raise JobError(why_nothing(spec, totals))
-    return [convert(row, SftRow) for task in spec.tasks for row in found[task["id"]]["rows"]]
+    sampled_tasks = [found[task["id"]] for task in spec.tasks if task["id"] in found]  # fewer where a limit ended it
+    return [convert(row, SftRow) for one in sampled_tasks for row in one["rows"]]
 
 
 def why_nothing(spec: BestOfN, totals: dict[str, int]) -> str:
@@ -95,26 +100,99 @@ def sample(
 ) -> None:
     """Adds what each task gave to `found` and to the file. Tasks are sampled a few at a time, the same ones whenever it begins, so
     that their seeds do not depend on where it stopped. Of several `ranks` each samples for some of them, and all know all; the
-    first has the file."""
-    config, n = spec.config, spec.config.samples
-    total = len(spec.tasks) * n
-    events.progress(len(found) * n, total, "loading the model")
+    first has the file, and alone asks a server, whose limit and journal are the job's."""
+    events.progress(len(found) * spec.config.samples, len(spec.tasks) * spec.config.samples, "loading the model")
+    if spec.teacher_server:
+        found.update(ranks.from_main(lambda: ask_teacher(spec, found, lines, events, stop)))
+        return
     with stop.at_once():
         environment = load(spec.environment)
-        engine = TransformersEngine.load(spec.engine, spec.model)
-    engine.check = stop.check
-    sampling = Sampling(config.temperature, config.top_p, config.max_new_tokens)
+        sampler = Sampler(spec, environment, stop)
+    sample_tasks(spec, found, lines, events, stop, environment, sampler, ranks)
+
+
+def ask_teacher(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, stop: StopFlag) -> dict[str, dict]:
+    """As `sample`, by the teacher on its server; `found` with what it gave. Raises TeacherLost."""
+    with stop.at_once():
+        environment = load(spec.environment)
+        sampler = Sampler(spec, environment, stop)
+    try:
+        sample_tasks(spec, found, lines, events, stop, environment, sampler)
+    except PolicyError as error:
+        if error.limit != SPENT or not found:
+            raise TeacherLost(str(error)) from error
+        events.log(
+            "warning", f"{error} {len(found):,} of {len(spec.tasks):,} tasks were sampled; only they are learned from."
+        )
+    finally:
+        events.metric(0, spent(sampler.account))
+        sampler.journal.close()
+    return found
+
+
+class TeacherLost(JobError):
+    """The teacher's server does not answer any more; what it gave is kept."""
+
+
+class Sampler:
+    """Who answers: a model in this process, or on a server, where what is used counts over all attempts (its journal is to be closed)."""
+
+    def __init__(self, spec: BestOfN, environment: Environment, stop: StopFlag) -> None:
+        self.sampling = Sampling(spec.config.temperature, spec.config.top_p, spec.config.max_new_tokens)
+        self.goes_on, self.served = environment.multi_turn, spec.teacher_server
+        if self.served:
+            self.journal, self.account = account_of(self.served, Path(spec.out_dir))
+            return
+        self.engine = TransformersEngine.load(spec.engine, spec.teacher or spec.model)
+        self.engine.check = stop.check
+
+    def policy(self) -> Policy:
+        if self.served:
+            return ChatPolicy(self.served, self.sampling, self.account, exact_model=True)
+        return EnginePolicy(self.engine, self.sampling, goes_on=self.goes_on)
+
+    def at_once(self, episodes: int) -> int:
+        return min(episodes, self.served.concurrency) if self.served else episodes
+
+    def require_answers(self, problem: str) -> None:
+        """Raises TeacherLost where its server does not answer a trivial question either."""
+        assert self.served
+        policy = ChatPolicy(self.served, self.sampling, self.account)
+
+        async def ask() -> bool:
+            async with policy:
+                return await policy.responds()
+
+        if not asyncio.run(ask()):
+            raise TeacherLost(
+                f"The teacher is lost. {problem} Fix its server, then resume this run: what it gave so far is kept."
+            )
+
+
+def sample_tasks(
+    spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, stop: StopFlag, environment: Environment, sampler: Sampler,
+    ranks: Ranks = ALONE,
+) -> None:  # fmt: skip
+    config, n = spec.config, spec.config.samples
+    total = len(spec.tasks) * n
     for start in range(0, len(spec.tasks), SAMPLED_TOGETHER):
         tasks = spec.tasks[start : start + SAMPLED_TOGETHER]
         if all(task["id"] in found for task in tasks):
             continue
         waiting: list[dict[int, Finished]] = [{} for _ in tasks]
+        unanswered: list[int] = []
 
         def tell(index: int, number: int, done: Finished, tasks: Any = tasks, waiting: Any = waiting) -> None:
             waiting[index][number] = done
-            task = tasks[index]
-            if len(waiting[index]) < n or task["id"] in found:
+            if len(waiting[index]) < n or tasks[index]["id"] in found:
                 return
+            if sampler.served and any(one.stop_reason == "policy error" for one in waiting[index].values()):
+                unanswered.append(index)  # noqa: B023 - of this round
+            else:
+                record(index, tasks, waiting)
+
+        def record(index: int, tasks: Any = tasks, waiting: Any = waiting) -> None:
+            task = tasks[index]
             found[task["id"]] = result = result_of(environment, task, [waiting[index][at] for at in range(n)], config)
             for at in range(n):
                 emit_sample(events, task, at, waiting[index][at], phase="train", step=0)
@@ -127,14 +205,18 @@ def sample(
         def play_some(some: range, tell: Any, tasks: Any = tasks, seed: int = spec.seed * 100_003 + start) -> None:
             try:
                 play(
-                    EnginePolicy(engine, sampling, goes_on=environment.multi_turn), environment, tasks, limits_of(environment.harness), tell,
-                    n=n, concurrency=len(some) * n, seed=seed, only=some, check=stop.check,
+                    sampler.policy(), environment, tasks, limits_of(environment.harness), tell,
+                    n=n, concurrency=sampler.at_once(len(some) * n), seed=seed, only=some, check=stop.check,
                 )  # fmt: skip
             except PolicyError:
                 stop.check()  # which ended the generation
                 raise
 
         ranks.share(len(tasks), play_some, tell)
+        if unanswered:  # by a server that is gone, or that refused just these
+            sampler.require_answers(waiting[unanswered[0]][0].score.mask_reason)
+        for index in unanswered:
+            record(index)
 
 
 def result_of(environment: Environment, task: dict, episodes: list[Finished], config: BestOfNConfig) -> dict[str, Any]:
@@ -160,7 +242,7 @@ def kept_of(episodes: list[Finished], config: BestOfNConfig) -> list[int]:
         if done.score.success
         and not done.score.masked
         and not done.truncated
-        and any(reply.text.strip() for reply in done.replies)
+        and any(written(reply) for reply in done.replies)
     ]
     good.sort(key=lambda at: -float(episodes[at].score.reward or 0))
     different = {said(episodes[at]): at for at in reversed(good)}
@@ -169,13 +251,22 @@ def kept_of(episodes: list[Finished], config: BestOfNConfig) -> list[int]:
 
 
 def said(done: Finished) -> str:
-    return json.dumps([reply.text.strip() for reply in done.replies])
+    return json.dumps([written(reply) for reply in done.replies])
+
+
+def written(reply: Reply) -> list[Any]:
+    """Its text and, of a server, its calls without their ids; [] where it is empty."""
+    calls = [
+        [call["function"]["name"], call["function"]["arguments"]] for call in reply.message.get("tool_calls") or ()
+    ]
+    return [part for part in (reply.text.strip(), calls) if part]
 
 
 def row_of(environment: Environment, task: dict, done: Finished) -> SftRow:
     episode = environment.open(task)
     given: dict[str, Any] = {"messages": episode.messages, "tools": episode.offered}
-    if len(done.replies) == 1 and len(done.rollout.messages) <= 1:
+    calls = any(reply.message.get("tool_calls") for reply in done.replies)
+    if len(done.replies) == 1 and len(done.rollout.messages) <= 1 and not calls:
         return SftRow(**given, completion=done.replies[0].text)
     return SftRow(**given, turns=done.rollout.messages)
 

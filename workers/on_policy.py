@@ -8,17 +8,22 @@ written each of the student's tokens, and the student moves towards it by the re
 Its gradient is that of a policy gradient whose advantage of a token is log π_teacher − log π_student, with no discount: each
 token answers for itself (Thinking Machines, “On-Policy Distillation”, 2025; the loss is MiniLLM's 2306.08543 and GKD's 2306.13649
 with λ = 1, β = 1, estimated on the sampled token instead of summed over the vocabulary, so that a teacher's log-probabilities
-of tokens are enough). The samples are the student's own at temperature 1, and each is used once, so nothing is corrected. No
+of tokens are enough). The teacher is in this process, or on a vLLM server that gives them (workers.lib.teacher_server); where the
+server is lost, or its limit used up, the run ends with a checkpoint. The samples are the student's own at temperature 1, and each is used once, so nothing is corrected. No
 reward trains; the verifier's scores are shown. A resumed run is the unbroken one.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from msgspec import structs
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from workers import grpo
 from workers.grpo import Trainer
@@ -28,6 +33,7 @@ from workers.lib.events import Emitter
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.same_tokenizer import why_not_same
 from workers.lib.specs import Grpo, GrpoConfig, OnPolicy
+from workers.lib.teacher_server import TeacherServer, spent
 from workers.lib.token_rows import TokenRow, rows_of
 from workers.ml import checkpoint
 from workers.ml.models import device, load_policy, training_dtype
@@ -38,12 +44,31 @@ class Distillation(Trainer):
     """Plays, validates and saves as GRPO does; what a step learns is the teacher's."""
 
     def __init__(self, spec: OnPolicy, events: Emitter, stop: StopFlag) -> None:
-        refuse_other_tokenizer(spec)
+        if spec.teacher_server is None:
+            refuse_other_tokenizer(spec)
         super().__init__(as_grpo(spec), events, stop)
-        self.teacher, _ = load_policy(spec.teacher.base, spec.teacher.adapter, training_dtype(spec.engine.dtype))
-        self.teacher = self.teacher.to(device())
-        use_tree(self.teacher)
+        self.teacher = self.served = None
+        if spec.teacher_server is None:
+            loaded, _ = load_policy(spec.teacher.base, spec.teacher.adapter, training_dtype(spec.engine.dtype))
+            self.teacher = loaded.to(device())
+            use_tree(self.teacher)
+        elif self.ranks.is_main:
+            self.served = TeacherServer(spec.teacher_server, self.out)
         self.watchman = Watchman(self.config.alarms, "on_policy", checkpoint.seen_by("alarms", self.resume))
+
+    def train(self) -> Path:
+        try:
+            self.ranks.from_main(self.require_same_tokens)
+            return super().train()
+        finally:
+            if self.served:
+                self.served.close()
+
+    def require_same_tokens(self) -> None:
+        if self.served:
+            asked = self.engine.prompt_ids(self.tasks[0]["messages"])
+            text = self.engine.tokenizer.decode(asked)
+            self.served.require_same_tokens(self.engine.tokenizer, [text], self.check)
 
     def judge_end(self) -> None:
         """No reward trains, so a run without one has learned as much."""
@@ -52,13 +77,18 @@ class Distillation(Trainer):
         rows = [row for group in groups for done in group.episodes for row in rows_of(done)]
         if not rows:
             return {"train/loss": 0.0}
-        tokens = sum(sum(row.learnt) for row in rows)
-        mine = [rows[number] for number in self.ranks.mine([row.ids for row in rows])]
+        tokens, numbers = sum(sum(row.learnt) for row in rows), self.ranks.mine([row.ids for row in rows])
+        mine, began = [rows[number] for number in numbers], time.perf_counter()
+        served = self.ranks.from_main(lambda: self.served and self.served.logprobs(rows, self.check))
+        asked = {"time/teacher_s": time.perf_counter() - began} | spent(self.served.account) if self.served else {}
 
         def share() -> dict[str, float]:
             if not mine:
                 return {}
-            teacher = logprobs_of(self.teacher, mine, 1.0, self.check)
+            if served is None:
+                teacher = logprobs_of(self.teacher, mine, 1.0, self.check)
+            else:
+                teacher = padded([served[number] for number in numbers]).to(device())
             return add_gradients(self.model, mine, teacher, self.config, self.check, tokens)
 
         try:
@@ -68,7 +98,12 @@ class Distillation(Trainer):
             raise
         self.ranks.add_gradients(self.model.parameters())
         self.move(metrics)
-        return metrics
+        return metrics | asked
+
+
+def padded(values: Sequence[Sequence[float]]) -> Tensor:
+    """[R, U], 0 after each row's last."""
+    return pad_sequence([torch.tensor(one) for one in values], batch_first=True)
 
 
 def add_gradients(
@@ -105,7 +140,11 @@ def as_grpo(spec: OnPolicy) -> Grpo:
     same = {field.name for field in structs.fields(GrpoConfig)}
     given = {name: value for name, value in structs.asdict(spec.config).items() if name in same}
     config = GrpoConfig(**given | {"kl_every": 0, "correction": "off", "temperature": 1.0, "top_p": 1.0})
-    fields = {name: value for name, value in structs.asdict(spec).items() if name not in ("config", "teacher")}
+    fields = {
+        name: value
+        for name, value in structs.asdict(spec).items()
+        if name not in ("config", "teacher", "teacher_server")
+    }
     return Grpo(**fields, config=config)
 
 

@@ -19,11 +19,11 @@ from workers.lib.clients import chat_server
 from workers.lib.environments import load
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
+from workers.lib.journal import Journal, KeptAccount, key_of
 from workers.lib.messages import text_of
 from workers.lib.policies import PolicyError
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.prompt_search.dialogue import converse
-from workers.lib.prompt_search.journal import Journal, KeptAccount, key_of
 from workers.lib.prompt_search.scoring import Scorer
 from workers.lib.specs import SearchPrompts
 from workers.lib.spending import Meter, Price, Spent, Usage, estimate, usage_of

@@ -22,9 +22,11 @@ from apps.evals.costs import total_cost
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, LatencyMeasurement, Split
 from apps.failures import classify_job
 from apps.failures.models import Classification
+from apps.registry.actions import ModelError
 from apps.training.budget.asked import Asked, whole
 from apps.training.budget.estimate import Estimate, estimate
 from apps.training.models import Method, TrainingRun
+from apps.training.teachers import chosen
 from workers.lib.memory import gigabytes
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert
@@ -172,9 +174,16 @@ class _Now:
         environment = self.project.environments.current().filter(slug=step.environment).order_by("-version").first()
         if environment is None:
             return None
+        config, teacher = whole(step.method, step.config), None
+        try:
+            if step.teacher and not step.teacher.startswith("step:"):
+                teacher = model_version(self.project, step.teacher, {}).model
+            taught = chosen(Method(step.method), parent.model, teacher, "", config) if teacher else {}
+        except (StepFailed, ModelError):
+            return None
         found = estimate(Asked(
             project=self.project, method=step.method, parent=parent.model, environment=environment, eval_set=eval_set,
-            config=whole(step.method, step.config), tasks=list(eval_set.tasks.trainable()),
+            config=config, tasks=list(eval_set.tasks.trainable()), teacher=teacher, teacher_engine=taught.get("teacher_engine"),
         ))  # fmt: skip
         return None if found.problem else found
 

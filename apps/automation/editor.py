@@ -40,7 +40,7 @@ HELP = {
     "seed": "The same seed gives the same split or samples",
     "learnable": "Trains only on tasks that this step found informative",
     "samples_of": "An evaluation of the training tasks whose samples are trained on",
-    "teacher": "For on-policy distillation: a model with the same tokenizer",
+    "teacher": "For on-policy distillation (a model with the same tokenizer) and rejection sampling in the run (any)",
     "timezone": "Applies to all times in this flow, for example Europe/Berlin",
     "retries": "For failed steps",
 }

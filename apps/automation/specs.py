@@ -213,7 +213,7 @@ class Review(Step, tag="review"):
 class Train(Step, tag="train"):
     """Trains an adapter on the training tasks of a frozen set. `config`: the run's settings; `learnable`: only on tasks that this
     step found informative. `samples_of`: the evaluation of the training tasks whose samples are learned from, beside corrections, feedback and
-    reviews where the method can; `teacher`: of on-policy distillation."""
+    reviews where the method can; `teacher`: of on-policy distillation, or who answers in place of the model in rejection sampling in the run."""
 
     label: ClassVar[str] = "Train"
     outputs: ClassVar[Outputs] = ("run", "model", "seconds", "alarms")
@@ -490,13 +490,10 @@ def _check_train(step: Train, earlier: dict[str, Step], path: str) -> None:
         raise FlowError(sentence, f"{path}.samples_of")
     if step.learnable and step.method in OF_EXAMPLES:
         raise FlowError(f"{step.method} uses examples, which are not picked by task.", f"{path}.learnable")
-    if bool(step.teacher) != (step.method == "on_policy"):
-        sentence = (
-            "on_policy needs a teacher, with the same tokenizer."
-            if not step.teacher
-            else f"{step.method} does not use a teacher."
-        )
-        raise FlowError(sentence, f"{path}.teacher")
+    if step.method == "on_policy" and not step.teacher:
+        raise FlowError("on_policy needs a teacher, with the same tokenizer.", f"{path}.teacher")
+    if step.teacher and step.method not in ("on_policy", "best_of_n"):
+        raise FlowError(f"{step.method} does not use a teacher.", f"{path}.teacher")
 
 
 def condition_of(step: Step, path: str = "") -> tuple[str, str, str, str]:

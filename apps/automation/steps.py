@@ -41,6 +41,7 @@ from apps.promotion.policies import create_channel, find_channel
 from apps.registry.models import ModelVersion
 from apps.reviews.evidence import lock_of
 from apps.training.actions import freeze_dataset, submit_training
+from apps.training.budget.truth import paid_to_teacher
 from apps.training.models import SHAPES, Method, TrainingRun
 from apps.training.sources import usual_examples
 from apps.trajectories.ids import floor_of
@@ -376,4 +377,5 @@ def used(step: FlowStep) -> tuple[float, float]:
 
 def used_by(jobs: Sequence[Job]) -> tuple[float, float]:
     costs = [total_cost(job) or 0.0 for job in jobs if isinstance(job, EvalRun)]
+    costs += [paid_to_teacher(job) or 0.0 for job in jobs if isinstance(job, TrainingRun)]
     return sum(job.seconds or 0.0 for job in jobs), sum(costs)

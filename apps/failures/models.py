@@ -469,11 +469,12 @@ class Rubric(models.Model):
 
 
 class JudgeVerdict(models.Model):
-    """One answer of the judge, kept: the same conversation is not paid for twice."""
+    """One answer of the judge, kept: the same conversation is not paid for twice. Without a `trajectory` it is about a conversation
+    that is no production run, such as an output of a training run."""
 
     rubric = models.ForeignKey(Rubric, models.CASCADE, related_name="verdicts")
-    content_digest = models.CharField(max_length=32, help_text="Of the trajectory as it was judged")
-    trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="+")
+    content_digest = models.CharField(max_length=32, help_text="Of what was judged, as it was then")
+    trajectory = models.ForeignKey(Trajectory, models.CASCADE, null=True, related_name="+")
     mode = models.CharField(max_length=60, blank=True, help_text="Slug; empty where it sees no failure")
     blamed_message = models.PositiveIntegerField(null=True)
     quote = models.TextField(blank=True)

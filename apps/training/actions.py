@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +19,7 @@ from apps.environments.models import Environment
 from apps.evals.canonical import digest_of
 from apps.evals.holdout import groups, leaks
 from apps.evals.models import EvalRun, EvalSet, Split, Task
+from apps.failures.judge import rubrics
 from apps.registry.actions import ModelError
 from apps.registry.models import Engine, ModelKind, ModelVersion
 from apps.registry.rollout_servers import choose_servers
@@ -31,9 +31,8 @@ from apps.training.budget.estimate import estimate
 from apps.training.models import SHAPES, Dataset, DatasetRow, Example, Method, Shape, TrainingRun
 from apps.training.refusals import refusal_of
 from apps.training.sources import groups_of, why_not_learned
-from apps.training.teachers import teacher_of
+from apps.training.teachers import chosen, teacher_of
 from workers.lib.gold import gold_answers
-from workers.lib.same_tokenizer import why_not_same
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert, plain
 
@@ -173,6 +172,7 @@ def prepared_run(
     sample_on: Sequence[str] = (),
     steps_ahead: int = 0,
     teacher: ModelVersion | None = None,
+    teacher_on: str = "",
 ) -> TrainingRun:
     """A run that may start, not saved yet; `picked_by` is the evaluation that chose its tasks, `samples_of` the one whose samples are
     examples. `sample_on`: names of servers that GRPO samples from; `steps_ahead` 1: during the update, with the weights before it.
@@ -226,6 +226,8 @@ def prepared_run(
         raise TrainingError(
             f"{Method(method).label} learns from {SHAPES.get(method, Shape.TASKS).label}, not from {dataset}."
         )
+    if settings.judge_outputs and (why := _not_judged(project, method)):
+        raise TrainingError(why)
     if method == Method.REWARD and dataset.size < FEWEST_PAIRS:
         raise TrainingError(
             f"A reward model needs at least {FEWEST_PAIRS} pairs, and {dataset} has {dataset.size}: some are held back to "
@@ -236,13 +238,12 @@ def prepared_run(
             f"All pairs in {dataset} belong to one group of tasks, so none can be held back to measure a reward model. Add pairs for other "
             "requests."
         )
-    if why := _not_taught(method, parent, teacher):
-        raise TrainingError(why)
     if samples_of and (sentence := why_not_learned(method, parent, samples_of)):
         raise TrainingError(sentence)
     if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):
         raise TrainingError(f"Every prompt of {environment} would reveal held-out data. {leak}", [leak.theirs_hash])
     try:
+        taught = chosen(method, parent, teacher, teacher_on, plain(settings))
         sampled = choose_servers(parent, list(sample_on), settings.lora_rank, steps_ahead) if sample_on else None
     except ModelError as error:
         raise TrainingError(str(error)) from error
@@ -273,11 +274,7 @@ def prepared_run(
             **({"samples_of": str(samples_of.pk), "sampled_from": str(samples_of.model_version)} if samples_of else {}),
             **_picked(dataset, picked_by),
             **({"rollouts": sampled} if sampled else {}),
-            **(
-                {"teacher": teacher.pk, "teacher_name": str(teacher), "teacher_digest": teacher.digest}
-                if teacher
-                else {}
-            ),
+            **taught,
         },
     )
     freeze_estimate(run)
@@ -290,31 +287,17 @@ def freeze_estimate(run: TrainingRun, start: int = 0) -> None:
     asked = asked_of(
         project=run.project, method=run.method, parent=run.parent, environment=run.environment, dataset=run.dataset,
         config=run.spec["config"], rollouts=run.spec.get("rollouts"), start=start,
-        teacher=teacher_of(run),
+        teacher=teacher_of(run), teacher_engine=run.spec.get("teacher_engine"),
     )  # fmt: skip
     run.spec["estimate"] = estimate(asked).as_json()
 
 
-def _not_taught(method: Method, parent: ModelVersion, teacher: ModelVersion | None) -> str:
-    """Why a model cannot be distilled from this teacher, as a sentence; "" where it can."""
-    if method != Method.ON_POLICY:
-        return f"{Method(method).label} does not use a teacher; only on-policy distillation does." if teacher else ""
-    if teacher is None:
-        return "On-policy distillation needs a teacher: a model in this installation with the same tokenizer."
-    if teacher == parent:
-        return f"{teacher} is the student itself. Choose another model as its teacher."
-    if teacher.engine != Engine.TRANSFORMERS or teacher.kind not in (ModelKind.BASE, ModelKind.ADAPTER):
-        return (
-            f"{teacher} does not run in this installation, so it cannot provide token probabilities. Evaluate the "
-            f"train split with it "
-            "and choose distillation, which learns from its samples."
-        )
-    if differ := why_not_same(Path(parent.base), Path(teacher.base)):
-        return (
-            f"{teacher} uses a different tokenizer than {parent}: {differ}. Choose a teacher from the same family, or "
-            f"evaluate the train split "
-            "with it and choose distillation, which learns from its samples."
-        )
+def _not_judged(project: Project, method: Method) -> str:
+    """Why the LLM judge cannot read a run's outputs; "" where it can."""
+    if method == Method.REWARD:
+        return "A reward model gives no outputs that the LLM judge could read. Set judge_outputs to 0."
+    if rubrics.current(project) is None:
+        return "The LLM judge is off. Turn it on under Failures → Judge, or set judge_outputs to 0."
     return ""
 
 

@@ -16,6 +16,7 @@ FIGURES = (
     ("accuracy", "Pairs ranked right", {"accuracy": "rewards/accuracy", "held back": "validation/accuracy"}),
     ("logps", "Log-probability of the answers", {"chosen": "train/logp_chosen", "rejected": "train/logp_rejected"}),
     ("teacher", "Reverse KL to the teacher (nats per token)", {"kl": "train/teacher_kl"}),
+    ("teacher-tokens", "Tokens of the teacher’s server", {"tokens": "teacher/tokens"}),
     ("reward", "Reward", {"train": "train/reward_mean", "validation": "validation/reward"}),
     ("success", "Success", {"train": "train/success", "validation": "validation/success"}),
     ("kl", "KL to the start", {"kl": "train/kl"}),
@@ -36,10 +37,19 @@ FIGURES = (
         "Success on reviewed outputs",
         {"verifier": "review/verifier_success", "people": "review/people_success"},
     ),
+    (
+        "judge",
+        "Success on outputs read by the LLM judge",
+        {"verifier": "judge/verifier_success", "judge": "judge/success"},
+    ),
     ("exploits", "Wrong but rewarded sampled outputs", {"share": "watch/exploits"}),
     ("length", "Completion length (tokens)", {"tokens": "train/completion_length"}),
     ("gap", "|Δ log p| sampler to trainer", {"mean": "train/logp_diff_mean", "max": "train/logp_diff_max"}),
-    ("time", "Seconds per step", {"generate": "time/generate_s", "update": "time/update_s"}),
+    (
+        "time",
+        "Seconds per step",
+        {"generate": "time/generate_s", "update": "time/update_s", "teacher": "time/teacher_s"},
+    ),
 )
 
 

@@ -15,6 +15,7 @@ from apps.core.models import Project
 from apps.core.yaml_text import YamlError, load_yaml, write_yaml
 from apps.training.models import TrainingRun
 from apps.training.sources import evaluations_of
+from apps.training.teachers import server_name_of
 from workers.lib.presets import PRESETS
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import Count, FormError, Text, convert, plain, unknown
@@ -33,7 +34,8 @@ class ConfigError(Rejected):
 
 class Head(Struct, forbid_unknown_fields=True, kw_only=True):
     """What a file says besides the settings. `reward`, where it is given, must be the environment's verifier. `samples_of`: the id of
-    an evaluation whose samples are examples, beside all other sources that the method learns from."""
+    an evaluation whose samples are examples, beside all other sources that the method learns from. `teacher_on`: the server that
+    a teacher runs on; without it a served model on its own, others in the run's process."""
 
     model: Text
     algorithm: Text
@@ -41,6 +43,7 @@ class Head(Struct, forbid_unknown_fields=True, kw_only=True):
     environment: Text
     reward: str = ""
     teacher: str = ""
+    teacher_on: str = ""
     samples_of: str = ""
     adapter: str = "lora"
     seed: Count = 0
@@ -62,7 +65,7 @@ def config_of(run: TrainingRun) -> RunConfig:
     head = Head(
         model=str(run.parent), algorithm=run.method, training_data=f"{eval_set.slug}@{eval_set.version}",
         environment=f"{environment.slug}@{environment.version}", reward=str(environment.verifier),
-        teacher=run.spec.get("teacher_name", ""), samples_of=run.spec.get("samples_of", ""), seed=run.spec.get("seed", 0),
+        teacher=run.spec.get("teacher_name", ""), teacher_on=server_name_of(run), samples_of=run.spec.get("samples_of", ""), seed=run.spec.get("seed", 0),
     )  # fmt: skip
     return RunConfig(head=head, config=checked(run.spec["config"], run.method))
 
@@ -126,7 +129,7 @@ def _preset(name: Any, algorithm: str) -> dict[str, Any]:
 
 
 def rows_of(found: RunConfig, project: Project) -> dict[str, Any]:
-    """{parent, eval_set, environment, teacher?, samples_of?} that a file names. Raises ConfigError where the project has none of that name."""
+    """{parent, eval_set, environment, teacher?, teacher_on?, samples_of?} that a file names. Raises ConfigError where the project has none of that name."""
     head = found.head
     rows = {
         "parent": _named(project.model_versions.current().trainable(), "model", head.model, "-v", "name"),
@@ -134,7 +137,12 @@ def rows_of(found: RunConfig, project: Project) -> dict[str, Any]:
         "environment": _named(project.environments.current(), "environment", head.environment, "@", "slug"),
     }
     if head.teacher:
-        rows["teacher"] = _named(project.model_versions.current().trainable(), "teacher", head.teacher, "-v", "name")
+        rows["teacher"] = _named(project.model_versions.current().models(), "teacher", head.teacher, "-v", "name")
+    if head.teacher_on:
+        names = list(project.servers.values_list("name", flat=True))
+        if head.teacher_on not in names:
+            raise ConfigError(f"“teacher_on”: {head.teacher_on[:80]} {unknown(head.teacher_on, names)}", "teacher_on")
+        rows["teacher_on"] = head.teacher_on
     if head.samples_of:
         pk, runs = uuid_of(head.samples_of), evaluations_of(project)
         rows["samples_of"] = runs.filter(pk=pk).first() if pk else None

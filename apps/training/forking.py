@@ -18,7 +18,7 @@ from apps.registry.models import Server
 from apps.training import checkpoints
 from apps.training.actions import TrainingError, freeze_estimate, prepared_run
 from apps.training.models import Checkpoint, Method, TrainingRun
-from apps.training.teachers import teacher_of
+from apps.training.teachers import server_name_of, teacher_of
 from workers.lib.specs import Lora
 
 FIXED = Lora.__struct_fields__  # the adapter in the checkpoint has its shape
@@ -93,7 +93,7 @@ def fork(
         project=run.project, method=Method(run.method), parent=run.parent, dataset=run.dataset, environment=run.environment,
         config=config, seed=run.spec.get("seed", 0) if seed is None else seed, name=name or f"{run.name}, forked"[:200], by=by,
         **sampling_of(run),
-        teacher=teacher_of(run),
+        teacher=teacher_of(run), teacher_on=server_name_of(run),
     )  # fmt: skip
     settings = made.spec["config"]
     if found and (changed := [one for one in FIXED if settings.get(one) != run.spec["config"].get(one)]):

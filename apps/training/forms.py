@@ -9,6 +9,7 @@ from django.core.validators import MaxValueValidator
 from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.evals.models import EvalSetState
+from apps.failures.judge import rubrics
 from apps.registry.models import ModelVersion
 from apps.registry.rollout_servers import offered
 from apps.training.actions import no_turn_rewards
@@ -16,6 +17,7 @@ from apps.training.alarms_field import AlarmsField
 from apps.training.grpo_form import GRPO_FIELDS, MORE, GrpoFields, grpo_settings
 from apps.training.models import SHAPES, SOURCES, Method, Source
 from apps.training.sources import Found, evaluations_of, find_examples, why_not_learned
+from apps.training.teachers import TAUGHT
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert
 
@@ -23,6 +25,7 @@ ALL_LINEAR = "all-linear"
 
 
 HELD = ("validation_share", "eval_every")
+TEACHER = ("teacher", "teacher_on", "teacher_tokens", "teacher_usd")
 OF_METHOD = {
     Method.SFT: ("learning_rate", "batch_size", "eval_every", "lora_dropout", "load_in_4bit"),
     Method.REJECTION: ("samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout", "load_in_4bit"),
@@ -50,6 +53,7 @@ OF_METHOD = {
         "lora_dropout",
     ),
     Method.BEST_OF_N: (
+        *TEACHER,
         "samples",
         "keep",
         "learning_rate",
@@ -60,7 +64,7 @@ OF_METHOD = {
         "top_p",
     ),
     Method.ON_POLICY: (
-        "teacher",
+        *TEACHER,
         "learning_rate",
         "prompts_per_step",
         "generations",
@@ -86,6 +90,7 @@ DPO_LOSSES = (
     ("hinge", "Hinge (SLiC)"),
     ("apo_zero", "APO zero: raises the likelihood of chosen answers"),
 )
+WATCHED = ("alarms", "judge_outputs")
 LORA = ("lora_rank", "lora_alpha", "target_modules", "lora_dropout", "use_rslora", "use_dora")
 
 
@@ -113,8 +118,21 @@ class TrainingForm(GrpoFields, PlainForm):
         help_text="On the training tasks of this set, with several samples per task; for distillation, by the teacher",
     )
     teacher = ParentField(
-        None, required=False, label="Teacher", empty_label="Choose one",
-        help_text="A model in this installation with the same tokenizer, which provides token probabilities",
+        None, required=False, label="Teacher", empty_label="None",
+        help_text="On-policy distillation: a model with the same tokenizer, here or on a vLLM server. Rejection sampling: any model, "
+                  "sampled in place of the starting model",
+    )  # fmt: skip
+    teacher_on = forms.ChoiceField(
+        required=False, label="Teacher runs on",
+        help_text="Automatic: served models on their server, others in this run’s process",
+    )  # fmt: skip
+    teacher_tokens = forms.IntegerField(
+        min_value=1, max_value=2**53, required=False, label="Max teacher tokens",
+        help_text="Optional, for a teacher on a server: the most that it may read and write in this run",
+    )  # fmt: skip
+    teacher_usd = forms.FloatField(
+        min_value=0.0001, max_value=1e6, required=False, label="Max teacher cost (USD)",
+        help_text="Optional, for a teacher on a server with known prices",
     )  # fmt: skip
     samples = forms.IntegerField(
         min_value=1,
@@ -198,6 +216,11 @@ class TrainingForm(GrpoFields, PlainForm):
     )
 
     alarms = AlarmsField()
+    judge_outputs = forms.IntegerField(
+        min_value=0, max_value=1000, required=False, label="Judged outputs",
+        help_text="Outputs per checkpoint that the LLM judge reads, within its daily budget, to compare it with the verifier (alarm "
+                  "judge_gap). None if empty",
+    )  # fmt: skip
     use_rslora = forms.BooleanField(
         required=False,
         label="rsLoRA",
@@ -212,10 +235,16 @@ class TrainingForm(GrpoFields, PlainForm):
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["parent"].queryset = project.model_versions.current().trainable().select_related("parent")
-        self.fields["teacher"].queryset = self.fields["parent"].queryset
+        self.fields["teacher"].queryset = project.model_versions.current().models().select_related("parent", "server")
         self.fields["eval_set"].queryset = project.eval_sets.current().filter(state=EvalSetState.FROZEN)
         self.fields["environment"].queryset = project.environments.current().select_related("verifier")
         self.fields["samples_of"].queryset = evaluations_of(project)
+        every = [(name, f"Server {name}") for name in project.servers.values_list("name", flat=True)]
+        self.fields["teacher_on"].choices = [("", "Automatic"), *every]
+        if not every:
+            del self.fields["teacher_on"], self.fields["teacher_tokens"], self.fields["teacher_usd"]
+        if rubrics.current(project) is None:
+            del self.fields["judge_outputs"]
         servers = [(server.name, server.name) for server in offered(project)]
         self.fields["sample_on"].choices = servers
         if not servers:  # these are offered only where something could serve them
@@ -240,7 +269,7 @@ class TrainingForm(GrpoFields, PlainForm):
     def parts(self) -> list[tuple[str, str, list[forms.BoundField]]]:
         """(title, what is said below it, fields) in the order of the page."""
         of_method = {name for names in OF_METHOD.values() for name in names}
-        rest = [name for name in self.fields if name not in of_method and name not in (*LORA, *MORE, "alarms")]
+        rest = [name for name in self.fields if name not in of_method and name not in (*LORA, *MORE, *WATCHED)]
         common = ("steps", "seed", "seeds")
         named = [("", "", [*(name for name in rest if name not in common), *EXAMPLES])]
         named.append(
@@ -253,7 +282,13 @@ class TrainingForm(GrpoFields, PlainForm):
         told = "For a new adapter. A run that starts from an adapter keeps that adapter's settings."
         named.append(("LoRA adapter", told, list(LORA)))
         named.append(("More options", "", [name for name in MORE if name in self.fields]))
-        named.append(("Alarms", "What pauses or stops the run. Empty fields use the default.", ["alarms"]))
+        named.append(
+            (
+                "Alarms",
+                "What pauses or stops the run. Empty fields use the default.",
+                [name for name in WATCHED if name in self.fields],
+            )
+        )
         return [(title, about, [self[name] for name in names]) for title, about, names in named]
 
     @property
@@ -313,8 +348,8 @@ class TrainingForm(GrpoFields, PlainForm):
     def sampling(self) -> dict[str, Any]:
         """Arguments of `prepared_run`: where GRPO samples, who teaches."""
         data = self.cleaned_data
-        if data["method"] == Method.ON_POLICY:
-            return {"teacher": data.get("teacher")}
+        if data["method"] in TAUGHT:
+            return {"teacher": data.get("teacher"), "teacher_on": data.get("teacher_on") or ""}
         if data["method"] != Method.GRPO or not data.get("sample_on"):
             return {}
         return {"sample_on": data["sample_on"], "steps_ahead": int(data["one_step_ahead"])}
@@ -339,11 +374,14 @@ class TrainingForm(GrpoFields, PlainForm):
             "use_dora": data["use_dora"],
             "save_every": max(1, data["steps"] // 5),
             "alarms": data["alarms"],
+            "judge_outputs": (data.get("judge_outputs") or 0) if data["method"] != Method.REWARD else 0,
             "retry_smaller": bool(data.get("retry_smaller")),
             "processes": data.get("processes") or 1,
         }
         if "load_in_4bit" in OF_METHOD[data["method"]]:
             common["load_in_4bit"] = bool(data.get("load_in_4bit"))
+        if data["method"] in TAUGHT:
+            common |= {name: data.get(name) or 0 for name in ("teacher_tokens", "teacher_usd")}
         if data["method"] == Method.ON_POLICY:
             return common | self._on_policy(data) | data["more"]
         if data["method"] != Method.GRPO:

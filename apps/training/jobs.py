@@ -15,6 +15,7 @@ from apps.evals.jobs import sample_fields
 from apps.evals.learnability.run import RunLearnability, tasks_of
 from apps.evals.models import EvalRun, Split, Task
 from apps.registry.actions import register_adapter, register_reward_model
+from apps.registry.adapters import load_for as load_adapter
 from apps.registry.artifacts import store_folder
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.rollout_servers import rollouts_spec
@@ -89,7 +90,11 @@ def child_spec(run: TrainingRun) -> dict:
         spec |= {"validation_rows": held}
         validation = validation if every else []
     if teacher := teacher_of(run):
-        spec["teacher"] = model_spec(teacher)
+        engine = run.spec.get("teacher_engine")
+        load_adapter(run, teacher, engine)
+        spec["teacher"] = model_spec(teacher, engine)
+        if engine:
+            spec["teacher_server"] = engine_spec(teacher, SIDE_BY_SIDE, engine)
     if run.spec.get("rollouts"):
         spec["rollouts"] = rollouts_spec(run.pk, run.spec["rollouts"])
     return spec | {

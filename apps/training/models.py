@@ -14,6 +14,7 @@ from django.utils import timezone
 from apps.core.models import Archivable, ArchivableQuerySet, Job, JobQuerySet, JobState, Project
 from apps.environments.models import Environment
 from apps.evals.models import EvalSet, SampleFields, Split, Task
+from apps.failures.models import JudgeVerdict
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Trajectory
 
@@ -279,6 +280,17 @@ class Rollout(SampleFields):
 
     def __str__(self) -> str:
         return f"step {self.step} {self.task} #{self.index}"
+
+
+class JudgedOutput(models.Model):
+    """A rollout that was drawn for the project's LLM judge (`judged_outputs`), and what it says: null until it was asked."""
+
+    run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="judged_outputs")
+    rollout = models.OneToOneField(Rollout, models.CASCADE, related_name="judged")
+    verdict = models.ForeignKey(JudgeVerdict, models.SET_NULL, null=True, related_name="+")
+
+    def __str__(self) -> str:
+        return f"{self.rollout}: {self.verdict or 'not judged'}"
 
 
 class PromptSearch(Job):

@@ -26,6 +26,8 @@ OUTPUT = {
     "properties": {
         "id": INTEGER | {"description": "Of the rollout"}, "reward": NUMBER, "success": {"type": "boolean"}, "masked": {"type": "boolean"},
         "components": OBJECT, "output": STRING, "mean_reward": NUMBER, "passed": INTEGER, "samples": INTEGER,
+        "judge": {"type": ["object", "null"], "description": "Verdict of the LLM judge, if it read this output",
+                  "properties": {"passed": {"type": "boolean"}, "reason": STRING}},
     },
 }  # fmt: skip
 OUTPUTS = {
@@ -74,9 +76,10 @@ def compare(request: Request, pk: UUID) -> Response:
     rows, counts = outputs.rows_of(run, chosen, filters)
     shown = rows[offset : offset + limit]
     outputs.fill(shown)
+    judge = judged_outputs.judge_says(run)
     return Response({
         "steps": chosen.steps, "baseline": chosen.baseline, "than": chosen.than, "at": chosen.at, "changes": counts,
-        "results": [row_json(row) for row in shown], "next": offset + limit if offset + limit < len(rows) else None,
+        "results": [row_json(row, judge) for row in shown], "next": offset + limit if offset + limit < len(rows) else None,
     })  # fmt: skip
 
 
@@ -108,13 +111,16 @@ def send(request: Request, pk: UUID) -> Response:
     )
 
 
-def row_json(row: outputs.Row) -> dict[str, Any]:
-    said = {step: output_json(sample, row.cells[step]) for step, sample in (row.shown or {}).items()}
+def row_json(row: outputs.Row, judge: dict[int, tuple[bool, str]]) -> dict[str, Any]:
+    said = {
+        step: output_json(sample, row.cells[step], judge.get(sample.pk)) for step, sample in (row.shown or {}).items()
+    }
     return {"task": str(row.task), "key": row.key, "delta": row.delta, "change": row.change, "outputs": said}
 
 
-def output_json(sample: Rollout, cell: outputs.Cell) -> dict[str, Any]:
+def output_json(sample: Rollout, cell: outputs.Cell, judge: tuple[bool, str] | None = None) -> dict[str, Any]:
     return {
         "id": sample.pk, "reward": sample.reward, "success": sample.success, "masked": sample.masked, "components": sample.components,
         "output": sample.output, "mean_reward": cell.reward, "passed": cell.passed, "samples": cell.n,
+        "judge": judge and {"passed": judge[0], "reason": judge[1]},
     }  # fmt: skip

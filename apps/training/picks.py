@@ -12,6 +12,7 @@ from apps.core.models import JobState, Project
 from apps.evals.learnability.run import RunLearnability
 from apps.evals.models import EvalRun, EvalSetState, Split
 from apps.registry.rollout_servers import choose_servers
+from apps.training import teachers
 from apps.training.budget.asked import Asked
 from apps.training.budget.asked import whole as whole_config
 from apps.training.forms import TrainingForm
@@ -94,15 +95,18 @@ class PickForm(TrainingForm):
             chosen = {str(pk) for pk in RunLearnability(run).pick(data.get("per_group")).chosen}
             tasks = [task for task in tasks if str(task.pk) in chosen]
         sampling, config = self.sampling(), whole_config(data["method"], self.config())
-        rollouts = {}
-        if sampling:
+        rollouts: dict[str, Any] = {}
+        taught = teachers.chosen(
+            data["method"], data["parent"], sampling.get("teacher"), sampling.get("teacher_on", ""), config
+        )
+        if "sample_on" in sampling:
             rollouts = choose_servers(
                 data["parent"], list(sampling["sample_on"]), config["lora_rank"], sampling["steps_ahead"]
             )
         return Asked(
             project=data["eval_set"].project, method=data["method"], parent=data["parent"], environment=data["environment"],
             eval_set=data["eval_set"], config=config, tasks=tasks, examples=examples, rollouts=rollouts,
-            runs=data.get("seeds") or 1, teacher=data.get("teacher"),
+            runs=data.get("seeds") or 1, teacher=sampling.get("teacher"), teacher_engine=taught.get("teacher_engine"),
         )  # fmt: skip
 
 

@@ -47,12 +47,14 @@ def store(run: TrainingRun, events: list[dict[str, Any]]) -> None:
         tell(run, name, action)
 
 
-def judge_outside(run: TrainingRun, name: str, step: int, value: float | None, note: str = "") -> RunAlarm | None:
+def judge_outside(
+    run: TrainingRun, name: str, step: int, value: float | None, note: str = "", title: str = ""
+) -> RunAlarm | None:
     """Raises or clears an alarm that no step can judge, by the run's own settings; the one that holds now. A run that has ended is only
-    warned of."""
+    warned of. `title`: what the value is."""
     limits = limits_of(run, name)
     held = run.alarms.filter(name=name, attempt=run.attempt, cleared_step=None).order_by("-pk").first()
-    alarm = None if value is None or limits.action == "ignore" else alarm_at(limits, step, value)
+    alarm = None if value is None or limits.action == "ignore" else alarm_at(limits, step, value, title=title)
     if alarm is None:
         if value is not None and held:
             run.alarms.filter(name=name, cleared_step=None).update(cleared_step=step)

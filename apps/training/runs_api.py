@@ -85,7 +85,7 @@ ESTIMATED = {
     "type": "object",
     "required": ["runs", "steps", "problem", "fits", "learns"],
     "properties": {
-        "runs": INTEGER, "steps": INTEGER, "rows": INTEGER, "sampled": INTEGER, "prompt": NUMBER, "rollout_tokens": SPAN,
+        "runs": INTEGER, "steps": INTEGER, "rows": INTEGER, "sampled": INTEGER, "prompt": NUMBER, "rollout_tokens": SPAN, "teacher_tokens": SPAN,
         "training_tokens": SPAN, "distinct_tokens": SPAN, "seconds": SPAN, "parts": OBJECT, "memory": SPAN, "available": INTEGER,
         "usd": SPAN, "price": STRING, "lengths": STRING, "measured_at": {"type": ["string", "null"], "format": "date-time"},
         "measured_on": STRING, "measurement": STRING, "problem": STRING, "fits": {"type": ["boolean", "null"]}, "learns": STRING,

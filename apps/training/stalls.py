@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from apps.core.models import JobLog, JobState
 from apps.training import run_alarms
-from apps.training.judged_outputs import OF_REVIEW
+from apps.training.judged_outputs import OF_JUDGE, OF_REVIEW
 from apps.training.models import Metric, TrainingRun
 
 SHORTEST_S = 60.0  # what a step counts as at least: a validation or a checkpoint lies between two short ones
@@ -21,8 +21,8 @@ ENOUGH = 3  # steps
 
 
 def own_metrics(run: TrainingRun) -> QuerySet[Metric]:
-    """Without those that people's verdicts gave it."""
-    return run.metrics.exclude(name__in=OF_REVIEW)
+    """Without those that verdicts on its outputs gave it."""
+    return run.metrics.exclude(name__in=[*OF_REVIEW, *OF_JUDGE])
 
 
 def last_sign(run: TrainingRun) -> datetime:

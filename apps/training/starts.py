@@ -11,13 +11,15 @@ from django.http import QueryDict
 from apps.core import jobs
 from apps.core.models import Project
 from apps.core.yaml_text import write_yaml
+from apps.registry.actions import ModelError
 from apps.training import actions
 from apps.training.alarms_field import as_inputs
 from apps.training.budget.asked import Asked
-from apps.training.config_yaml import RunConfig, checked, rows_of
+from apps.training.config_yaml import ConfigError, RunConfig, checked, rows_of
 from apps.training.models import SHAPES, Method, TrainingRun
 from apps.training.picks import PickForm
 from apps.training.sources import usual_examples
+from apps.training.teachers import chosen
 from workers.lib.presets import preset_of
 
 MOST_SEEDS = 10
@@ -25,7 +27,7 @@ SAME_NAME = ("steps", "learning_rate", "batch_size", "lora_rank", "lora_alpha", 
              "prompts_per_step", "generations", "beta", "temperature", "top_p", "clip_low", "clip_high", "dynamic_sampling",
              "overlong_buffer", "updates_per_batch", "replay_share", "micro_batch", "sample_batch", "correction", "mask_truncated", "curriculum",
              "gradient_checkpointing", "retry_smaller", "advantages", "validation_share", "eval_every", "label_smoothing", "center_rewards",
-             "show_tools", "samples", "keep", "load_in_4bit", "processes")  # fmt: skip
+             "show_tools", "samples", "keep", "load_in_4bit", "processes", "teacher_tokens", "teacher_usd", "judge_outputs")  # fmt: skip
 
 
 @transaction.atomic
@@ -61,16 +63,27 @@ def asked_from(found: RunConfig, *, project: Project, seeds: int = 1) -> Asked:
     """The run that a file describes, to be estimated. Raises ConfigError."""
     rows = rows_of(found, project)
     samples_of, method = rows.pop("samples_of", None), found.head.algorithm
+    try:
+        taught = chosen(Method(method), rows["parent"], rows.get("teacher"), rows.pop("teacher_on", ""), found.config)
+    except ModelError as error:
+        raise ConfigError(str(error), "teacher") from error
     examples = usual_examples(method, rows["eval_set"], samples_of).examples if method in SHAPES else ()
     tasks = list(rows["eval_set"].tasks.trainable())
     return Asked(
-        project=project, method=method, config=found.config, tasks=tasks, examples=tuple(examples), runs=seeds, **rows
+        project=project,
+        method=method,
+        config=found.config,
+        tasks=tasks,
+        examples=tuple(examples),
+        runs=seeds,
+        teacher_engine=taught.get("teacher_engine"),
+        **rows,
     )
 
 
 def fields_from(found: RunConfig, project: Project) -> dict[str, Any]:
     """What the form starts with to say the same as a file: `more` has the settings that no field has. Raises ConfigError."""
-    rows = {name: row.pk for name, row in rows_of(found, project).items()}
+    rows = {name: getattr(row, "pk", row) for name, row in rows_of(found, project).items()}
     config = found.config
     fields = {name: config[name] for name in SAME_NAME if config.get(name) is not None}
     modules = config["target_modules"]

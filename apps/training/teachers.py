@@ -1,14 +1,17 @@
-"""Which model could teach another: the one that did best on the tasks that both were evaluated on."""
+"""Which model teaches another, and where it runs; and which could: the one that did best on the tasks that both were evaluated on."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from apps.core.models import JobState
 from apps.evals.models import EvalRun
+from apps.registry import engines
 from apps.registry.actions import ModelError
-from apps.registry.models import Engine, ModelKind, ModelVersion
-from apps.training.models import TrainingRun
+from apps.registry.models import Engine, ModelKind, ModelVersion, Server
+from apps.registry.rollout_servers import EXACT
+from apps.training.models import Method, TrainingRun
 from workers.lib.same_tokenizer import why_not_same
 
 READ = 50  # evaluations, the newest
@@ -30,9 +33,97 @@ def best_teacher(run: EvalRun) -> tuple[str, float, bool] | None:
     if not found:
         return None
     success, version = max(found, key=lambda one: one[0])
-    here = version.engine == Engine.TRANSFORMERS and version.kind in (ModelKind.BASE, ModelKind.ADAPTER)
-    same = here and own.engine == Engine.TRANSFORMERS and not why_not_same(Path(own.base), Path(version.base))
-    return str(version), success, same
+    folder = folder_of(version)
+    same = bool(folder) and own.engine == Engine.TRANSFORMERS and not why_not_same(Path(own.base), Path(folder))
+    return str(version), success, same and gives_probabilities(version)
+
+
+TAUGHT = (Method.ON_POLICY, Method.BEST_OF_N)  # methods that use a teacher
+SAMPLES_TEACH = "Evaluate the train split with it and choose distillation, or choose rejection sampling in the run: both learn from its samples."
+
+
+def choose_engine(teacher: ModelVersion, on: str = "") -> dict[str, Any]:
+    """Where it runs (`engines.choose`): a served model on its server; others in the run's own process, or on the server named `on`.
+    Raises ModelError."""
+    served = teacher.kind == ModelKind.ENDPOINT
+    return engines.choose(teacher, on or (engines.AUTO if served else engines.IN_PROCESS))
+
+
+def chosen(
+    method: Method, parent: ModelVersion, teacher: ModelVersion | None, on: str, config: dict[str, Any]
+) -> dict[str, Any]:
+    """What a run's spec says of its teacher: {} without one, else {teacher, teacher_name, teacher_digest} and, of one on a server,
+    {teacher_engine}. Raises ModelError where it cannot teach."""
+    if why := _not_taught(method, parent, teacher, on):
+        raise ModelError(why)
+    limits = {"most_tokens": config.get("teacher_tokens") or 0, "most_usd": config.get("teacher_usd") or 0.0}
+    if teacher is None:
+        if any(limits.values()):
+            raise ModelError("A limit for the teacher needs a teacher on a server; choose one.")
+        return {}
+    engine = engines.with_limits(choose_engine(teacher, on), **limits)
+    if method == Method.ON_POLICY and (why := _no_probabilities(parent, teacher, engine)):
+        raise ModelError(why)
+    found = {"teacher": teacher.pk, "teacher_name": str(teacher), "teacher_digest": teacher.digest}
+    return found | ({"teacher_engine": engine} if "server" in engine else {})
+
+
+def _not_taught(method: Method, parent: ModelVersion, teacher: ModelVersion | None, on: str) -> str:
+    if method not in TAUGHT:
+        only = "only on-policy distillation and rejection sampling in the run do."
+        return f"{Method(method).label} does not use a teacher; {only}" if teacher or on else ""
+    if teacher is None and method == Method.ON_POLICY:
+        return "On-policy distillation needs a teacher: a model with the same tokenizer, in this installation or on a vLLM server."
+    if teacher is None:
+        return "Choose the teacher that is to run on this server." if on else ""
+    if teacher.kind not in (ModelKind.BASE, ModelKind.ADAPTER, ModelKind.ENDPOINT):
+        return f"{teacher} cannot teach: choose a base model, an adapter or a served model."
+    if teacher == parent and method == Method.ON_POLICY:
+        return f"{teacher} is the student itself. Choose another model as its teacher."
+    return ""
+
+
+def _no_probabilities(parent: ModelVersion, teacher: ModelVersion, engine: dict[str, Any]) -> str:
+    """Why it cannot say how likely it finds the student's tokens; "" where it can. Of a served model whose folder is unknown, the
+    run's job compares tokens with its server."""
+    if "server" in engine and engine["server_kind"] not in EXACT:
+        return (
+            f"{teacher} runs on {engine['server_name']}, which is not a vLLM server, so it cannot provide token probabilities. "
+            f"{SAMPLES_TEACH}"
+        )
+    folder = folder_of(teacher)
+    if folder and (differ := why_not_same(Path(parent.base), Path(folder))):
+        return (
+            f"{teacher} uses a different tokenizer than {parent}: {differ}. Choose a teacher from the same family, or learn from its "
+            f"samples. {SAMPLES_TEACH}"
+        )
+    return ""
+
+
+def folder_of(version: ModelVersion) -> str:
+    """Of its base model, where that is known here; "" for a served model whose weights nobody named."""
+    if version.kind == ModelKind.ENDPOINT:
+        return version.parent.base if version.parent else ""
+    return version.base if version.kind in (ModelKind.BASE, ModelKind.ADAPTER) else ""
+
+
+def gives_probabilities(version: ModelVersion) -> bool:
+    return version.kind != ModelKind.ENDPOINT or version.server.kind in EXACT
+
+
+def words_of_engine(run: TrainingRun) -> str:
+    """Where its teacher runs, and its limits; "" for the run's own process."""
+    engine = run.spec.get("teacher_engine")
+    return engines.in_words(engine, run.parent) if engine else ""
+
+
+def server_name_of(run: TrainingRun) -> str:
+    """The server that its teacher was sent to, by the name that it has now; "" where the teacher has no choice."""
+    engine = run.spec.get("teacher_engine")
+    if not engine or engine["asked"] == engines.AUTO:
+        return ""
+    now = Server.objects.filter(project=run.project_id, pk=engine["server"]).values_list("name", flat=True).first()
+    return now or engine["server_name"]
 
 
 def teacher_of(run: TrainingRun) -> ModelVersion | None:

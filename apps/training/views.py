@@ -24,7 +24,7 @@ from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalRun, Split
 from apps.registry.models import RayCluster
 from apps.reviews.actions import TrainingLocked, environment_locks
-from apps.training import actions, checkpoints, forking, run_alarms
+from apps.training import actions, checkpoints, forking, judged_outputs, run_alarms
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.budget import truth as budget
 from apps.training.budget.truth import add_factors
@@ -38,7 +38,7 @@ from apps.training.picks import PickForm
 from apps.training.prompt_search.advice import cost_words, was_tried
 from apps.training.sources import words_of_people
 from apps.training.starts import submit_seeds
-from apps.training.teachers import best_teacher
+from apps.training.teachers import best_teacher, words_of_engine
 
 RUN_COLUMNS = {
     "run": "name",
@@ -198,6 +198,7 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "checkpoints": run.checkpoints.all()[:20],
             "sources": [(Source(name).label, count) for name, count in run.spec.get("sources", {}).items()],
             "budget": budget.compared(run),
+            "teacher_runs_on": words_of_engine(run),
             "estimate": budget.estimate_of(run),
             "safe": checkpoints.before_alarm(run, list(run.checkpoints.all())),
             "alarmed": run.alarms.filter(cleared_step=None, action="stop").first(),
@@ -238,8 +239,22 @@ def live(run: TrainingRun) -> dict:
         "run": run,
         "alarms": alarms,
         "figures": figures,
+        "judgements": judgements(run),
         "logs": JobLog.objects.filter(job=run.pk).order_by("-pk")[:30],
     }
+
+
+def judgements(run: TrainingRun) -> list[dict[str, Any]]:
+    """A line for people and one for the LLM judge, where they have, or the judge is to have, a say."""
+    drawn, found = run.judged_outputs.count(), judged_outputs.judgements_of(run)
+    return [
+        {
+            "one": one, "verifier": one.share(0), "success": one.share(1), "n": one.n, "recent": len(one.recent),
+            "waiting": judged_outputs.unjudged(run).count() if one.who == judged_outputs.JUDGE else 0,
+        }
+        for one in found
+        if one.n or (one.who == judged_outputs.JUDGE and drawn)
+    ]  # fmt: skip
 
 
 @require_POST

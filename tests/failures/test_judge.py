@@ -272,7 +272,7 @@ def test_a_run_that_a_lost_worker_claimed_is_taken_over(judge: JudgeServer) -> N
     project = make_project()
     row = make_run(project)
     rubric = make_rubric(project, judge, usd_per_million_input=1.0)
-    standing, verdict = judging._claim(project, rubric, row, 0.3)
+    standing, verdict = judging._claim(project, rubric, judging.Subject.of(row), 0.3)
     assert standing is judging.Standing.OURS and verdict
     assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(0.3)
     assert run(project).later == 1 and not judge.seen  # somebody is at it

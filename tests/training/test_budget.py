@@ -25,6 +25,7 @@ from apps.training.budget.asked import Asked, whole
 from apps.training.budget.estimate import estimate
 from apps.training.budget.learning import teaching
 from apps.training.budget.truth import compared, factor_of
+from apps.training.budget.words import in_words
 from apps.training.models import Checkpoint, Measurement, TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, key_headers, make_member, make_project, override
@@ -225,6 +226,28 @@ def test_a_teacher_takes_time_and_memory(run: EvalRun, measured: Measurement) ->
     one, two = estimate(alone), estimate(taught)
     assert one.problem == "" and one.rollout_tokens.likely == pytest.approx(4 * 4 * 4 * 10)
     assert two.seconds.likely > one.seconds.likely and two.memory.likely >= one.memory.likely + GB / 2
+
+
+def test_a_teacher_on_a_server_costs_tokens_and_money_but_no_memory_here(run: EvalRun) -> None:
+    """Known before anything is measured: they are counted, not timed."""
+    lengths(run, 10)
+    engine = {"server_name": "gpu-1", "price": [2.0, 8.0]}
+    scored = replace(
+        asked(run, "on_policy", generations=4, max_new_tokens=32), teacher=run.model_version, teacher_engine=engine
+    )
+    found = estimate(scored)
+    read, written = found.training_tokens.likely, 4 * 4 * 4
+    assert found.teacher_tokens.likely == pytest.approx(read + written) and found.memory is None
+    assert found.usd.likely == pytest.approx((read * 2 + written * 8) / 1e6)
+    assert "$2 and $8 per million tokens on gpu-1" in found.price and "teacher tokens" in in_words(found)
+    sampled = replace(asked(run, "best_of_n", samples=8), teacher=run.model_version, teacher_engine=engine)
+    found = estimate(sampled)
+    assert found.teacher_tokens.likely == pytest.approx(5 * 8 * (found.prompt + 10))
+    limited = replace(sampled, config=sampled.config | {"teacher_usd": 1e-6})
+    assert estimate(limited).usd.high == 1e-6
+    finish(measuring.measure_for(scored, by=None))
+    here = estimate(replace(scored, teacher_engine=None))
+    assert estimate(scored).memory.likely < here.memory.likely and "sampling" not in estimate(sampled).parts
 
 
 def test_the_machine_has_a_price(run: EvalRun, measured: Measurement, settings: Any) -> None:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from apps.core.models import JobState, Role
+from apps.failures.judge import rubrics
+from apps.failures.judge.judging import Report
+from apps.failures.models import Failure, Rubric
 from apps.reviews import actions as reviews
 from apps.reviews.evidence import lock_state
 from apps.reviews.models import ReviewItem, ReviewPolicy, RewardReview, SentOutput
-from apps.training import judged_outputs, outputs
-from apps.training.actions import freeze_dataset, submit_training
-from apps.training.models import Method, Rollout, TrainingRun
+from apps.training import judged_outputs, outputs, tasks
+from apps.training.actions import TrainingError, freeze_dataset, submit_training
+from apps.training.models import Method, Metric, Rollout, TrainingRun
 from apps.training.outputs import Filters, choose, words_changed
 from tests.factories import (
     admin_of,
@@ -29,6 +35,8 @@ from tests.factories import (
     make_rollouts,
     override,
 )
+from tests.failures.judge_server import JudgeServer, Reply, running, says
+from tests.failures.test_judge import make_rubric
 
 pytestmark = pytest.mark.django_db
 Say = Callable[..., None]
@@ -264,6 +272,132 @@ def test_people_who_agree_raise_nothing_and_a_run_that_ended_is_only_warned_of(
     ReviewItem.objects.filter(position__gt=0).update(ruling=False, ruled_at="2026-11-23T12:00Z")
     judged_outputs.hear(review)
     assert list(run.alarms.values_list("name", "action")) == [("judge_gap", "warn")]
+
+
+# The LLM judge
+
+FAILS = says(mode="wrong_arguments", reason="It made that up.")
+FINE = says(failed=False)
+
+
+@pytest.fixture
+def judge(run: TrainingRun, settings: Any) -> Iterator[JudgeServer]:
+    """On, at a price; the run has six outputs at each checkpoint read."""
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    run.spec["config"]["judge_outputs"] = 6
+    run.save(update_fields=["spec"])
+    with running() as server:
+        server.answer = lambda body: Reply(FAILS)
+        make_rubric(run.project, server, usd_per_million_input=1.0, usd_per_million_output=1.0)
+        yield server
+
+
+def read_outputs(run: TrainingRun) -> Report:
+    return judged_outputs.ask_judge(run, sleep=lambda seconds: None)
+
+
+def sampled(run: TrainingRun, say: Say, *steps: int) -> None:
+    for step in steps:
+        say(step, *[(f"said {n} at {step}", 1.0) for n in range(6)])
+        Metric.objects.create(run=run, step=step + 1, name="train/loss", value=0.1)
+
+
+def test_the_judge_reads_outputs_of_each_checkpoint_and_its_gap_is_an_alarm_of_its_own_sentence(
+    run: TrainingRun, say: Say, judge: JudgeServer
+) -> None:
+    run.claim(worker="w")
+    sampled(run, say, 5, 10)
+    say(15, ("not complete yet", 1.0))
+    assert judged_outputs.due() == [run.pk]
+    report = read_outputs(run)
+    assert (report.asked, report.failures) == (12, 12) and judged_outputs.due() == []
+    shown = json.dumps(judge.seen[0])
+    assert "said" in shown and "Close ticket" in shown and "not complete yet" not in json.dumps(judge.seen)
+    found = {(row.step, row.name): row.value for row in run.metrics.all()}
+    assert (
+        found[10, "judge/verifier_success"] == 1 and found[5, "judge/success"] == 0 and found[10, "judge/outputs"] == 6
+    )
+    assert not any(name.startswith("review/") for _, name in found)
+    alarm = run.alarms.get(name="judge_gap", action="pause")
+    assert alarm.message.startswith("Success by the verifier minus success by the LLM judge, on 12 sampled outputs: ")
+    assert rubrics.spent_since(run.project, rubrics.midnight()) == pytest.approx(12 * 1.1e-3)
+    html = page(run).content.decode()
+    assert "LLM judge: failed" in html and "It made that up." in html and "people:" not in html
+    client = Client()
+    client.force_login(make_member(run.project, Role.VIEWER))
+    detail = client.get(run.get_absolute_url()).content.decode()
+    assert "Verdicts on its outputs" in detail and "LLM judge" in detail and ">People<" not in detail
+    assert (
+        "Output of a training run" in client.get(reverse("failures:verdicts", args=[run.project.slug])).content.decode()
+    )
+    answer = (
+        Client().get(reverse("training_api:run_outputs", args=[run.pk]), {"at": 10}, **key_headers(run.project)).json()
+    )
+    assert answer["results"][0]["outputs"]["10"]["judge"] == {"passed": False, "reason": "It made that up."}
+    assert not Failure.objects.exists()  # a verdict on an output is no failure in production
+
+
+def test_the_judge_is_asked_within_its_budget_and_never_twice(run: TrainingRun, say: Say, judge: JudgeServer) -> None:
+    sampled(run, say, 5)
+    say(5, *[("said 0 at 5", 1.0)] * 1, phase="validation")  # the same words to the same task
+    Rubric.objects.update(usd_per_day=1e-9)
+    assert "used up" in read_outputs(run).stopped and not judge.seen and run.judged_outputs.count() == 6
+    Rubric.objects.update(usd_per_day=1.0)
+    assert judged_outputs.due() == [run.pk]
+    judge.answer = lambda body: Reply("no JSON") if len(judge.seen) < 3 else Reply(FINE)
+    read_outputs(run)
+    seen = len(judge.seen)
+    assert read_outputs(run).asked == 0 and len(judge.seen) == seen
+    assert not run.alarms.exists() and run.metrics.get(name="judge/success").value == 1
+    rubrics.switch(project=run.project, version=None, by=None)
+    assert judged_outputs.due() == [] and read_outputs(run).stopped == "The judge is off."
+
+
+def test_what_people_say_of_an_output_counts_in_place_of_the_judge(
+    run: TrainingRun, say: Say, alone: None, judge: JudgeServer, django_capture_on_commit_callbacks: Any
+) -> None:
+    sampled(run, say, 5, 10)
+    read_outputs(run)
+    alarm = run.alarms.get(name="judge_gap", cleared_step=None)
+    for step in (5, 10):
+        review, _ = judged_outputs.send(run=run, by=None, step=step)
+    with django_capture_on_commit_callbacks(execute=True):
+        judge_all(review, lambda item: True, by=admin_of(run.project))
+    people, by_judge = judged_outputs.judgements_of(run)
+    assert (people.n, people.gap, by_judge.n) == (12, 0.0, 0)
+    alarm.refresh_from_db()
+    assert alarm.cleared_step == 10
+    made = run.rollouts.filter(step=10)
+    SentOutput.objects.filter(source__rollout=made[0].pk).delete()
+    say(15, *[(f"more {n}", 1.0) for n in range(6)])
+    say(20, *[(f"later {n}", 1.0) for n in range(6)])
+    TrainingRun.objects.filter(pk=run.pk).update(state=JobState.SUCCEEDED, finished_at=timezone.now())
+    run.refresh_from_db()
+    read_outputs(run)
+    assert "By people, on 1" in run.alarms.get(cleared_step=None).message
+
+
+def test_the_judge_reads_nothing_unless_it_is_asked_for(
+    run: TrainingRun, say: Say, judge: JudgeServer, client: Client
+) -> None:
+    sampled(run, say, 5)
+    client.force_login(make_member(run.project, Role.ENGINEER))
+    url = reverse("training:new", args=[run.project.slug])
+    assert "judge_outputs" in client.get(url).context["form"].fields
+    TrainingRun.objects.update(spec=run.spec | {"config": run.spec["config"] | {"judge_outputs": 0}})
+    assert (
+        judged_outputs.due() == []
+        and settings.CELERY_BEAT_SCHEDULE["judge_outputs"]["task"] == tasks.judge_outputs.name
+    )
+    given = {
+        "project": run.project, "method": Method.GRPO, "parent": run.parent, "environment": run.environment, "by": admin_of(run.project),
+        "dataset": run.dataset, "config": {"steps": 3, "learning_rate": 1e-3, "judge_outputs": 4},
+    }  # fmt: skip
+    assert submit_training(**given).spec["config"]["judge_outputs"] == 4
+    rubrics.switch(project=run.project, version=None, by=None)
+    assert "judge_outputs" not in client.get(url).context["form"].fields
+    with pytest.raises(TrainingError, match=r"The LLM judge is off\. Turn it on under Failures → Judge"):
+        submit_training(**given)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,29 @@ from django.urls import reverse
 
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.registry.actions import ModelError
-from apps.registry.models import ModelVersion
+from apps.registry.models import ModelVersion, Server
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
 from apps.training.advisor import Evidence, advise
+from apps.training.config_yaml import ConfigError, config_of, read, write
 from apps.training.jobs import child_spec, store_events, version_name
 from apps.training.models import Method, Rollout, TrainingRun
+from apps.training.results import lineage
 from apps.training.rollouts import standing, with_advantages
+from apps.training.starts import asked_from, fields_from, start_from
 from apps.training.teachers import best_teacher
 from tests.evals.evaluated import evaluated, frozen_set
-from tests.factories import admin_of, key_headers, make_adapter, make_endpoint, make_member, override
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_adapter,
+    make_endpoint,
+    make_managed,
+    make_member,
+    make_project,
+    make_server,
+    override,
+)
+from workers.lib.clients import key_variables
 from workers.lib.specs import checked
 
 BEST = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
@@ -180,3 +195,113 @@ def test_a_teacher_is_who_did_best_on_the_same_tasks(run: EvalRun, teacher: Mode
     EvalRun.objects.filter(pk=other.pk).update(model_version=teacher)
     assert best_teacher(run) == ("teacher-v1", 1.0, True)
     assert isinstance(run.eval_set, EvalSet)
+
+
+# A teacher on a server
+
+
+@pytest.fixture
+def served(run: EvalRun, settings: Any, monkeypatch: pytest.MonkeyPatch) -> ModelVersion:
+    """A larger model on a vLLM server, with a key and prices."""
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    monkeypatch.setenv("FLYWHEEL_JUDGE_API_KEY", "key")
+    server = make_server(run.project, name="gpu-1", kind="vllm", prices={"m": [2.0, 8.0]})
+    Server.objects.filter(pk=server.pk).update(key_variable="FLYWHEEL_JUDGE_API_KEY")
+    return make_endpoint(run.project, Server.objects.get(pk=server.pk))
+
+
+def test_the_job_of_a_served_teacher_names_its_server_its_key_and_its_limits(
+    run: EvalRun, served: ModelVersion
+) -> None:
+    limits = {"teacher_tokens": 900, "teacher_usd": 1.5}
+    made = submitted(run, Method.ON_POLICY, TAUGHT | limits, teacher=served)
+    given = child_spec(made)
+    spec = checked(given | {"out_dir": "x"}, "on_policy").teacher_server
+    assert (spec.base_url, spec.model, spec.price) == ("http://127.0.0.1:8123/v1", "m", (2.0, 8.0))
+    assert (spec.most_tokens, spec.most_usd) == (900, 1.5) and key_variables(given) == ["FLYWHEEL_JUDGE_API_KEY"]
+    found = lineage(made)
+    assert (found["teacher_name"], found["teacher_engine"]["server_name"]) == (str(served), "gpu-1")
+    sampled = checked(
+        child_spec(submitted(run, Method.BEST_OF_N, BEST, teacher=served)) | {"out_dir": "x"}, "best_of_n"
+    )
+    assert sampled.teacher_server.model == "m" and sampled.teacher_server.most_tokens == 0
+
+
+def test_a_model_of_this_installation_teaches_on_a_server_where_one_is_named(
+    run: EvalRun, teacher: ModelVersion
+) -> None:
+    server = make_managed(run.model_version.base_version(), "http://127.0.0.1:8461/v1")
+    base = run.model_version.base_version()
+    assert "teacher_engine" not in submitted(run, Method.BEST_OF_N, BEST, teacher=base).spec
+    made = submitted(run, Method.BEST_OF_N, BEST, teacher=base, teacher_on=server.name)
+    assert checked(child_spec(made) | {"out_dir": "x"}, "best_of_n").teacher_server.base_url == server.base_url
+    Server.objects.filter(pk=server.pk).update(name="renamed")
+    assert "teacher_on: renamed" in write(config_of(made))
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "more", "said"),
+    [
+        ("on_policy", "openai", {}, "is not a vLLM server, so it cannot provide token probabilities. Evaluate the train split"),
+        ("on_policy", "vllm", {"config": {"teacher_usd": 1.0}}, "No price is known for m on other"),
+        ("on_policy", "vllm", {"teacher_on": "elsewhere"}, "is what the server other has"),
+        ("best_of_n", "", {"config": {"teacher_tokens": 5}}, "needs a teacher on a server"),
+        ("best_of_n", "", {"teacher_on": "gpu-1"}, "Choose the teacher that is to run on this server"),
+        ("grpo", "vllm", {}, "GRPO does not use a teacher; only on-policy distillation and rejection sampling in the run do"),
+    ],
+)  # fmt: skip
+def test_a_served_teacher_that_cannot_teach_is_refused(
+    method: str, kind: str, more: dict, said: str, run: EvalRun, settings: Any
+) -> None:
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    server = make_server(run.project, "http://127.0.0.1:8124/v1", name="other", kind=kind) if kind else None
+    config = (BEST if method == "best_of_n" else TAUGHT) | more.get("config", {})
+    given = {"teacher_on": more["teacher_on"]} if "teacher_on" in more else {}
+    with pytest.raises(TrainingError, match=re.escape(said)):
+        submitted(run, Method(method), config, teacher=make_endpoint(run.project, server) if server else None, **given)
+
+
+def test_the_tokenizer_of_a_served_teacher_is_compared_where_its_weights_are_known(
+    run: EvalRun, served: ModelVersion, data_dir: Path
+) -> None:
+    folder = Path(run.model_version.base).parent / "large"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 1}}}')
+    (Path(run.model_version.base) / "tokenizer.json").write_text('{"model": {"vocab": {"a": 2}}}')
+    ModelVersion.objects.filter(pk=served.pk).update(parent=run.model_version.base_version())
+    submitted(run, Method.ON_POLICY, TAUGHT, teacher=ModelVersion.objects.get(pk=served.pk))
+    large = ModelVersion.objects.get(pk=served.pk)
+    large.parent.base = str(folder)
+    with pytest.raises(TrainingError, match=r"different tokenizer than .*1 of 1 tokens differ"):
+        submitted(run, Method.ON_POLICY, TAUGHT, teacher=large)
+
+
+def test_the_form_and_a_config_file_choose_a_served_teacher(client: Client, run: EvalRun, served: ModelVersion) -> None:
+    client.force_login(make_member(run.project))
+    url = reverse("training:new", args=[run.project.slug])
+    sent = form_of(run, "on_policy", teacher=served.pk, teacher_tokens=5000, teacher_usd="0.5")
+    panel = client.post(reverse("training:budget", args=[run.project.slug]), sent)
+    assert panel.status_code == 200 and "problem" not in panel.context.flatten()
+    assert client.post(url, sent).status_code == 302
+    made = TrainingRun.objects.get()
+    page = client.get(made.get_absolute_url()).content.decode()
+    assert "server gpu-1 (http://127.0.0.1:8123/v1), model m, at most 5,000 tokens, at most $0.5" in page
+    text = write(config_of(made))
+    assert "teacher: m-v1" in text and "teacher_tokens: 5000" in text and "teacher_on" not in text
+    [again] = start_from(read(text), project=run.project, by=admin_of(run.project))
+    again.refresh_from_db()
+    assert again.spec["teacher_engine"] == made.spec["teacher_engine"]
+    assert fields_from(read(text), run.project)["teacher_tokens"] == 5000
+    with pytest.raises(ConfigError, match="did you mean “gpu-1”"):
+        asked_from(read(text + "teacher_on: gpu1\n"), project=run.project)
+    Server.objects.update(project=make_project())
+    assert "teacher_on" not in client.get(url).context["form"].fields
+
+
+def test_an_absurd_learning_rate_is_refused_by_name(run: EvalRun) -> None:
+    for rate in (0, -1e-4, 1.5, 1e9, float("inf"), float("nan")):
+        with pytest.raises(TrainingError, match=r"“config\.learning_rate” must be (more than 0|at most 1)\."):
+            submitted(run, Method.GRPO, TAUGHT | {"learning_rate": rate})
+    head = "model: base-v1\nalgorithm: grpo\ntraining_data: set@1\nenvironment: env@1\nsteps: 2\n"
+    with pytest.raises(ConfigError, match=r"“learning_rate” must be at most 1\."):
+        read(head + "learning_rate: 1e9\n")

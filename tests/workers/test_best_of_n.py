@@ -146,7 +146,7 @@ def done(
     text: str, reward: float = 1.0, *, success: bool = True, score: Score | None = None, truncated: bool = False
 ) -> Any:
     score = score or Score(reward=reward, success=success)
-    return SimpleNamespace(score=score, replies=[SimpleNamespace(text=text)], truncated=truncated)
+    return SimpleNamespace(score=score, replies=[SimpleNamespace(text=text, message={})], truncated=truncated)
 
 
 @pytest.mark.parametrize(

@@ -760,9 +760,11 @@ def test_an_explosion_is_stopped_and_the_step_that_would_have_written_nan_is_not
 def test_an_absurd_learning_rate_is_stopped_with_finite_weights(
     run_spec: Callable[..., dict], events: Recorder, tmp_path: Path
 ) -> None:
-    config = CONFIG | {"steps": 40, "save_every": 1, "learning_rate": 1e30, "beta": 0.05}
+    config = CONFIG | {"steps": 40, "save_every": 1, "beta": 0.05}
+    spec = typed(run_spec(config=config, validation_tasks=[]), "grpo")
+    spec.config.learning_rate = 1e30  # beyond what a spec may say
     with pytest.raises(Alarmed):
-        main(run_spec(config=config, validation_tasks=[]), events, StopFlag())
+        grpo.main(spec, events, StopFlag())
     assert events.rows("alarm")[-1]["action"] == "stop" and events.rows("alarm")[-1]["step"] <= 10
     saved = events.rows("checkpoint")
     assert saved

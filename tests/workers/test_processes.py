@@ -18,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.registry.model_server import chat, serving
 from tests.workers import in_parts
 from tests.workers.conftest import Recorder, tasks, typed
 from tests.workers.paid_grpo import rewarded
@@ -166,8 +167,8 @@ OF_METHOD: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
-    """The folder of runs METHOD and METHOD-shard (two processes), RUN-again (from its first checkpoint), METHOD-one (one process), and of
-    three that the second process ends. One launch: importing TRL takes longer than all of them."""
+    """The folder of runs METHOD and METHOD-shard (two processes), RUN-again (from its first checkpoint), METHOD-one (one process), of
+    three that the second process ends, and of two with a teacher on a server. One launch: importing TRL takes longer than all of them."""
     folder = tmp_path_factory.mktemp("runs")
 
     def run(name: str, after: str = "", **more: Any) -> dict[str, Any]:
@@ -187,18 +188,26 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
     two += [run("dpo-stop", ending="stop"), run("dpo-rest", after="dpo-stop"), run("sft-fail", ending="fail")]
     two += [run(f"{method}-shard") for method in OF_METHOD if method != "best_of_n"]
     two += [run("sft-shard-again", after="sft-shard")]
-    two += [run("sft-shard-fail", ending="fail")]  # which the processes do not survive
-    (folder / "runs.json").write_text(json.dumps(two))
-    status, _, said = ended(
-        subprocess.Popen(
-            [sys.executable, "-m", "workers.lib.processes", "tests.workers.in_parts", str(folder / "runs.json"), "2"],
-            env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-    )  # fmt: skip
+    with serving({("POST", "/v1/chat/completions"): taught}) as server:
+        at = {"kind": "openai", "base_url": server.base, "allow_private": True}
+        two += [run(f"best_of_n-{name}", teacher_server=at | {"model": name}) for name in ("taught", "lost")]
+        two += [run("sft-shard-fail", ending="fail")]  # which the processes do not survive
+        (folder / "runs.json").write_text(json.dumps(two))
+        status, _, said = ended(
+            subprocess.Popen(
+                [sys.executable, "-m", "workers.lib.processes", "tests.workers.in_parts", str(folder / "runs.json"), "2"],
+                env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+        (folder / "asked.json").write_text(json.dumps([json.loads(body)["model"] for *_, body in server.asked]))
     assert status == 0, said
     for method in OF_METHOD:
         assert in_parts.run(of_method(folder, tiny_model, f"{method}-one", method, processes=1)) == "done"
     return folder
+
+
+def taught(body: dict) -> tuple[int, dict]:
+    return (401, {"error": "no"}) if body["model"] == "lost" else chat({"content": "good"})
 
 
 def of_method(
@@ -265,6 +274,18 @@ def test_what_ends_one_process_within_a_step_ends_both_at_once(runs: Path) -> No
     assert state["step"] == 1 and not (runs / "dpo-stop" / "checkpoint-2").exists()
     first, second = weights_of(runs / "dpo"), weights_of(runs / "dpo-rest")
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_teacher_on_a_server_is_asked_by_the_first_process_and_both_learn_from_it(runs: Path) -> None:
+    endings = {
+        name: [(runs / name / f"ended-{at}").read_text() for at in (0, 1)]
+        for name in ("best_of_n-taught", "best_of_n-lost")
+    }
+    assert endings == {"best_of_n-taught": ["done", "done"], "best_of_n-lost": ["TeacherLost", "PeerEnded"]}
+    found, asked = of_run(runs, "best_of_n-taught"), json.loads((runs / "asked.json").read_text())
+    assert asked.count("taught") == 3 * 4 and found[0, "teacher/tokens"] == 12 * 6 and found[0, "rejection/kept"] == 3
+    assert found[3, "train/grad_norm"] > 0 and len(list((runs / "best_of_n-taught").glob("teacher*"))) == 1
+    assert [one.name for one in (runs / "best_of_n-lost").glob("checkpoint-*")] == ["checkpoint-0"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.lib.prompt_search.journal import Journal, KeptAccount, key_of
+from workers.lib.journal import Journal, KeptAccount, key_of
 from workers.lib.prompt_search.library import Reporter, Wire
 from workers.lib.prompt_search.records import feedback, record
 from workers.lib.rollouts import Finished

@@ -315,8 +315,10 @@ def test_a_step_that_would_write_nan_is_not_applied(
 def test_an_absurd_learning_rate_is_stopped_with_finite_weights(
     make_spec: Callable[..., dict], events: Recorder
 ) -> None:
+    spec = typed(sft_spec(make_spec, steps=60, save_every=100), "sft")
+    spec.config.learning_rate = 1e3  # beyond what a spec may say
     with pytest.raises(Alarmed, match=r"Gradient norm is zero|NaN or infinity in the update"):
-        main(sft_spec(make_spec, steps=60, save_every=100, learning_rate=1e3), events, StopFlag())
+        sft.main(spec, events, StopFlag())
     (saved,) = events.rows("checkpoint")
     assert saved["step"] < 20
     assert all(bool(one.isfinite().all()) for one in weights_of(Path(saved["path"])).values())

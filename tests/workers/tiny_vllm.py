@@ -87,6 +87,8 @@ class TinyVllm:
 
     def _written(self, body: dict) -> dict:
         prompt = body["prompt"]
+        if isinstance(prompt, str):
+            prompt = self.engine.tokenizer(prompt, add_special_tokens=False)["input_ids"]
         sampling = Sampling(body["temperature"], body["top_p"], body["max_tokens"])
         output = self.engine._batch([prompt], [[body["seed"]]], sampling)[0][0]
         values = self.plain(prompt, output.token_ids) if self.raw else output.logprobs
@@ -101,7 +103,11 @@ class TinyVllm:
                 {str(token): {"logprob": value, "rank": 1, "decoded_token": "x"}}
                 for token, value in zip(prompt[1:], self.plain(prompt[:1], prompt[1:]), strict=True)
             ]
-        return {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": body["model"], "choices": [choice]}
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": len(output.token_ids)}
+        usage["total_tokens"] = sum(usage.values())
+        return {
+            "id": "cmpl-1", "object": "text_completion", "created": 1, "model": body["model"], "choices": [choice], "usage": usage,
+        }  # fmt: skip
 
     def plain(self, given: list[int], written: list[int]) -> list[float]:
         row = TokenRow()

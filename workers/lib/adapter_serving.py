@@ -92,19 +92,23 @@ class Rotation:
 def text_logprobs(client: ChatClient, ids: Sequence[int], body: dict) -> tuple[list[float], Sampled]:
     """What the server's model gives a fixed text, [len(ids) - 1], and what it wrote after it. Raises JobError."""
     answer = client.ask(body | {"prompt": list(ids), "prompt_logprobs": 0})
+    return prompt_logprobs_in(answer, ids, client.where), sampled_in(answer, ids, client.server.model, client.where)
+
+
+def prompt_logprobs_in(answer: dict, ids: Sequence[int], where: str, needed: str = "rollouts need vLLM") -> list[float]:
+    """Of an answer to /completions with `prompt_logprobs`: those of its prompt, [len(ids) - 1]. Raises JobError."""
     rows = answer["choices"][0].get("prompt_logprobs")
-    where = f"{client.where} returned no log-probabilities of a text (`prompt_logprobs`); rollouts need vLLM."
     if not isinstance(rows, list):
-        raise JobError(where)
+        raise JobError(f"{where} returned no log-probabilities of a text (`prompt_logprobs`); {needed}.")
     if len(rows) != len(ids):
-        raise BrokenLogprobs(client.where, f"were cut short: {len(rows)} came for {len(ids)} tokens")
+        raise BrokenLogprobs(where, f"were cut short: {len(rows)} came for {len(ids)} tokens")
     try:
         values = [row[str(token)]["logprob"] for row, token in zip(rows[1:], ids[1:], strict=True)]
     except (KeyError, TypeError, IndexError) as error:
-        raise BrokenLogprobs(client.where, "are of other tokens than it was given") from error
+        raise BrokenLogprobs(where, "are of other tokens than it was given") from error
     if not all(is_logprob(value) for value in values):
-        raise BrokenLogprobs(client.where)
-    return values, sampled_in(answer, ids, client.server.model, client.where)
+        raise BrokenLogprobs(where)
+    return values
 
 
 class CompletionAsker(ChatClient):

@@ -212,8 +212,8 @@ def exploited(history: History, over: int) -> float | None:
 
 
 def judged_gap(pairs: Sequence[tuple[bool, bool]], least: int) -> float | None:
-    """By how much more often the verifier passes outputs than people do, at least: the lower bound (one-sided 95%) of the mean of
-    the paired differences. `pairs` are (by the verifier, by people); None where there are fewer than `least`."""
+    """By how much more often the verifier passes outputs than people (or a judge) do, at least: the lower bound (one-sided 95%) of the
+    mean of the paired differences. `pairs` are (by the verifier, by people); None where there are fewer than `least`."""
     if len(pairs) < max(2, least):
         return None
     gaps = [float(verifier) - float(person) for verifier, person in pairs] + [
@@ -360,9 +360,9 @@ TABLE: tuple[Rule, ...] = (
                                                                                  "(memory, disk, a hanging rollout server), then resume from the "
          "last checkpoint.", warn=10.0, act=30.0, action="pause", over=20, unit="steps", source="chosen; judged from "
          "outside, since a run that hangs says nothing"),
-    Rule("judge_gap", "Success by the verifier minus success by people, on reviewed outputs", "People see failures "
-                                                                                              "that the verifier rewards: read them in the review, fix "
-         "the verifier, and fork from an earlier checkpoint.", warn=0.10, act=0.25, action="pause", over=10, source="chosen; the gap of Azure's reward hacking, judged when people have judged"),
+    Rule("judge_gap", "Success by the verifier minus success by people or the LLM judge", "They see failures that the "
+         "verifier rewards: read these outputs, fix the verifier, and fork from an earlier checkpoint.",
+         warn=0.10, act=0.25, action="pause", over=10, source="chosen; the gap of Azure's reward hacking, judged when people or the LLM judge have judged"),
     Rule("no_progress", "Steps without an increase in reward", "Measure learnability: the tasks may be too easy or "
                                                                "too hard. Otherwise raise the learning rate or the group size.",
          value=no_progress, warn=39.5, over=20, unit="steps", source="chosen"),
@@ -440,8 +440,9 @@ NEVER_FINITE = (
 )
 
 
-def alarm_at(limits: Limits, step: int, value: float, *, spared: bool = False) -> Alarm | None:
-    """The alarm that a value is; None where it is within the limits. `spared`: beyond `act` it only warns."""
+def alarm_at(limits: Limits, step: int, value: float, *, spared: bool = False, title: str = "") -> Alarm | None:
+    """The alarm that a value is; None where it is within the limits. `spared`: beyond `act` it only warns. `title`: what the value is,
+    where the rule has several."""
     rule = limits.rule
     if limits.act is not None and rule.beyond(value, limits.act) and not spared:
         action, threshold = limits.action, limits.act
@@ -449,7 +450,7 @@ def alarm_at(limits: Limits, step: int, value: float, *, spared: bool = False) -
         action, threshold = "warn", limits.act if limits.warn is None else limits.warn
     else:
         return None
-    return Alarm(rule.name, step, action, value, threshold, sentence(limits, value, threshold), rule.todo)
+    return Alarm(rule.name, step, action, value, threshold, sentence(limits, value, threshold, title), rule.todo)
 
 
 class Watchman:
@@ -550,11 +551,11 @@ def _shown(value: float) -> str:
     return f"{value:.3g}"
 
 
-def sentence(limits: Limits, value: float, threshold: float | None) -> str:
+def sentence(limits: Limits, value: float, threshold: float | None, title: str = "") -> str:
     rule = limits.rule
     if rule.name == "non_finite":
         return f"{rule.title}:"
     unit = " times the start" if rule.relative else f" {rule.unit}" if rule.unit else ""
     smoothed = f", the median of {limits.over} steps" if rule.reads and limits.over > 1 else ""
     way = "below" if rule.below else "above"
-    return f"{rule.title}: {_shown(value)}{unit}{smoothed}; {way} {_shown(threshold or 0.0)}."
+    return f"{title or rule.title}: {_shown(value)}{unit}{smoothed}; {way} {_shown(threshold or 0.0)}."

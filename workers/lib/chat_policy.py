@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from workers.lib.chat_client import FEW_TOKENS, AsyncChatClient, ChatError
 from workers.lib.clients import chat_server
@@ -17,18 +18,20 @@ from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, 
 
 class ChatPolicy:
     """To be closed with `aclose`, or used with `async with`. `account`: a limit that is shared with others, in place of the
-    engine's own. `watch`: answers are streamed, and it is called while they are written. Raises SpecError, ChatError."""
+    engine's own. `watch`: answers are streamed, and it is called while they are written. `exact_model`: an answer that names another
+    model than was asked ends the job. Raises SpecError, ChatError."""
 
     shares_time = False
 
     def __init__(
-        self, engine: Server, sampling: Sampling, account: Account | None = None, watch: Watch | None = None
-    ) -> None:
+        self, engine: Server, sampling: Sampling, account: Account | None = None, watch: Watch | None = None, *,
+        exact_model: bool = False,
+    ) -> None:  # fmt: skip
         server = chat_server(engine, "engine")
         self.client, self.sampling = AsyncChatClient(server, concurrency=engine.concurrency), sampling
         account = account or Account(most_tokens=engine.most_tokens, most_usd=engine.most_usd)
         self.meter = Meter(Price(*engine.price), account=account)
-        self.watch = watch
+        self.watch, self.exact_model = watch, exact_model
         self.as_text = engine.dialect == "text"
         self.fewest = FEW_TOKENS if engine.dialect == "responses" else 1  # asked for where an episode has fewer left
 
@@ -77,6 +80,8 @@ class ChatPolicy:
             raise PolicyError(str(error), error.final, error.limit) from error
         finally:  # also where the episode's time is over while the server still answers
             self.meter.settle(most_cost, used)
+        if self.exact_model and (why := other_model(found.get("model"), self.client.server.model)):
+            raise PolicyError(f"{self.client.where} {why}", final=True)
         said = as_assistant(choice["message"], 1 + turn)
         return Reply(
             message=said,
@@ -91,6 +96,13 @@ class ChatPolicy:
     def _most_tokens(self, left: int | None) -> int:
         most = self.sampling.max_new_tokens
         return most if left is None else min(max(left, self.fewest), most)
+
+
+def other_model(answered: Any, asked: str) -> str:
+    """The end of a sentence where an answer names another model than was asked; "" where it names none, or a dated version of it."""
+    if not isinstance(answered, str) or not answered or answered.startswith(asked) or asked.endswith(f":{answered}"):
+        return ""
+    return f"answered as “{answered[:80]}” when “{asked}” was asked. If that is the same model, register it under that name."
 
 
 def _readable(message: dict) -> dict:

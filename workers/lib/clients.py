@@ -86,7 +86,8 @@ def _key_variables(spec: dict[str, Any]) -> list[str]:
     environment = spec.get("environment") or {}
     clients = [given for given in (environment.get("clients") or {}).values() if isinstance(given, dict)]
     rollouts = (spec.get("rollouts") or {}).get("servers", [])
-    asked = [*clients, spec.get("server") or {}, spec.get("engine") or {}, *rollouts]
+    named = [spec.get(name) or {} for name in ("server", "engine", "teacher_server")]
+    asked = [*clients, *named, *rollouts]
     names = [server.get("api_key_env") for server in asked] + [key_variable(environment)]
     return [name for name in names if name]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+CHECKED_EVERY_S = 0.5
 
 
 class LoopThread:
@@ -18,10 +20,13 @@ class LoopThread:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: threading.Thread | None = None
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What it returns or raises. Where the caller is interrupted, the work is cancelled."""
+    def run(self, work: Coroutine[Any, Any, T], check: Callable[[], None] | None = None) -> T:
+        """What it returns or raises. Where the caller is interrupted, or `check`, which is called twice a second, raises, the work is
+        cancelled."""
         future = asyncio.run_coroutine_threadsafe(work, self._started())
         try:
+            while check is not None and not wait([future], timeout=CHECKED_EVERY_S).done:
+                check()
             return future.result()
         except BaseException:
             future.cancel()

@@ -74,6 +74,7 @@ Drawn = Annotated[int, Meta(ge=1, le=128)]  # answers to one task
 Compared = Annotated[int, Meta(ge=2, le=128)]  # answers of a group
 AnswerTokens = Annotated[int, Meta(ge=1, le=2**20)]
 Rounds = Annotated[int, Meta(ge=0, le=100)]
+LearningRate = Annotated[float, Meta(gt=0, le=1)]
 
 
 class Job(Form, kw_only=True):
@@ -152,7 +153,7 @@ class Training(Lora, kw_only=True):
 
     not_in_4bit: ClassVar[str] = ""  # why a method cannot train on a quantized base
     steps: Steps
-    learning_rate: Positive
+    learning_rate: LearningRate
     warmup_steps: Count = 0
     final_lr_share: Share = 0.1
     max_grad_norm: Positive = 1.0
@@ -161,6 +162,7 @@ class Training(Lora, kw_only=True):
     processes: Annotated[int, Meta(ge=1, le=64)] = 1  # that share each step, one for each GPU; the step is the same
     retry_smaller: bool = True  # once, where the memory runs out: with less of it at a time, for the same update
     alarms: AlarmSettings = field(default_factory=AlarmSettings)  # what differs from docs/alarms.md
+    judge_outputs: Annotated[int, Meta(ge=0, le=1000)] = 0  # sampled at each checkpoint for the project's LLM judge
 
     def __post_init__(self) -> None:
         if self.warmup_steps > self.steps:
@@ -256,13 +258,16 @@ IT_SAMPLES = "it samples from the model that it trains"
 
 
 class BestOfNConfig(SftConfig, kw_only=True):
-    """`samples` of each task by the model at the start; of those that pass the best one is learned from, or all different ones."""
+    """`samples` of each task by the model at the start, or by a teacher; of those that pass the best one is learned from, or all
+    different ones."""
 
     samples: Drawn = 8
     keep: Literal["best", "all"] = "best"
     temperature: Positive = 1.0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     max_new_tokens: AnswerTokens = 64
+    teacher_tokens: Count = 0  # that a teacher on a server may use in the whole run; 0: no limit
+    teacher_usd: NotNegative = 0.0
     not_in_4bit: ClassVar[str] = IT_SAMPLES
     not_sharded: ClassVar[str] = IT_SAMPLES
 
@@ -278,6 +283,8 @@ class OnPolicyConfig(Training, kw_only=True):
     eval_every: Count = 0
     eval_samples: Drawn = 1
     save_every: AtLeastOne = 5
+    teacher_tokens: Count = 0  # that a teacher on a server may use in the whole run; 0: no limit
+    teacher_usd: NotNegative = 0.0
     not_in_4bit: ClassVar[str] = IT_SAMPLES
 
 
@@ -477,11 +484,13 @@ class MeasureTraining(Job, kw_only=True):
 
 
 class OnPolicy(Job, kw_only=True):
-    """As Grpo, in one process, with the model that says how likely each token is."""
+    """As Grpo, with the model that says how likely each token is: in this process, or with `teacher_server` on a vLLM server, whose
+    model `teacher` is then not read."""
 
     out_dir: Text
     model: Model
     teacher: Model
+    teacher_server: Server | None = None
     engine: InProcess
     environment: Environment
     tasks: Tasks
@@ -490,8 +499,11 @@ class OnPolicy(Job, kw_only=True):
 
 
 class BestOfN(FromRows, kw_only=True):
-    """Samples before it learns; `validation_rows` as of Sft."""
+    """Samples before it learns: with the model that is trained, with `teacher` in its place, or on `teacher_server`.
+    `validation_rows` as of Sft."""
 
+    teacher: Model | None = None
+    teacher_server: Server | None = None
     environment: Environment
     tasks: Tasks
     validation_rows: list[SftRow] = []

@@ -168,6 +168,11 @@ class Lengths:
     turns: float = 1.0
 
 
+def tokens_read(prompt: float, one: Lengths) -> float:
+    """By a server in an episode: each turn sends the whole conversation again, which grows by an equal part in each."""
+    return one.turns * prompt + (one.turns - 1) / 2 * one.after
+
+
 def rows_at_once(config: dict[str, Any], rows: int) -> int:
     return min(rows, config.get("micro_batch") or rows)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from itertools import islice
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
@@ -69,6 +70,23 @@ class Report:
         self.stopped = other.stopped
 
 
+@dataclass(frozen=True)
+class Subject:
+    """A conversation to be judged, as `prompt.make` takes it. Without a `trajectory` it is no production run, and the verdict has no
+    effect on failures. `digest` [32] identifies its content."""
+
+    digest: str
+    run: dict[str, Any]
+    trajectory: Trajectory | None = None
+
+    @classmethod
+    def of(cls, row: Trajectory) -> Subject:
+        return cls(row.content_digest, as_input(row), row)
+
+    def __str__(self) -> str:
+        return str(self.trajectory.pk if self.trajectory else self.digest)
+
+
 class Standing(Enum):
     """How a run stands before it is asked about."""
 
@@ -86,6 +104,23 @@ def judge(
     sleep: Callable[[float], None] = time.sleep,
     for_s: float = math.inf,
 ) -> Report:
+    """`judge_subjects` of production runs."""
+    return judge_subjects(project=project, subjects=_subjects(trajectories), sleep=sleep, for_s=for_s)
+
+
+def _subjects(trajectories: Iterable[Trajectory]) -> Iterator[Subject]:
+    rows = iter(trajectories)
+    while chunk := with_content(list(islice(rows, CHUNK))):
+        yield from map(Subject.of, chunk)
+
+
+def judge_subjects(
+    *,
+    project: Project,
+    subjects: Iterable[Subject],
+    sleep: Callable[[float], None] = time.sleep,
+    for_s: float = math.inf,
+) -> Report:
     """Asks about those without a verdict of the rubric that is on, until the day's budget, or the time, is used up; about as many at
     the same time as the rubric says. Only the questions are asked in threads: what is booked and written is done here."""
     report = Report()
@@ -93,17 +128,16 @@ def judge(
     if rubric is None:
         report.stopped = "The judge is off."
         return report
-    ends, rows = time.monotonic() + for_s, iter(trajectories)
+    ends = time.monotonic() + for_s
     with ThreadPoolExecutor(rubric.concurrency, "judge") as threads:
         batch = _Batch(project, rubric, threads, report, sleep)
         try:
-            while not report.stopped and (chunk := with_content(list(islice(rows, CHUNK)))):
-                for row in chunk:
-                    batch.judge(row)
-                    if time.monotonic() > ends and not report.stopped:
-                        report.stopped = f"Stopped after {for_s:.0f} s; the rest will be judged next time."
-                    if report.stopped:
-                        break
+            for subject in subjects:
+                batch.judge(subject)
+                if time.monotonic() > ends and not report.stopped:
+                    report.stopped = f"Stopped after {for_s:.0f} s; the rest will be judged next time."
+                if report.stopped:
+                    break
         finally:
             batch.settle_all()
     return report
@@ -111,9 +145,9 @@ def judge(
 
 @dataclass(frozen=True)
 class _Asked:
-    """A run whose question is under way, and what was booked for it."""
+    """What is asked about at the moment, and what was booked for it."""
 
-    row: Trajectory
+    subject: Subject
     verdict: JudgeVerdict
     server: Server
     dearest: float
@@ -132,7 +166,7 @@ class _Batch:
         self._room = 1  # doubled by each verdict up to the rubric's number, one again after an error: a server that is away is asked little
         self._times_dearer = 1.0  # than was estimated: some servers count more tokens
 
-    def judge(self, row: Trajectory) -> None:
+    def judge(self, subject: Subject) -> None:
         """Books the run and asks about it, once there is room. Where the money is booked by others of the batch, these are waited for:
         they may cost less."""
         while len(self._under_way) >= self._room:
@@ -140,19 +174,20 @@ class _Batch:
         if self._report.stopped:
             return
         server = rubrics.server_of(self._rubric)
-        question = Question.of(self._rubric.strategy, self._rubric.text, self._modes, as_input(row))
+        question = Question.of(self._rubric.strategy, self._rubric.text, self._modes, subject.run)
         estimated = question.dearest(server)
-        standing, verdict = _claim(self._project, self._rubric, row, dearest := estimated * self._times_dearer)
+        standing, verdict = _claim(self._project, self._rubric, subject, dearest := estimated * self._times_dearer)
         while standing is Standing.NO_MONEY and self._under_way:
             self._settle_first()
-            standing, verdict = _claim(self._project, self._rubric, row, dearest := estimated * self._times_dearer)
+            standing, verdict = _claim(self._project, self._rubric, subject, dearest := estimated * self._times_dearer)
         if standing is Standing.OURS:
             asked = self._threads.submit(question.ask, server, self._sleep)
-            self._under_way[asked] = _Asked(row, verdict, server, dearest)
+            self._under_way[asked] = _Asked(subject, verdict, server, dearest)
         elif standing is Standing.ANSWERED:
             self._report.kept += 1
-            with transaction.atomic():
-                _apply(self._project, self._known, row, verdict)
+            if subject.trajectory:
+                with transaction.atomic():
+                    _apply(self._project, self._known, subject.trajectory, verdict)
         elif standing is Standing.LATER:
             self._report.later += 1
         else:
@@ -168,14 +203,14 @@ class _Batch:
             asked = self._under_way.pop(done)
             self._report.asked += 1
             if error := done.exception():
-                log.error("Asking the judge about %s broke", asked.row.pk, exc_info=error)
+                log.error("Asking the judge about %s broke", asked.subject, exc_info=error)
                 self._count_error()
                 continue
             self._settle(asked, done.result())
 
     def _settle(self, asked: _Asked, judged: Judged) -> None:
         cost = asked.server.cost(judged.usage)
-        _settle(self._project, self._known, asked.row, asked.verdict, judged, cost - asked.dearest)
+        _settle(self._project, self._known, asked.subject, asked.verdict, judged, cost - asked.dearest)
         if asked.dearest:
             self._times_dearer *= max(1.0, cost / asked.dearest)
         self._report.spent_usd += cost
@@ -203,20 +238,21 @@ def _why(standing: Standing, rubric: Rubric) -> str:
 
 
 @transaction.atomic
-def _claim(project: Project, rubric: Rubric, row: Trajectory, dearest: float) -> tuple[Standing, JudgeVerdict | None]:
+def _claim(project: Project, rubric: Rubric, subject: Subject, dearest: float) -> tuple[Standing, JudgeVerdict | None]:
     """Books the dearest cost and the run, if it is to be asked about. The verdict's `at` is the mark of the claim."""
     rubrics.locked(project)
     if not Rubric.objects.filter(pk=rubric.pk, is_on=True).exists():
         return Standing.OFF, None
-    found = JudgeVerdict.objects.select_for_update().filter(rubric=rubric, content_digest=row.content_digest).first()
+    found = JudgeVerdict.objects.select_for_update().filter(rubric=rubric, content_digest=subject.digest).first()
     if found and not found.error:
         return Standing.ANSWERED, found
     if found and not _is_due(found):
         return Standing.LATER, None
     if rubrics.spent_since(project, rubrics.midnight()) + dearest > rubric.usd_per_day and dearest > 0:
         return Standing.NO_MONEY, None
-    verdict = found or JudgeVerdict(rubric=rubric, content_digest=row.content_digest, probability=_chance(row))
-    verdict.trajectory, verdict.at = row, timezone.now()
+    chance = _chance(subject.trajectory) if subject.trajectory else None
+    verdict = found or JudgeVerdict(rubric=rubric, content_digest=subject.digest, probability=chance)
+    verdict.trajectory, verdict.at = subject.trajectory, timezone.now()
     verdict.error = f"{tries(verdict.error) + 1} {OF} {UNDER_WAY}."
     # What earlier tries have cost moves to today with this one: never too little is counted against the budget.
     verdict.cost_usd += dearest
@@ -255,7 +291,7 @@ def _is_due(found: JudgeVerdict) -> bool:
 def _settle(
     project: Project,
     known: dict[str, FailureMode],
-    row: Trajectory,
+    subject: Subject,
     verdict: JudgeVerdict,
     judged: Judged,
     correction: float,
@@ -268,17 +304,17 @@ def _settle(
     ours.input_tokens += judged.usage.input_tokens
     ours.output_tokens += judged.usage.output_tokens
     if ours.at == verdict.at and ours.error == verdict.error:
-        _write(ours, judged)
+        _write(ours, judged, subject)
     ours.save()
-    if not ours.error:
-        _apply(project, known, row, ours)
+    if not ours.error and subject.trajectory:
+        _apply(project, known, subject.trajectory, ours)
 
 
-def _write(verdict: JudgeVerdict, judged: Judged) -> None:
+def _write(verdict: JudgeVerdict, judged: Judged, subject: Subject) -> None:
     if judged.verdict is None:
         used = tries(verdict.error) - judged.final  # a wrong key is not the run's fault
         verdict.error = f"{used} {OF} {judged.error}"[:2000]
-        log.info("The judge gave no verdict on %s: %s", verdict.trajectory_id, judged.error)
+        log.info("The judge gave no verdict on %s: %s", subject, judged.error)
         return
     said = judged.verdict
     verdict.mode, verdict.blamed_message, verdict.error = said.mode, said.message_index, ""

@@ -612,7 +612,7 @@ class Migration(migrations.Migration):
             name="JudgeVerdict",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("content_digest", models.CharField(help_text="Of the trajectory as it was judged", max_length=32)),
+                ("content_digest", models.CharField(help_text="Of what was judged, as it was then", max_length=32)),
                 ("mode", models.CharField(blank=True, help_text="Slug; empty where it sees no failure", max_length=60)),
                 ("blamed_message", models.PositiveIntegerField(null=True)),
                 ("quote", models.TextField(blank=True)),
@@ -631,7 +631,10 @@ class Migration(migrations.Migration):
                 (
                     "trajectory",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="trajectories.trajectory"
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="trajectories.trajectory",
                     ),
                 ),
                 (

@@ -210,7 +210,9 @@ def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
     kinds = {"failures": rows.filter(error="").exclude(mode=""), "fine": rows.filter(error="", mode=""),
              "errors": rows.exclude(error="")}  # fmt: skip
     page = page_of(request, kinds.get(only, rows))
-    runs_shown(project, [row.trajectory_id for row in page], to=request.user, where="the judge's verdicts")
+    runs_shown(
+        project, [row.trajectory_id for row in page if row.trajectory_id], to=request.user, where="the judge's verdicts"
+    )
     names = dict(project.failure_modes.values_list("slug", "name"))
     context = {"page": page, "only": only, "any": rows.exists(), "names": names}
     return render(request, "failures/judge.html", context)

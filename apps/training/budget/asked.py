@@ -38,6 +38,7 @@ class Asked:
     start: int = 0
     runs: int = 1
     teacher: ModelVersion | None = None
+    teacher_engine: dict[str, Any] | None = None  # of one on a server
 
     @property
     def samples(self) -> bool:
@@ -71,10 +72,11 @@ def asked_of(
     rollouts: dict[str, Any] | None = None,
     start: int = 0,
     teacher: ModelVersion | None = None,
+    teacher_engine: dict[str, Any] | None = None,
 ) -> Asked:
     return Asked(
         project, method, parent, environment, dataset.eval_set, whole(method, config), dataset.tasks(),
-        list(dataset.examples.all()), rollouts or {}, start, teacher=teacher,
+        list(dataset.examples.all()), rollouts or {}, start, teacher=teacher, teacher_engine=teacher_engine,
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from workers.lib.training_cost import (
     Rates,
     Row,
     Work,
+    tokens_read,
     work_of_compared,
     work_of_groups,
     work_of_padded,
@@ -67,6 +68,7 @@ class Estimate(Struct, kw_only=True):
     sampled: int = 0
     prompt: float = 0  # tokens of a prompt on the average
     rollout_tokens: Span | None = None
+    teacher_tokens: Span | None = None  # read and written by a teacher on a server
     training_tokens: Span | None = None
     distinct_tokens: Span | None = None
     seconds: Span | None = None
@@ -131,6 +133,9 @@ def estimate(asked: Asked) -> Estimate:
     scenes = Scenes(asked, rows, known, signal, part=rates.part if rates else 256)
     works = scenes.works(asked.config)
     count_tokens(found, asked, works, known)
+    asks = teacher_asks(asked, found.prompt, works, known) if asked.teacher_engine and known else None
+    if asks:
+        found.teacher_tokens = asks[0] + asks[1]
     if rates is not None and measurement is not None:
         result = measurement.result["measured"]
         found.measured_at, found.measurement = measurement.finished_at, str(measurement.pk)
@@ -147,12 +152,13 @@ def estimate(asked: Asked) -> Estimate:
         parts = processes if asked.config.get("shard") else 1
         rates = replace(
             rates,
-            resting=rates.resting * (1 + scenes.teacher_size) / parts,
+            resting=rates.resting * scenes.resting / parts,
             load_memory=rates.load_memory / (parts if copies == 1 else 1),
         )
         found.memory = memory_span(scenes.of_one(asked.config, works), rates, bool(asked.rollouts)).times(copies)
         found.reduce = reductions(found, scenes, rates, asked, copies)
-        add_money(found, asked, works)
+    if measurement is not None or asks:
+        add_money(found, asked, works, asks)
     return found
 
 
@@ -161,7 +167,13 @@ class Scenes:
 
     def __init__(self, asked: Asked, rows: list[Row], known: Known | None, signal: Span, part: int) -> None:
         self.asked, self.rows, self.known, self.signal, self.part = asked, rows, known, signal, part
-        self.teacher_size = size_beside(asked.teacher, asked.parent) if asked.teacher else 0.0
+        here = asked.teacher and not asked.teacher_engine
+        self.teacher_size = size_beside(asked.teacher, asked.parent) if here and asked.teacher else 0.0
+
+    @property
+    def resting(self) -> float:
+        """Weights in memory, the student's being 1: a teacher that samples is gone when the student learns."""
+        return max(1.0, self.teacher_size) if self.asked.method == Method.BEST_OF_N else 1 + self.teacher_size
 
     def works(self, config: dict[str, Any]) -> tuple[Work, Work, Work]:
         program = PROGRAMS.get(self.asked.method, self.asked.method)
@@ -279,7 +291,7 @@ def count_tokens(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], 
 
 def add_time(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rates: Rates, shared_by: int = 1) -> None:
     """`shared_by`: processes with a GPU each. They wait for the slowest, and their parts are never quite alike."""
-    sampling = [work.sampling_s(rates) for work in works]
+    sampling = [work.sampling_s(rates) * sampler_size(asked) for work in works]
     update = [work.update_s(rates) for work in works]
     overlap = bool(asked.rollouts.get("steps_ahead"))
     each = [max(one, two) if overlap else one + two for one, two in zip(sampling, update, strict=True)]
@@ -299,6 +311,24 @@ def add_time(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rate
     }
     found.parts = {"loading": rates.load_s} | {name: seconds / shared_by for name, seconds in likely_parts.items()}
     found.parts = {name: seconds for name, seconds in found.parts.items() if seconds}
+
+
+def sampler_size(asked: Asked) -> float:
+    """Of the model that samples here, the measured one being 1. What a server samples takes unknown time."""
+    if asked.method != Method.BEST_OF_N or asked.teacher is None:
+        return 1.0
+    return 0.0 if asked.teacher_engine else size_beside(asked.teacher, asked.parent)
+
+
+def teacher_asks(asked: Asked, prompt: float, works: tuple[Work, Work, Work], known: Known) -> tuple[Span, Span]:
+    """(tokens that a teacher on a server reads, tokens that it writes) in a run. It scores whole episodes and writes one token for
+    each row, or it samples them."""
+    if asked.method == Method.ON_POLICY:
+        return spans(works, "tokens").times(asked.steps), spans(works, "answers").times(asked.steps)
+    count, lengths = len(asked.tasks) * asked.config["samples"], (known.low, known.likely, known.high)
+    low, likely, high = (tokens_read(prompt, one) for one in lengths)
+    written = Span(*(one.written for one in lengths))
+    return Span(low, max(low, likely), max(low, likely, high)).times(count), written.times(count)
 
 
 def memory_span(works: tuple[Work, Work, Work], rates: Rates, servers: bool) -> Span:
@@ -345,8 +375,10 @@ def candidates(method: str, config: dict[str, Any]) -> list[tuple[dict[str, Any]
     return found
 
 
-def add_money(found: Estimate, asked: Asked, works: tuple[Work, Work, Work]) -> None:
-    """The machine's hours by the operator's price, and what servers ask for the tokens."""
+def add_money(
+    found: Estimate, asked: Asked, works: tuple[Work, Work, Work], teacher: tuple[Span, Span] | None = None
+) -> None:
+    """The machine's hours by the operator's price, and what servers ask for the tokens; a teacher at most its limit."""
     hour, said = settings.FLYWHEEL_MACHINE_USD, []
     total = None
     if hour and found.seconds:
@@ -364,6 +396,16 @@ def add_money(found: Estimate, asked: Asked, works: tuple[Work, Work, Work]) -> 
         writing = found.rollout_tokens.times(price[1] / 1e6 / count)
         total = asking + writing if total is None else total + asking + writing
         said.append(f"${price[0]:g} and ${price[1]:g} per million tokens on {name}")
+    if teacher and asked.teacher_engine:
+        price, name = asked.teacher_engine["price"], asked.teacher_engine["server_name"]
+        if price is None:
+            said.append(f"no known price for {name}")
+        else:
+            asks = teacher[0].times(price[0] / 1e6) + teacher[1].times(price[1] / 1e6)
+            if most := asked.config.get("teacher_usd"):
+                asks = Span(*(min(most, one) for one in (asks.low, asks.likely, asks.high)))
+            total = asks if total is None else total + asks
+            said.append(f"${price[0]:g} and ${price[1]:g} per million tokens on {name}")
     found.usd, found.price = total, ", ".join(said)
 
 

@@ -61,15 +61,29 @@ def compared(run: TrainingRun) -> list[Compared]:
         written = rows.aggregate(n=Sum("output_tokens"))["n"]
     hour = settings.FLYWHEEL_MACHINE_USD
     usd = took * hour / 3600 if took and hour and not run.spec.get("rollouts") else None
+    asked, paid = last(run, "teacher/tokens"), paid_to_teacher(run)
+    if run.spec.get("teacher_engine"):  # what the machine costs is known, or costs nothing
+        usd = (usd or 0.0) + paid if paid is not None and (usd is not None or not hour) else None
     rows = [
         Compared("Time", "seconds", before.seconds, took),
         Compared("Peak memory", "bytes", before.memory, peak.get("gpu_memory") or peak.get("memory")),
         Compared("Rollout tokens", "count", before.rollout_tokens, written),
+        Compared("Teacher tokens", "count", before.teacher_tokens, asked),
         Compared("Training tokens, distinct", "count", before.distinct_tokens, None),
         Compared("Training tokens, all", "count", before.training_tokens, None),
         Compared("Cost", "usd", before.usd, usd),
     ]
     return [one for one in rows if one.span is not None or one.truth is not None]
+
+
+def paid_to_teacher(run: TrainingRun) -> float | None:
+    """USD so far, by the prices that its server had when the run was started; None where no server teaches."""
+    return last(run, "teacher/usd")
+
+
+def last(run: TrainingRun, metric: str) -> float | None:
+    """Its newest value."""
+    return run.metrics.filter(name=metric).order_by("-step").values_list("value", flat=True).first()
 
 
 def add_factors(runs: Sequence[Any]) -> None:

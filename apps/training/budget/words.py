@@ -34,6 +34,8 @@ def in_words(found: Estimate) -> str:
         lines.append(f"cost             {span(found.usd, lambda value: f'${value:,.4f}')}")
     if found.rollout_tokens:
         lines.append(f"rollout tokens   {span(found.rollout_tokens, count)}")
+    if found.teacher_tokens:
+        lines.append(f"teacher tokens   {span(found.teacher_tokens, count)}")
     if found.training_tokens and found.distinct_tokens:
         lines.append(
             f"training tokens  {span(found.distinct_tokens, count)} distinct, {span(found.training_tokens, count)} in all"

@@ -16,6 +16,7 @@ class Migration(migrations.Migration):
         ("core", "0001_initial"),
         ("environments", "0001_initial"),
         ("evals", "0001_initial"),
+        ("failures", "0001_initial"),
         ("registry", "0001_initial"),
         ("trajectories", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
@@ -492,6 +493,35 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("step", "task__key", "index"),
             },
+        ),
+        migrations.CreateModel(
+            name="JudgedOutput",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "rollout",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="judged", to="training.rollout"
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="judged_outputs",
+                        to="training.trainingrun",
+                    ),
+                ),
+                (
+                    "verdict",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="failures.judgeverdict",
+                    ),
+                ),
+            ],
         ),
         migrations.CreateModel(
             name="Metric",

@@ -65,10 +65,10 @@ def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
     found, counts = outputs.rows_of(run, chosen, filters)
     page = page_of(request, found, SIZE)
     outputs.fill(page.object_list)
-    verdicts = judged_outputs.verdicts_of(run)
+    verdicts, judge = judged_outputs.verdicts_of(run), judged_outputs.judge_says(run)
     return {
         "filters": filters, "chosen": chosen, "steps": chosen.steps, "page": page,
-        "rows": [row_of(row, chosen, verdicts) for row in page.object_list],
+        "rows": [row_of(row, chosen, verdicts, judge) for row in page.object_list],
         "changes": [(name, label, counts[name]) for name, label in outputs.CHANGES.items()],
         "reviews": judged_outputs.reviews_of(run),
         "columns": [(step, title_of(step, chosen)) for step in chosen.columns],
@@ -79,7 +79,9 @@ def title_of(step: int, chosen: outputs.Chosen) -> str:
     return "Baseline" if step == chosen.baseline else "This checkpoint" if step == chosen.at else "Earlier"
 
 
-def row_of(row: outputs.Row, chosen: outputs.Chosen, verdicts: dict[int, str]) -> dict[str, Any]:
+def row_of(
+    row: outputs.Row, chosen: outputs.Chosen, verdicts: dict[int, str], judge: dict[int, tuple[bool, str]]
+) -> dict[str, Any]:
     shown = row.shown or {}
     old, new = shown.get(chosen.than), shown.get(chosen.at)
     diff = None
@@ -92,6 +94,7 @@ def row_of(row: outputs.Row, chosen: outputs.Chosen, verdicts: dict[int, str]) -
             "sample": shown.get(step),
             "cell": row.cells.get(step),
             "verdict": verdicts.get(row.cells[step].first, "") if step in row.cells else "",
+            "judge": judge.get(row.cells[step].first) if step in row.cells else None,
             "diff": diff if step == chosen.at else None,
         }
         for step in chosen.columns

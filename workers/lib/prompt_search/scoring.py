@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from workers.lib.environments import Environment, load
 from workers.lib.errors import JobError
+from workers.lib.journal import Journal, key_of
 from workers.lib.policies import Policy
-from workers.lib.prompt_search.journal import Journal, key_of
 from workers.lib.prompt_search.records import record
 from workers.lib.rollouts import Finished, Limits, stream
 from workers.lib.specs import SearchPrompts

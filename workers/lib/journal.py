@@ -1,5 +1,5 @@
-"""What a search has asked and paid for, as lines of JSON on disk: a search whose worker was killed asks nothing twice, and what
-was under way when it died counts as spent."""
+"""What a job has asked and paid for, as lines of JSON on disk: a job whose worker was killed does not ask again, and what was
+under way when it died counts as spent."""
 
 from __future__ import annotations
 
