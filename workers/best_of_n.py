@@ -4,7 +4,7 @@
 The samples come first, all by the model at the start (RAFT 2304.06767, one round) or by a teacher, which may be a model on any
 OpenAI-compatible server; then `workers.sft` learns from what is kept.
 What each task gave is written down as soon as it is there, beside the checkpoints, so that after a stop or a crash at most a few
-tasks are sampled again, with the same seeds.
+tasks are sampled again, with the same seeds. Once it learns, what it learns from stays as it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from workers.lib.policies import SPENT, EnginePolicy, Policy, PolicyError, Reply
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
 from workers.lib.specs import BestOfN, BestOfNConfig, Sft, SftConfig, SftRow
-from workers.lib.teacher_server import account_of, spent
+from workers.lib.teacher_server import NAME, account_of, spent
 from workers.lib.training_cost import SAMPLED_TOGETHER
 from workers.lib.typed import convert
 from workers.ml import checkpoint
@@ -60,7 +60,8 @@ def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> list[SftRow]:
     """What is learned from, in the order of the tasks."""
     file, ranks = Path(spec.out_dir) / SAMPLED, join(spec.config.processes)
     found = ranks.from_main(lambda: read(file))
-    if any(task["id"] not in found for task in spec.tasks):
+    learning = found and checkpoint.step_of(spec.resume_from)  # then a limit may have left tasks out, and they stay out
+    if not learning and any(task["id"] not in found for task in spec.tasks):
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with file.open("w") if ranks.is_main else nullcontext() as lines:
@@ -119,8 +120,12 @@ def ask_teacher(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitt
     try:
         sample_tasks(spec, found, lines, events, stop, environment, sampler)
     except PolicyError as error:
-        if error.limit != SPENT or not found:
-            raise TeacherLost(str(error)) from error
+        if error.limit != SPENT:
+            raise TeacherLost(lost(str(error))) from error
+        if not found:
+            raise TeacherLost(
+                f"{error} No task has all its samples. Start the run again with a higher limit for its teacher."
+            ) from error
         events.log(
             "warning", f"{error} {len(found):,} of {len(spec.tasks):,} tasks were sampled; only they are learned from."
         )
@@ -132,6 +137,10 @@ def ask_teacher(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitt
 
 class TeacherLost(JobError):
     """The teacher's server does not answer any more; what it gave is kept."""
+
+
+def lost(problem: str) -> str:
+    return f"The teacher is lost. {problem} Fix its server, then resume this run: the tasks sampled so far are kept."
 
 
 class Sampler:
@@ -148,7 +157,7 @@ class Sampler:
 
     def policy(self) -> Policy:
         if self.served:
-            return ChatPolicy(self.served, self.sampling, self.account, exact_model=True)
+            return ChatPolicy(self.served, self.sampling, self.account, exact_model=True, name=NAME)
         return EnginePolicy(self.engine, self.sampling, goes_on=self.goes_on)
 
     def at_once(self, episodes: int) -> int:
@@ -157,16 +166,14 @@ class Sampler:
     def require_answers(self, problem: str) -> None:
         """Raises TeacherLost where its server does not answer a trivial question either."""
         assert self.served
-        policy = ChatPolicy(self.served, self.sampling, self.account)
+        policy = ChatPolicy(self.served, self.sampling, self.account, name=NAME)
 
         async def ask() -> bool:
             async with policy:
                 return await policy.responds()
 
         if not asyncio.run(ask()):
-            raise TeacherLost(
-                f"The teacher is lost. {problem} Fix its server, then resume this run: what it gave so far is kept."
-            )
+            raise TeacherLost(lost(problem))
 
 
 def sample_tasks(

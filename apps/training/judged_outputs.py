@@ -14,11 +14,11 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Max, Q, QuerySet
+from django.db.models import F, Max, Q, QuerySet
 from django.utils import timezone
 
 from apps.core.errors import Rejected
-from apps.core.models import ACTIVE_STATES
+from apps.core.models import ACTIVE_STATES, Project
 from apps.environments.clients import load_for
 from apps.evals.canonical import digest_of
 from apps.evals.jobs import SAMPLE_FIELDS
@@ -37,7 +37,7 @@ SENT = 20  # outputs of one button
 OF_REVIEW = ("review/verifier_success", "review/people_success", "review/outputs")
 OF_JUDGE = ("judge/verifier_success", "judge/success", "judge/outputs")
 PATIENCE = timedelta(days=1)  # after a run's end in which the judge still reads its outputs: its budget is of a day
-BATCH_S = 120.0
+BATCH_S, AT_ONCE = 120.0, 200  # of one task: seconds and outputs
 
 
 class NothingToSend(Rejected):
@@ -225,7 +225,9 @@ def store(run: TrainingRun, pairs: Pairs, names: tuple[str, ...]) -> None:
 
 def due() -> list[UUID]:
     """Runs whose outputs the judge is to read: those that ask for it, until a day after their end."""
-    asked = TrainingRun.objects.filter(spec__config__judge_outputs__gt=0, project__rubrics__is_on=True)
+    asked = TrainingRun.objects.filter(
+        spec__config__judge_outputs__gt=0, project__rubrics__is_on=True, project__in=Project.objects.running()
+    )
     rows = asked.filter(Q(state__in=ACTIVE_STATES) | Q(finished_at__gte=timezone.now() - PATIENCE))
     return [run.pk for run in rows.distinct() if undrawn(run) or unjudged(run).exists()]
 
@@ -239,7 +241,9 @@ def undrawn(run: TrainingRun) -> list[int]:
 
 
 def unjudged(run: TrainingRun) -> QuerySet[JudgedOutput]:
-    return run.judged_outputs.filter(Q(verdict=None) | ~Q(verdict__error=""))
+    """Those that the judge is still to be asked about: after its last try it gave no verdict, and will give none."""
+    failed = ~Q(verdict__error="") & ~Q(verdict__error__startswith=judging.LAST_TRY)
+    return run.judged_outputs.filter(Q(verdict=None) | failed)
 
 
 def draw(run: TrainingRun) -> None:
@@ -259,7 +263,8 @@ def ask_judge(run: TrainingRun, sleep: Callable[[float], None] = time.sleep) -> 
     """Draws outputs, has the judge read them as far as today's budget goes, and weighs what it says. An output that it has read before,
     of the same task, is not paid for again."""
     draw(run)
-    rows = list(unjudged(run).select_related("rollout__task").order_by("-rollout__step", "pk"))
+    first = (F("verdict").asc(nulls_first=True), "-rollout__step", "pk")
+    rows = list(unjudged(run).select_related("rollout__task").order_by(*first)[:AT_ONCE])
     environment = load_for(run.environment)
     subjects = {row.pk: subject_of(environment, row.rollout) for row in rows}
     report = judging.judge_subjects(

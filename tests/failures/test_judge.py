@@ -364,7 +364,7 @@ def test_agreement_is_counted_against_people(judge: JudgeServer) -> None:
     project = make_project()
     rows = [make_run(project) for _ in range(4)]
     classify_project(project=project)
-    rubric = make_rubric(project, judge)
+    rubric = make_rubric(project, judge, concurrency=1)  # the script is read in the order of the runs
     judge.script = [Reply(FAILED), Reply(FAILED), Reply(says(failed=False)), Reply(FAILED)]
     run(project, *rows)
     by = admin_of(project)

@@ -13,10 +13,10 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.models import JobState, Role
-from apps.failures.judge import rubrics
+from apps.core.models import JobState, Project, Role, Stage
+from apps.failures.judge import judging, rubrics
 from apps.failures.judge.judging import Report
-from apps.failures.models import Failure, Rubric
+from apps.failures.models import Failure, JudgeVerdict, Rubric
 from apps.reviews import actions as reviews
 from apps.reviews.evidence import lock_state
 from apps.reviews.models import ReviewItem, ReviewPolicy, RewardReview, SentOutput
@@ -348,6 +348,13 @@ def test_the_judge_is_asked_within_its_budget_and_never_twice(run: TrainingRun, 
     read_outputs(run)
     seen = len(judge.seen)
     assert read_outputs(run).asked == 0 and len(judge.seen) == seen
+    JudgeVerdict.objects.exclude(error="").update(error=f"{judging.LAST_TRY} no JSON.")
+    assert judged_outputs.due() == [] and run.judged_outputs.exclude(verdict__error="").exists()
+    sampled(run, say, 10)
+    assert judged_outputs.due() == [run.pk]
+    Project.objects.update(stage=Stage.ARCHIVED)
+    assert judged_outputs.due() == []
+    Project.objects.update(stage=Stage.ACTIVE)
     assert not run.alarms.exists() and run.metrics.get(name="judge/success").value == 1
     rubrics.switch(project=run.project, version=None, by=None)
     assert judged_outputs.due() == [] and read_outputs(run).stopped == "The judge is off."

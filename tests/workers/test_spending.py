@@ -51,6 +51,23 @@ def test_a_limit_is_never_exceeded_and_nearly_used(seed: int) -> None:
     assert 2000 - 100 < meter.account.used.tokens <= 2000, "estimates that settle lower are used for more questions"
 
 
+def test_an_account_holds_in_one_event_loop_after_the_other() -> None:
+    """A job that plays several rounds has a loop for each, and waits in each for questions that may turn out cheaper."""
+    account = Account(most_tokens=100)
+
+    async def one(booked: int, used: int) -> None:
+        await account.book(Usage(booked), 0.0)
+        await asyncio.sleep(0)
+        account.settle(Usage(booked), 0.0, Usage(used), 0.0)
+
+    async def two() -> None:
+        await asyncio.gather(one(60, 10), one(60, 10))
+
+    for used in (20, 40):
+        asyncio.run(two())
+        assert (account.used.tokens, account.open, account.booked) == (used, 0, Usage())
+
+
 def test_money_and_no_limit() -> None:
     async def booked(meter: Meter, times: int) -> None:
         for _ in range(times):

@@ -257,7 +257,10 @@ def test_a_teachers_native_calls_are_learned_as_the_students_template_writes_the
             r"The teacher is lost\. .* gave no answer in 3 tries .* Fix its server, then resume",
         ),
         ((200, {"error": {"message": "quota"}}), "answered with an error: quota"),
-        ((401, {"error": "no"}), "refused the key"),
+        (
+            (401, {"error": "no"}),
+            r"The teacher is lost\. The teacher’s server at .* refused the key .* then resume this run",
+        ),
         ((200, chat({"content": "good"})[1] | {"model": "llama"}), "answered as “llama” when “base” was asked"),
     ],
 )
@@ -286,6 +289,20 @@ def test_where_its_limit_is_used_up_it_learns_from_what_it_has(
 ) -> None:
     sent = chat({"content": "good"})[1] | {"usage": {"prompt_tokens": 100, "completion_tokens": 1}}
     with serving({("POST", "/v1/chat/completions"): (200, sent)}) as server:
-        learn(taught(server, most_tokens=300), events)
-    assert len(rows(tmp_path)) == 1 and events.rows()[-1]["type"] == "result"
-    assert any("only they are learned from" in row["message"] for row in events.rows("log"))
+        spec = taught(server, most_tokens=300)
+        spec["config"] |= {"save_every": 1}
+        learn(spec, events)
+        assert len(rows(tmp_path)) == 1 and events.rows()[-1]["type"] == "result"
+        assert any("only they are learned from" in row["message"] for row in events.rows("log"))
+        asked, first = len(server.asked), events.rows("checkpoint")[0]
+        assert first["step"] == 1
+        learn(taught(server) | {"config": spec["config"], "resume_from": first["path"]}, events)
+        assert len(server.asked) == asked and len(rows(tmp_path)) == 1  # what it learns from does not change on the way
+
+
+def test_a_limit_that_allows_no_task_says_so(taught: Callable[..., dict], events: Recorder) -> None:
+    with (
+        serving({("POST", "/v1/chat/completions"): chat({"content": "good"})}) as server,
+        pytest.raises(TeacherLost, match=r"limit of 5 tokens .* Start the run again with a higher limit"),
+    ):
+        learn(taught(server, most_tokens=5), events)

@@ -19,15 +19,15 @@ from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, 
 class ChatPolicy:
     """To be closed with `aclose`, or used with `async with`. `account`: a limit that is shared with others, in place of the
     engine's own. `watch`: answers are streamed, and it is called while they are written. `exact_model`: an answer that names another
-    model than was asked ends the job. Raises SpecError, ChatError."""
+    model than was asked ends the job. `name` is how errors call the server. Raises SpecError, ChatError."""
 
     shares_time = False
 
     def __init__(
         self, engine: Server, sampling: Sampling, account: Account | None = None, watch: Watch | None = None, *,
-        exact_model: bool = False,
+        exact_model: bool = False, name: str = "model server",
     ) -> None:  # fmt: skip
-        server = chat_server(engine, "engine")
+        server = chat_server(engine, "engine", name=name)
         self.client, self.sampling = AsyncChatClient(server, concurrency=engine.concurrency), sampling
         account = account or Account(most_tokens=engine.most_tokens, most_usd=engine.most_usd)
         self.meter = Meter(Price(*engine.price), account=account)

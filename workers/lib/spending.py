@@ -78,15 +78,17 @@ class Account:
         self.most_tokens, self.most_usd = most_tokens, most_usd
         self.used, self.booked, self.open = Usage(), Usage(), 0
         self.used_usd = self.booked_usd = 0.0
-        self.settled = asyncio.Event()
+        self.waiting: list[
+            asyncio.Future[None]
+        ] = []  # of the loop that asks now: a job may play in several, one after the other
 
     async def book(self, most: Usage, usd: float) -> None:
         """Waits for open questions where they may turn out cheaper than they were booked. Raises Spent."""
         while problem := self._exceeded(self.used + self.booked + most, self.used_usd + self.booked_usd + usd):
             if not self.open:
                 raise Spent(problem)
-            self.settled.clear()
-            await self.settled.wait()
+            self.waiting.append(asyncio.get_running_loop().create_future())
+            await self.waiting[-1]
         self.booked, self.booked_usd, self.open = self.booked + most, self.booked_usd + usd, self.open + 1
 
     def settle(self, most: Usage, most_usd: float, used: Usage, usd: float) -> None:
@@ -94,7 +96,10 @@ class Account:
         # A sum of floats keeps a rest that would refuse the last affordable question.
         self.booked_usd = max(0.0, self.booked_usd - most_usd) if self.open else 0.0
         self.used_usd += usd
-        self.settled.set()
+        waiting, self.waiting = self.waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
 
     def _exceeded(self, usage: Usage, usd: float) -> str:
         if self.most_tokens and usage.tokens > self.most_tokens:

@@ -28,7 +28,9 @@ from workers.lib.weights_proof import TEXT
 
 T = TypeVar("T")
 LEDGER = "teacher.jsonl"  # what the teacher was asked and paid, of all attempts
+NAME = "teacher’s server"
 NEEDED = "a teacher on a server needs vLLM"
+ASKS = "On-policy distillation needs"
 COMPARED, AT_A_TIME = 1_000, 100  # entries of the vocabulary that are compared, and in one request
 SHOWN = 40  # characters of a text in an error
 
@@ -59,9 +61,7 @@ class TeacherServer:
     """To be closed. `folder`: where it is written down what was paid. Raises SpecError, JobError where it may not be asked at all."""
 
     def __init__(self, server: Server, folder: Path) -> None:
-        asked = chat_server(
-            structs.replace(server, dialect="native"), "teacher_server", name="teacher’s server", droppable=()
-        )
+        asked = chat_server(structs.replace(server, dialect="native"), "teacher_server", name=NAME, droppable=())
         self.client = CompletionClient(asked, concurrency=server.concurrency)
         self.journal, self.account = account_of(server, folder)
         self.meter = Meter(Price(*server.price), account=self.account)
@@ -97,7 +97,7 @@ class TeacherServer:
         except (ServersLost, SpecError):
             raise
         except JobError as error:
-            raise ServersLost(str(error)) from error
+            raise ServersLost(f"{error} Fix the teacher’s server, then resume this run.") from error
 
     async def _all(self, work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """The first that fails ends the others."""
@@ -112,7 +112,7 @@ class TeacherServer:
     async def _scored(self, ids: Sequence[int]) -> list[float]:
         """Of each token but the first."""
         answer = await self._ask({"prompt": list(ids), "prompt_logprobs": 0}, len(ids))
-        sampled_in(answer, ids, self.client.server.model, self.client.where)
+        sampled_in(answer, ids, self.client.server.model, self.client.where, ASKS)
         return prompt_logprobs_in(answer, ids, self.client.where, NEEDED)
 
     async def _tokens(self, text: str) -> list[int]:
@@ -120,7 +120,7 @@ class TeacherServer:
         found = answer["choices"][0].get("prompt_token_ids")
         if not isinstance(found, list) or not all(type(one) is int for one in found):
             raise JobError(f"{self.client.where} returned no token ids of its prompt; {NEEDED} 0.10.2 or later.")
-        sampled_in(answer, found, self.client.server.model, self.client.where)
+        sampled_in(answer, found, self.client.server.model, self.client.where, ASKS)
         return found
 
     async def _ask(self, asked: dict[str, Any], most: int) -> dict:

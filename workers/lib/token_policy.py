@@ -57,11 +57,11 @@ class Untrusted(PolicyError):
         super().__init__(sentence, final=True)
 
 
-def sampled_in(answer: dict, prompt: Sequence[int], model: str, where: str) -> Sampled:
+def sampled_in(answer: dict, prompt: Sequence[int], model: str, where: str, asks: str = "Rollouts need") -> Sampled:
     """Of an answer to /completions with `return_token_ids` and `logprobs`. Raises Untrusted."""
 
     def wrong(what: str) -> Untrusted:
-        return Untrusted(f"{where} {what}. Rollouts need a vLLM server that returns exact tokens (0.10.2 or later).")
+        return Untrusted(f"{where} {what}. {asks} a vLLM server that returns exact tokens (0.10.2 or later).")
 
     if answer.get("model") != model:
         raise wrong(f"answered as “{str(answer.get('model'))[:80]}” when “{model}” was asked")
