@@ -165,7 +165,7 @@ def _make(project: Project, chunk: list[ReclassificationChange]) -> None:
     """Makes the changes whose diagnosis still matches the diff; for decided ones only the rules' mode is stored."""
     modes = ensure_modes(project)
     rows = Failure.objects.filter(trajectory_id__in=[change.trajectory_id for change in chunk])
-    locked = rows.select_for_update(of=("self",)).select_related("mode").order_by("trajectory_id")
+    locked = rows.select_for_update(of=("self",)).prefetch_related("mode").order_by("trajectory_id")
     failures = {failure.trajectory_id: failure for failure in locked}
     made, changed, gone = [], [], []
     for change in chunk:

@@ -127,7 +127,7 @@ def _change(
 ) -> Change:
     """Undo returns to the first of `ids`."""
     wanted = _bounded(ids)
-    rows = Failure.objects.select_for_update(of=("self",)).select_related("mode", "reserved_by").order_by("pk")
+    rows = Failure.objects.select_for_update(of=("self",)).prefetch_related("mode", "reserved_by").order_by("pk")
     found = list(rows.filter(project=project, pk__in=wanted))
     free = [row for row in found if holder_of(row, by) is None]
     was = snapshots(free)

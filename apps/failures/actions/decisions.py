@@ -179,7 +179,7 @@ def undo(*, project: Project, by: Any) -> Undone | None:
     if last is None:
         return None
     batch = list(rows.filter(after__bulk=last.after["bulk"])) if "bulk" in last.after else [last]
-    locked = Failure.objects.select_for_update(of=("self",)).select_related("mode", "project").order_by("pk")
+    locked = Failure.objects.select_for_update(of=("self",)).select_related("project").order_by("pk")
     failures = {row.pk: row for row in locked.filter(pk__in=[decision.failure_id for decision in batch])}
     now = snapshots(list(failures.values()))
     modes = {mode.slug: mode for mode in project.failure_modes.all()}
@@ -226,9 +226,13 @@ def _restored(failure: Failure, row: FailureDecision, now: dict, modes: dict[str
 
 
 def locked(failure: Failure, by: Any, seen: str | None = None) -> Failure:
-    """The locked row, if this person may decide on it. Raises Refused."""
+    """The locked row, if this person may decide on it. Raises Refused.
+
+    What others may change meanwhile (its mode, who has it) is not joined: after a wait PostgreSQL reads the locked row again but not the
+    joined one, and leaves out a row that no longer fits.
+    """
     rows = Failure.objects.select_for_update(of=("self",))
-    found = rows.select_related("mode", "project", "reserved_by", "decided_by").filter(pk=failure.pk).first()
+    found = rows.select_related("project").filter(pk=failure.pk).first()
     if found is None:
         raise Refused(GONE)
     if other := holder_of(found, by):

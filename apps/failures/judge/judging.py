@@ -329,7 +329,7 @@ def _apply(project: Project, known: dict[str, FailureMode], row: Trajectory, ver
     if verdict.mode:  # a failure that rules or another worker make at this moment stays
         made = Failure(project=project, trajectory=row, mode=known[verdict.mode], source=Source.JUDGE)
         Failure.objects.bulk_create([made], ignore_conflicts=True)
-    failure = Failure.objects.select_for_update(of=("self",)).select_related("mode").filter(trajectory=row).first()
+    failure = Failure.objects.select_for_update(of=("self",)).filter(trajectory=row).first()
     if failure is None:
         return
     failure.judge_mode = verdict.mode
