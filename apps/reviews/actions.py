@@ -188,7 +188,7 @@ def rule(*, item: ReviewItem, success: bool, reason: str, by: Any) -> ReviewItem
 
 
 def _locked(item: ReviewItem) -> ReviewItem:
-    rows = ReviewItem.objects.select_for_update(of=("self",)).select_related("review__project", "reserved_by")
+    rows = ReviewItem.objects.select_for_update(of=("self",)).select_related("review__project")
     return rows.prefetch_related("judgements").get(pk=item.pk)
 
 
