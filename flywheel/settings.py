@@ -318,6 +318,7 @@ CELERY_BEAT_SCHEDULE = {
     "digest": {"task": "trajectories.digest", "schedule": 10.0},
     "settle_traces": {"task": "evals.settle_traces", "schedule": 10.0},
     "forget_attempts": {"task": "core.forget_attempts", "schedule": 3600.0},
+    "look_for_names": {"task": "trajectories.look_for_names", "schedule": 10.0},
     "partitions": {"task": "trajectories.partitions", "schedule": 43_200.0},
     "classify": {"task": "failures.classify_new", "schedule": 10.0},
     "recluster": {"task": "failures.recluster_due", "schedule": 900.0},
@@ -380,6 +381,8 @@ if not re.fullmatch(r"https?://[^/\s@?#<>|\"]+", FLYWHEEL_URL):
 FLYWHEEL_PROXIES = int(os.environ.get("FLYWHEEL_PROXIES") or HTTPS)
 
 # The folder with packages of environments (docs/own-environment.md). What an operator puts there runs unconfined.
+# Folders of spaCy models for Presidio (docs/pii.md).
+FLYWHEEL_PRESIDIO_MODELS = Path(os.environ.get("FLYWHEEL_PRESIDIO_MODELS") or FLYWHEEL_DATA_DIR / "presidio")
 FLYWHEEL_ENVIRONMENTS_DIR = Path(os.environ.get("FLYWHEEL_ENVIRONMENTS_DIR") or FLYWHEEL_DATA_DIR / "environments")
 
 # A session of an environment that nobody has called for so long (seconds) is forgotten.

@@ -509,7 +509,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "automation:secret", "automation:delete", "failures:rubric_save", "failures:rubric_switch",
         "registry:managed_new", "registry:server_new", "registry:server_edit", "registry:server_remove", "registry:server_probe",
         "registry:ray_cluster_new", "registry:ray_cluster_edit", "registry:ray_cluster_remove", "registry:ray_cluster_check",
-        "registry:server_start", "registry:server_stop", "trajectories:retention", "trajectories:redaction_switch",
+        "registry:server_start", "registry:server_stop", "trajectories:retention", "trajectories:redaction_switch", "trajectories:redaction_presidio", "trajectories:held",
         "trajectories:redaction_add", "trajectories:redaction_edit", "trajectories:redaction_delete",
         "promotion:freeze", "promotion:unfreeze", "promotion:add_target", "promotion:remove_target",
     }  # fmt: skip

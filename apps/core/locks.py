@@ -29,6 +29,7 @@ class ProjectLock(IntEnum):
     TASKS = 0x6C65616B
     DIGEST = 0x666C6469
     STITCHING = 0x666C7374
+    NAMES = 0x666C6E61
     POLICY = 0x666C706F  # shared by those who refer to policy rules, exclusive to who adds or removes some
     HOLDOUT_SCORES = 0x6C6F6F6B
     # shared by those who store runs, exclusive for whoever gives feedback on a run that does not exist
@@ -66,6 +67,17 @@ def holding_in(project_id: int, lock: ProjectLock) -> Iterator[None]:
         yield
     finally:
         _call("pg_advisory_unlock", lock, project_id)
+
+
+@contextmanager
+def try_holding_in(project_id: int, lock: ProjectLock) -> Iterator[bool]:
+    """As `holding_in`, without waiting: whether the lock is held."""
+    is_held = bool(_call("pg_try_advisory_lock", lock, project_id))
+    try:
+        yield is_held
+    finally:
+        if is_held:
+            _call("pg_advisory_unlock", lock, project_id)
 
 
 def _call(function: str, *numbers: int) -> object:

@@ -21,7 +21,7 @@ from apps.core.openapi import JSON, described, reference
 from apps.core.scopes import Scope
 from apps.core.sorting import Sorting
 from apps.core.timeouts import TooLong, patience
-from apps.trajectories import decoding, schema
+from apps.trajectories import decoding, names, schema
 from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions import store
 from apps.trajectories.actions.redaction import redactor_of
@@ -158,10 +158,10 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
 @extend_schema(
     methods=["POST"],
     request={JSON: reference("Row")},
-    responses=described({200: reference("Ingested"), 201: reference("Ingested")}, 400, 413, 503),
+    responses=described({status: reference("Ingested") for status in (200, 201, 202)}, 400, 413, 503),
     examples=[EXAMPLE],
     description="Stores one trajectory. Sending the same row twice stores it once; a changed row replaces it and "
-    "keeps its history.",
+    "keeps its history. 202: it is kept, and stored once Presidio has looked for names in it.",
 )
 @extend_schema(
     methods=["GET"],
@@ -191,11 +191,11 @@ def post_one(request: Request) -> Response:
             {"path": "", "error": "expected one trajectory, got a list: send it to /api/v1/trajectories/batch/"}
         )
     with redaction_works():
-        done = store.ingest(project=request.auth.project, rows=[row])
+        done = names.receive(project=request.auth.project, rows=[row])
     if done.rejected:
         first = done.rejected[0]
         raise ValidationError({"path": first["path"], "error": first["error"]})
-    return Response(done.as_dict(), status=201 if done.accepted else 200)
+    return Response(done.as_dict(), status=201 if done.accepted else 202 if done.held else 200)
 
 
 @extend_schema(
@@ -222,7 +222,7 @@ def parts_of(request: Request, most: int, what: str) -> list[memoryview]:
 def _store_batch(request: Request) -> Ingested:
     parts = parts_of(request, MAX_ROWS, "rows in one batch")
     with redaction_works():
-        return store.ingest(project=request.auth.project, rows=decoding.decoded(parts))
+        return names.receive(project=request.auth.project, rows=decoding.decoded(parts))
 
 
 def number_of(request: Request, name: str, usual: int, least: int, most: int) -> int:

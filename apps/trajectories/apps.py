@@ -1,4 +1,5 @@
 from django.apps import AppConfig
+from django.conf import settings
 
 
 class TrajectoriesConfig(AppConfig):
@@ -11,7 +12,9 @@ class TrajectoriesConfig(AppConfig):
         from apps.trajectories import uploads
         from apps.trajectories.actions import redaction, store
         from apps.trajectories.models import Trajectory, Upload
+        from apps.trajectories.redaction import presidio
 
+        presidio.FOLDER = settings.FLYWHEEL_PRESIDIO_MODELS
         GIVEN.append(redaction.switch_on)
         BEFORE.setdefault(Trajectory, []).append(store.remove_contents)
         BEFORE.setdefault(Upload, []).append(uploads.remove_files)

@@ -576,6 +576,34 @@ class SpanBatch(models.Model):
         return f"{self.trace_id} at {self.received_at:%F %T}"
 
 
+class HeldBatch(models.Model):
+    """A row, or the spans and log records of a request, in which Presidio has yet to look for names (`held`).
+
+    One that cannot be stored is set aside until a person decides: `due_at` is null, and `problem` says why.
+    """
+
+    class Kind(models.TextChoices):
+        ROW = "row"
+        SPANS = "spans"
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    kind = models.CharField(max_length=5, choices=Kind)
+    received_at = models.DateTimeField(default=timezone.now)
+    data = models.BinaryField(help_text="Zstandard, encrypted")
+    due_at = models.DateTimeField(null=True, default=timezone.now)
+    problem = models.TextField(blank=True)
+
+    class Meta:
+        verbose_name_plural = "held batches"
+        indexes = [
+            models.Index(fields=["project", "id"], name="heldbatch_by_project"),
+            models.Index(fields=["due_at"], name="heldbatch_due", condition=models.Q(due_at__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.received_at:%F %T}"
+
+
 class Retention(models.Model):
     """How long a project keeps its trajectories. Without one, trajectories are kept indefinitely."""
 

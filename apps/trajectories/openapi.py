@@ -23,11 +23,12 @@ class Warned(msgspec.Struct):
 
 
 class Ingested(msgspec.Struct):
-    """What became of what was sent."""
+    """What became of what was sent. `held` rows are stored once Presidio has looked for names in them."""
 
     accepted: int
     duplicates: int
     updated: int
+    held: int
     rejected: list[Rejected]
     warnings: list[Warned]
 

@@ -19,7 +19,7 @@ from apps.core.api import HasProjectKey, key_of
 from apps.core.models import ApiKey, Project
 from apps.core.openapi import JSON
 from apps.trajectories import otlp, traces
-from apps.trajectories.actions.redaction import redactor_of
+from apps.trajectories.actions.redaction import looks_for_names, quick_redactor_of
 from apps.trajectories.api import body_of, redaction_works, room_for
 from apps.trajectories.models import SpanBody
 from apps.trajectories.otlp import Decoded, DecodeError
@@ -90,7 +90,7 @@ def _receive(request: HttpRequest, project: Project, signal: SpanBody.Signal) ->
     body, json = bytes(body_of(request)), is_json(request)
     is_traces = signal == SpanBody.Signal.TRACES
     try:
-        if not json and not redactor_of(project):
+        if not json and not quick_redactor_of(project) and not looks_for_names(project):
             checked = otlp.check_traces(body) if is_traces else otlp.check_logs(body)
             traces.keep_body(project=project, signal=signal, body=body)
             return checked

@@ -4,12 +4,13 @@ import time
 
 from celery import shared_task
 
-from apps.trajectories import assembly, partitions, retention, traces
+from apps.trajectories import assembly, held, names, partitions, retention, traces
 from apps.trajectories import digest as digesting
 from apps.trajectories.actions.bulk import forget_changes
 
 LINGER_S = 2.0
 POLL_S = 0.05
+NAMES_S = 20.0
 REST = 4  # times as long as its last step took the digest waits while spans do: runs are read first, then searched
 
 
@@ -29,6 +30,14 @@ def digest() -> None:
             quiet_since = now
         if not worked:
             time.sleep(POLL_S)
+
+
+@shared_task(name=held.TASK, expires=held.EXPIRES_S)
+def look_for_names() -> None:
+    """In the default queue: it is slow, and what other projects send must not wait for it."""
+    until = time.monotonic() + NAMES_S
+    while time.monotonic() < until and names.step():
+        pass
 
 
 @shared_task(name="trajectories.partitions")

@@ -12,9 +12,9 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from apps.core.models import Project
-from apps.trajectories import contents, digest
-from apps.trajectories.actions.redaction import redactor_of
-from apps.trajectories.models import SpanBody, Trace
+from apps.trajectories import contents, digest, held
+from apps.trajectories.actions.redaction import looks_for_names, quick_redactor_of
+from apps.trajectories.models import HeldBatch, SpanBody, Trace
 from apps.trajectories.otlp import LogRecord, Span, decode_logs, decode_traces
 from apps.trajectories.redaction import Redactor
 
@@ -65,13 +65,27 @@ def sort_some() -> int:
 @transaction.atomic
 def keep(*, project: Project, spans: Iterable[Span] = (), logs: Iterable[LogRecord] = ()) -> None:
     """Stores what came. Durable when it returns; what belongs to no trace is dropped."""
+    redactor, packed = quick_redactor_of(project), Packed(list(spans), [log for log in logs if log.trace_id])
+    packed = redacted(redactor, packed) if redactor else packed
+    if not looks_for_names(project):
+        put(project, packed)
+    elif packed.spans or packed.logs:
+        held.hold(project, HeldBatch.Kind.SPANS, [_encode(packed)])
+
+
+def redacted(redactor: Redactor, packed: Packed) -> Packed:
+    spans = [_redacted(redactor, span, SAID_BY_SPANS) for span in packed.spans]
+    return Packed(spans, [_redacted(redactor, log, SAID_BY_LOGS) for log in packed.logs])
+
+
+@transaction.atomic
+def put(project: Project, packed: Packed) -> None:
+    """Stores redacted spans and log records, to be assembled."""
     parts: defaultdict[str, Packed] = defaultdict(lambda: Packed([], []))
-    redactor = redactor_of(project)
-    for span in spans:
-        parts[span.trace_id].spans.append(_redacted(redactor, span, SAID_BY_SPANS) if redactor else span)
-    for log in logs:
-        if log.trace_id:
-            parts[log.trace_id].logs.append(_redacted(redactor, log, SAID_BY_LOGS) if redactor else log)
+    for span in packed.spans:
+        parts[span.trace_id].spans.append(span)
+    for log in packed.logs:
+        parts[log.trace_id].logs.append(log)
     if not parts:
         return
     now = timezone.now()

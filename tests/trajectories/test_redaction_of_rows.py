@@ -73,8 +73,13 @@ def test_a_rule_that_cannot_be_used_stores_nothing(
     def broken(project: Project) -> None:
         raise RuleError("Presidio is not installed.")
 
-    for module in ("actions.store", "api", "otlp_api", "traces"):
-        monkeypatch.setattr(f"apps.trajectories.{module}.redactor_of", broken)
+    for name in (
+        "actions.store.redactor_of",
+        "api.redactor_of",
+        "otlp_api.quick_redactor_of",
+        "traces.quick_redactor_of",
+    ):
+        monkeypatch.setattr(f"apps.trajectories.{name}", broken)
     answers = [
         agent.post(ONE, json.dumps(row(name="a")), content_type="application/json"),
         send(agent, chat(1, 1, [text("user", "Hi")], "Done")),

@@ -11,7 +11,7 @@ from django.urls import reverse
 from apps.core.models import AuditEvent, Project, Role
 from apps.trajectories.actions import redaction
 from apps.trajectories.models import RedactionRule
-from apps.trajectories.redaction import RuleError
+from apps.trajectories.redaction import RuleError, presidio
 from tests.factories import admin_of, make_member, make_project, make_trajectory
 
 pytestmark = pytest.mark.django_db
@@ -72,8 +72,12 @@ def test_switches_turn_built_in_rules_on_and_off(project: Project, admin: Client
     assert events.count() == 2, "nothing changed, nothing is written"
 
 
-def test_presidio_cannot_be_switched_on_where_it_is_not_installed(project: Project, admin: Client) -> None:
-    shown = admin.post(url(project, "_switch"), {"on": ["presidio"]}, follow=True).content.decode()
+def test_presidio_cannot_be_switched_on_where_it_is_not_installed(
+    project: Project, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presidio, "is_installed", lambda: False)
+    given = {"on": "on", "entities": ["PERSON"], "language": "en", "score": "0.5"}
+    shown = admin.post(url(project, "_presidio"), given, follow=True).content.decode()
     assert "Presidio is not installed" in shown and not project.redaction_rules.filter(kind="presidio").exists()
     assert "Unknown rule kind" in admin.post(url(project, "_switch"), {"on": ["x"]}, follow=True).content.decode()
 
@@ -166,7 +170,10 @@ def test_the_redactor_follows_the_rules_within_its_time(
     assert redaction.redactor_of(other).redact(row)[0]["tags"][0] != token
 
 
-def test_a_stored_rule_that_cannot_be_used_here_stops_the_receiver(project: Project) -> None:
+def test_a_stored_rule_that_cannot_be_used_here_stops_the_receiver(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presidio, "is_installed", lambda: False)
     project.redaction_rules.create(name="presidio", kind="presidio")
     with pytest.raises(RuleError, match="not installed"):
         redaction.redactor_of(project)

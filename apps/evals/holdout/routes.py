@@ -122,7 +122,7 @@ NOTHING: dict[str, str] = {
     "protocol": "describe describe_slash aggregate_metrics close_session reverify_mode tool nothing",
     "trajectories": "first first_status live sums count trend bulk_undo bulk_keep arrivals arrival_retry arrival_discard trace_retry trace_discard "
     "save_view delete_view import import_preview import_mapping_delete import_start import_detail import_status import_retry import_cancel redaction retention "
-    "redaction_switch redaction_add redaction_edit redaction_delete feedback",
+    "redaction_switch redaction_presidio held redaction_add redaction_edit redaction_delete feedback",
     "failures": "charts bulk classify classification_status triage policy_decide policy_undo policy_new policy_edit policy_remove modes mode_add mode_save mode_delete clusters recluster "
     "cluster_rename cluster_move cluster_decide reclassify_start reclassification_status reclassification_apply "
     "reclassification_discard measures check_answer check_undo check_share outcomes_train rubric_switch rubric_diff judge_run",

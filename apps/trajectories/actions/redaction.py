@@ -2,38 +2,60 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 from django.db import transaction
 from django.db.models import Max
 from django.utils.crypto import salted_hmac
 
 from apps.core.actions import audit
 from apps.core.models import Project
+from apps.trajectories import held
 from apps.trajectories.models import RedactionRule
-from apps.trajectories.redaction import BUILTINS, ID, Redactor, Rule, RuleError
+from apps.trajectories.redaction import BUILTINS, ID, Redactor, Rule, RuleError, presidio
 
 FRESH_FOR = 4.0  # seconds; the page promises 5
-SWITCHES = (*BUILTINS, "presidio")
+PRESIDIO = "presidio"
+SWITCHES = (*BUILTINS, PRESIDIO)
 ON_FROM_THE_START = ("api_key", "password", "card")  # what nobody needs in a trajectory, and nobody means to send
-ENTITIES = "PERSON LOCATION NRP"
 
-_kept: dict[int, tuple[float, Redactor]] = {}
+_kept: dict[int, tuple[float, tuple[Rule, ...]]] = {}
 
 
 def redactor_of(project: Project) -> Redactor:
-    """The project's enabled rules, compiled; at most `FRESH_FOR` seconds old in every process.
+    """The project's enabled rules, compiled; at most `FRESH_FOR` seconds old in every process. With Presidio it is slow.
 
     Raises RuleError if a stored rule cannot be used here (Presidio is gone): then nothing may be stored unread.
     """
-    until, redactor = _kept.get(project.pk, (0.0, None))
-    if redactor is None or until < time.monotonic():
-        redactor = _compiled(tuple(rules_of(project)), secret_of(project))
-        _kept[project.pk] = time.monotonic() + FRESH_FOR, redactor
-    return redactor
+    return _compiled(_fresh_rules(project), secret_of(project))
+
+
+def quick_redactor_of(project: Project) -> Redactor:
+    """As `redactor_of`, without Presidio: for requests, whose rows wait for it elsewhere (`names`)."""
+    rules = tuple(rule for rule in _fresh_rules(project) if rule.kind != PRESIDIO)
+    return _compiled(rules, secret_of(project))
+
+
+def looks_for_names(project: Project) -> bool:
+    return any(rule.kind == PRESIDIO for rule in _fresh_rules(project))
+
+
+def version_of(project: Project) -> str:
+    """Identifies the enabled rules with all their settings: the same for the same rules."""
+    return hashlib.blake2b(msgspec.json.encode(rules_of(project)), digest_size=6).hexdigest()
+
+
+def _fresh_rules(project: Project) -> tuple[Rule, ...]:
+    until, rules = _kept.get(project.pk, (0.0, None))
+    if rules is None or until < time.monotonic():
+        rules = tuple(rules_of(project))
+        _kept[project.pk] = time.monotonic() + FRESH_FOR, rules
+    return rules
 
 
 @lru_cache(maxsize=256)
@@ -58,13 +80,15 @@ def secret_of(project: Project) -> bytes:
 def save_builtins(*, project: Project, chosen: Mapping[str, bool], by: Any) -> None:
     """Switches the built-in kinds: those in `chosen` on, True if a token shall tell equal values, the others off.
 
-    Raises RuleError for an unknown kind and for Presidio if it is not installed.
+    Raises RuleError for an unknown kind.
     """
+    if unknown := [kind for kind in chosen if kind not in BUILTINS]:
+        raise RuleError(f"Unknown rule kind “{unknown[0]}”.")
     rules = [_builtin_rule(kind, token) for kind, token in chosen.items()]
     Redactor(rules, key=secret_of(project))
     _lock(project)
-    before = set(project.redaction_rules.filter(kind__in=SWITCHES, enabled=True).values_list("kind", "replacement"))
-    project.redaction_rules.filter(kind__in=SWITCHES).exclude(kind__in=chosen).update(enabled=False)
+    before = set(project.redaction_rules.filter(kind__in=BUILTINS, enabled=True).values_list("kind", "replacement"))
+    project.redaction_rules.filter(kind__in=BUILTINS).exclude(kind__in=chosen).update(enabled=False)
     for rule in rules:
         project.redaction_rules.update_or_create(
             kind=rule.kind,
@@ -81,6 +105,34 @@ def save_builtins(*, project: Project, chosen: Mapping[str, bool], by: Any) -> N
     _forget(project)
 
 
+@transaction.atomic
+def save_presidio(*, project: Project, on: bool, settings: presidio.Settings, token: bool, by: Any) -> None:
+    """Switches Presidio on with these settings, or off. What waits for it then follows the new rules. Raises RuleError."""
+    _lock(project)
+    rows = project.redaction_rules.filter(kind=PRESIDIO)
+    if not on:
+        if rows.filter(enabled=True).update(enabled=False):
+            audit(
+                "redaction.presidio_off",
+                project=project,
+                by=by,
+                waiting=held.waiting_of(project).waiting,
+                version=version_of(project),
+            )
+            _forget(project)
+        return
+    presidio.check(settings)
+    rule = _builtin_rule(PRESIDIO, token)
+    changes = {"pattern": presidio.pattern_of(settings), "replacement": rule.replacement, "enabled": True}
+    if not rows.filter(**changes).exists():
+        rows.update_or_create(project=project, kind=PRESIDIO, defaults={"name": PRESIDIO, "by": by, **changes})
+        audit(
+            "redaction.presidio_on", project=project, by=by, entities=", ".join(settings.entities), language=settings.language,
+            score=settings.score, model=settings.model or "largest installed", version=version_of(project),
+        )  # fmt: skip
+        _forget(project)
+
+
 def switch_on(*, project: Project, by: Any) -> None:
     """What a new project begins with."""
     rules = [_builtin_rule(kind, token=False) for kind in ON_FROM_THE_START]
@@ -92,7 +144,7 @@ def switch_on(*, project: Project, by: Any) -> None:
 
 def _builtin_rule(kind: str, token: bool) -> Rule:
     replacement = f"[{kind.upper()}_{ID}]" if token else f"[{kind.upper()}]"
-    return Rule(kind, kind, ENTITIES if kind == "presidio" else "", replacement)
+    return Rule(kind, kind, "", replacement)
 
 
 @transaction.atomic

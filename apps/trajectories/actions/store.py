@@ -19,7 +19,7 @@ from apps.core.actions import audit
 from apps.core.models import ApiKey, Project
 from apps.core.postgres import array
 from apps.trajectories import contents, digest, eval_claims, ids, merging, partitions, schema
-from apps.trajectories.actions.redaction import redactor_of
+from apps.trajectories.actions.redaction import quick_redactor_of, redactor_of
 from apps.trajectories.decoding import Decoded, RowError
 from apps.trajectories.models import (
     Cause,
@@ -31,7 +31,7 @@ from apps.trajectories.models import (
     TrajectoryRevision,
     UploadedTrajectory,
 )
-from apps.trajectories.redaction import Redactor
+from apps.trajectories.redaction import Redactor, TooLong
 from apps.trajectories.rollups import Counts
 from apps.trajectories.schema import EvalSample, Parsed
 
@@ -44,11 +44,13 @@ SENT = tuple(name for name in HOT if name not in ("id", "project_id", "external_
 
 @dataclass
 class Ingested:
-    """What became of a batch; `rejected` is [{index, path, error}], `warnings` [{index, path, warning}]."""
+    """What became of a batch; `rejected` is [{index, path, error}], `warnings` [{index, path, warning}]. `held` rows wait for
+    Presidio."""
 
     accepted: int = 0
     duplicates: int = 0
     updated: int = 0
+    held: int = 0
     rejected: list[dict] = field(default_factory=list)
     warnings: list[dict] = field(default_factory=list)
 
@@ -57,6 +59,7 @@ class Ingested:
             "accepted": self.accepted,
             "duplicates": self.duplicates,
             "updated": self.updated,
+            "held": self.held,
             "rejected": self.rejected,
             "warnings": self.warnings,
         }
@@ -76,25 +79,40 @@ class Prepared:
     eval_sample: EvalSample | None = None
 
 
-def ingest(*, project: Project, rows: Iterable[Any | RowError], cause: Cause = Cause.RESENT) -> Ingested:
+def ingest(
+    *,
+    project: Project,
+    rows: Iterable[Any | RowError],
+    cause: Cause = Cause.RESENT,
+    redacted_by: Redactor | None = None,
+) -> Ingested:
     """Stores the valid rows and returns the errors of the others. Durable when it returns.
 
-    Stores in transactions of some hundred rows: what a broken connection leaves half done is completed when sent again.
+    Stores in transactions of some hundred rows: what a broken connection leaves half done is completed when sent again. Rows that
+    were `redacted_by` all rules are stored as they are.
     """
     done = Ingested()
-    prepared = _prepare(project, rows, done)
+    if redacted_by is not None:
+        redactor = None
+    elif cause == Cause.ASSEMBLED:  # Presidio has seen the spans
+        redactor = quick_redactor_of(project)
+    else:
+        redactor = redactor_of(project)
+    prepared = _prepare(redactor, rows, done)
     while batch := list(islice(prepared, CHUNK)):
         _store(project, batch, done, cause)
     return done
 
 
-def _prepare(project: Project, rows: Iterable[Any | RowError], done: Ingested) -> Iterator[Prepared]:
-    redactor = redactor_of(project)
+def _prepare(redactor: Redactor | None, rows: Iterable[Any | RowError], done: Ingested) -> Iterator[Prepared]:
     for index, given in enumerate(rows):
         try:
             if isinstance(given, RowError):
                 raise given
-            parsed = schema.parse_row(_redacted(redactor, given) if redactor else given)
+            parsed = schema.parse_row(redacted(redactor, given) if redactor else given)
+        except TooLong as error:
+            done.rejected.append({"index": index, "path": "", "error": str(error)})
+            continue
         except RowError as error:
             done.rejected.append({"index": index, "path": error.path, "error": error.problem})
             continue
@@ -102,7 +120,7 @@ def _prepare(project: Project, rows: Iterable[Any | RowError], done: Ingested) -
         yield prepare(parsed)
 
 
-def _redacted(redactor: Redactor, given: Any) -> Any:
+def redacted(redactor: Redactor, given: Any) -> Any:
     """Before anything is kept. What is not a row at all is left for the parser to reject."""
     if isinstance(given, Decoded):
         return Decoded(redactor.redact(given.value)[0])

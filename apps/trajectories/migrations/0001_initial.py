@@ -574,6 +574,36 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="HeldBatch",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("kind", models.CharField(choices=[("row", "Row"), ("spans", "Spans")], max_length=5)),
+                ("received_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("data", models.BinaryField(help_text="Zstandard, encrypted")),
+                ("due_at", models.DateTimeField(default=django.utils.timezone.now, null=True)),
+                ("problem", models.TextField(blank=True)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name_plural": "held batches",
+                "indexes": [
+                    models.Index(fields=["project", "id"], name="heldbatch_by_project"),
+                    models.Index(
+                        condition=models.Q(("due_at__isnull", False)), fields=["due_at"], name="heldbatch_due"
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Trace",
             fields=[
                 (

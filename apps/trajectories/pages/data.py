@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 from uuid import UUID
 
 from django import forms
@@ -15,6 +16,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
+from apps.trajectories import held
 from apps.trajectories.actions import redaction
 from apps.trajectories.api import as_json
 from apps.trajectories.models import RedactionRule, Retention, Trajectory
@@ -28,14 +30,13 @@ from apps.trajectories.redaction import (
     Redactor,
     Rule,
     RuleError,
-    presidio_installed,
+    presidio,
     strings,
 )
 from apps.trajectories.retention import LONGEST, set_retention
 from apps.trajectories.shown import runs_shown
 
 MAX_TEXT, MAX_SHOWN = 200_000, 50
-PRESIDIO = ("Names and places (Presidio)", "uses a language model: English only, slow", presidio_installed)
 
 
 class RuleForm(PlainForm):
@@ -60,7 +61,6 @@ class Switch:
     example: str
     on: bool
     token: bool
-    possible: bool = True
 
 
 @dataclass
@@ -81,6 +81,8 @@ def _page(request: HttpRequest, project: Project, form: RuleForm, status: int = 
         "switches": _switches(project),
         "rules": own,
         "form": form,
+        "presidio": _presidio(project),
+        "version": redaction.version_of(project),
         "operator": request.membership.may(Role.OPERATOR),
         "text": request.POST.get("text", ""),
         "retention": Retention.objects.filter(project=project).first(),
@@ -90,12 +92,95 @@ def _page(request: HttpRequest, project: Project, form: RuleForm, status: int = 
 
 def _switches(project: Project) -> list[Switch]:
     rows = {row.kind: row for row in project.redaction_rules.filter(kind__in=redaction.SWITCHES, enabled=True)}
-    titles = {kind: (builtin.title, builtin.example, True) for kind, builtin in BUILTINS.items()}
-    titles["presidio"] = (*PRESIDIO[:2], PRESIDIO[2]())
     return [
-        Switch(kind, title, example, kind in rows, kind in rows and ID in rows[kind].replacement, possible)
-        for kind, (title, example, possible) in titles.items()
+        Switch(kind, item.title, item.example, kind in rows, kind in rows and ID in rows[kind].replacement)
+        for kind, item in BUILTINS.items()
     ]
+
+
+class PresidioForm(PlainForm):
+    on = forms.BooleanField(required=False)
+    token = forms.BooleanField(required=False)
+    entities = forms.MultipleChoiceField(
+        choices=presidio.ENTITIES.items(), required=False, widget=forms.CheckboxSelectMultiple, label="Look for"
+    )
+    language = forms.ChoiceField(
+        choices=presidio.LANGUAGES.items(), help_text="Of the model; texts in other languages are read with it, too"
+    )
+    score = forms.FloatField(
+        min_value=0.01, max_value=1, label="Minimum score", widget=forms.NumberInput({"step": "0.05"}),
+        help_text="0.01 to 1. What a model finds has the score 0.85; patterns without context have less",
+    )  # fmt: skip
+    model = forms.ChoiceField(required=False, help_text="Patterns alone find no people and places, but need no model")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        there = [(name, f"{name} ({language})") for name, language in presidio.models().items()]
+        chosen = self.initial.get("model", "")
+        gone = (
+            [(chosen, f"{chosen} (not on this machine)")]
+            if chosen and chosen not in (presidio.PATTERNS, *dict(there))
+            else []
+        )
+        first = [("", "Largest installed model of the language"), (presidio.PATTERNS, "No model: patterns only")]
+        self.fields["model"].choices = [*first, *there, *gone]
+
+    @property
+    def settings(self) -> presidio.Settings:
+        given = self.cleaned_data
+        return presidio.Settings(tuple(given["entities"]), given["language"], given["score"], given["model"])
+
+
+def _presidio(project: Project) -> dict[str, Any]:
+    """What the page shows: the form, whether it is on, and why it cannot be used on this machine."""
+    row = project.redaction_rules.filter(kind=redaction.PRESIDIO).first()
+    settings, problem = presidio.Settings(), ""
+    try:
+        settings = presidio.settings_of(row.pattern if row else "")
+        presidio.check(settings)
+    except RuleError as error:
+        problem = str(error)
+    is_on = bool(row and row.enabled)
+    now = {name: getattr(settings, name) for name in ("language", "score", "model")} | {
+        "entities": list(settings.entities)
+    }
+    form = PresidioForm(
+        initial=now | {"on": is_on, "token": bool(row and ID in row.replacement)}, auto_id="presidio-%s"
+    )
+    return {"form": form, "on": is_on, "problem": problem, "waiting": held.waiting_of(project)}
+
+
+@require_POST
+@project_view(Role.OPERATOR)
+def save_presidio(request: HttpRequest, project: Project) -> HttpResponse:
+    form = PresidioForm(request.POST)
+    try:
+        if not form.is_valid():
+            raise RuleError(
+                " ".join(f"{form[name].label}: {error}" for name, errors in form.errors.items() for error in errors)
+            )
+        given = form.cleaned_data
+        redaction.save_presidio(
+            project=project, on=given["on"], token=given["token"], settings=form.settings, by=request.user
+        )
+    except RuleError as error:
+        messages.error(request, str(error))
+    else:
+        messages.success(request, "Saved. It applies to new trajectories within 5 seconds.")
+    return redirect("trajectories:redaction", project.slug)
+
+
+@require_POST
+@project_view(Role.OPERATOR)
+def decide_held(request: HttpRequest, project: Project) -> HttpResponse:
+    """What was set aside before storage is tried again, or discarded: `do`."""
+    if request.POST.get("do") == "discard":
+        n = held.discard(project=project, by=request.user)
+        messages.info(request, f"{n} discarded.")
+    else:
+        n = held.retry(project=project, by=request.user)
+        messages.info(request, f"{n} will be tried again within seconds.")
+    return redirect("trajectories:redaction", project.slug)
 
 
 class RetentionForm(PlainForm):

@@ -9,12 +9,12 @@ Otherwise the row's strings are laid end to end and each rule reads that text on
 """
 
 from apps.trajectories.redaction.kinds import BUILTINS
-from apps.trajectories.redaction.own import presidio_installed
+from apps.trajectories.redaction.presidio import TooLong
 from apps.trajectories.redaction.redactor import Redactor, strings, test
 from apps.trajectories.redaction.rules import ID, MAX_NAME, MAX_PATTERN, MAX_REPLACEMENT, Hit, Leaf, Rule, RuleError
 from apps.trajectories.redaction.walk import is_json
 
 __all__ = [
-    "BUILTINS", "ID", "MAX_NAME", "MAX_PATTERN", "MAX_REPLACEMENT", "Hit", "Leaf", "Redactor", "Rule", "RuleError", "is_json",
-    "presidio_installed", "strings", "test",
+    "BUILTINS", "ID", "MAX_NAME", "MAX_PATTERN", "MAX_REPLACEMENT", "Hit", "Leaf", "Redactor", "Rule", "RuleError", "TooLong", "is_json",
+    "strings", "test",
 ]  # fmt: skip

@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from apps.trajectories.redaction import own
+from apps.trajectories.redaction import presidio
 from apps.trajectories.redaction.kinds import BUILTINS, anything, find, precheck_of
 from apps.trajectories.redaction.names import secret_value
-from apps.trajectories.redaction.own import compile_own, find_names
+from apps.trajectories.redaction.own import compile_own
 from apps.trajectories.redaction.rules import (
     ID,
     MAX_NAME,
@@ -71,12 +71,14 @@ class Redactor:
         self.rules, self.key = tuple(rules), key
         self._builtins = [(order, rule.kind) for order, rule in enumerate(rules) if rule.kind in BUILTINS]
         self._own = [compile_own(order, rule) for order, rule in enumerate(rules) if rule.kind == "regex"]
-        self._presidio = [order for order, rule in enumerate(rules) if rule.kind == "presidio"]
+        self._presidio = [
+            (order, presidio.settings_of(rule.pattern)) for order, rule in enumerate(rules) if rule.kind == "presidio"
+        ]
         self._by_name = next((order for order, kind in self._builtins if kind == "password"), None)
         for rule in rules:
             self._check(rule)
-        if self._presidio:
-            own.analyzer()
+        for _, settings in self._presidio:
+            presidio.engine_of(settings)
         kinds = frozenset(kind for _, kind in self._builtins)
         self._precheck, self._anything = (precheck_of(kinds), anything(kinds)) if kinds else (None, None)
 
@@ -124,6 +126,10 @@ class Redactor:
             return leaf.text
 
         same = walk(collect)
+        if self._presidio and sum(len(leaf.text) for leaf in leaves) > presidio.LARGEST:
+            raise presidio.TooLong(
+                f"The text has more than {presidio.LARGEST:,} characters, the most that Presidio is asked about."
+            )
         changed = self._replace(list(leaves))
 
         def put(leaf: Leaf) -> str:
@@ -194,9 +200,10 @@ class Redactor:
                         for match in rule.pattern.finditer(blob[start:end]):
                             if match.end() > match.start():
                                 add(index, match.start(), match.end(), rule.order)
-            for order in self._presidio:
+            for order, settings in self._presidio:
                 for index, leaf in enumerate(leaves):
-                    for start, end in find_names(self.rules[order], leaf.text):
+                    for span in presidio.find(settings, leaf.text):
+                        start, end = (len(to_bytes(leaf.text[:place])) for place in span)
                         add(index, start, end, order)
         if b";base64," in blob:
             _leave_data(found, blob, starts, ends)

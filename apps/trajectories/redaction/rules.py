@@ -17,7 +17,7 @@ class RuleError(Exception):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """`pattern` is RE2 syntax for kind regex, entity names for presidio, and empty for the built-in kinds.
+    """`pattern` is RE2 syntax for kind regex, `presidio.Settings` for presidio, and empty for the built-in kinds.
 
     `replacement` is put in place of a hit as it stands; empty means `[NAME]`. `{id}` in it becomes a token that is the
     same wherever the same value stands, so that a conversation stays coherent.

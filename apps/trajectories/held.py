@@ -1,0 +1,115 @@
+"""What waits until Presidio has looked for people and places in it (`names`): encrypted, and on no page."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from celery import current_app
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Count, Min, Q
+from django.utils import timezone
+from django.utils.crypto import salted_hmac
+from kombu.exceptions import OperationalError as BrokerError
+
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.trajectories import contents
+from apps.trajectories.models import HeldBatch
+from apps.trajectories.redaction import RuleError
+
+log = logging.getLogger(__name__)
+TASK, EXPIRES_S, WAKE_EVERY_S = "trajectories.look_for_names", 30, 1.0
+
+_waking = threading.Lock()
+_woken_at = 0.0
+
+
+def hold(project: Project, kind: HeldBatch.Kind, parts: Iterable[bytes]) -> None:
+    """Keeps them for `names.step`. Durable when it returns."""
+    fernet = _fernet()
+    HeldBatch.objects.bulk_create(
+        HeldBatch(project=project, kind=kind, data=fernet.encrypt(contents.compress(part))) for part in parts
+    )
+    transaction.on_commit(_wake)
+
+
+def unsealed(batch: HeldBatch) -> bytes:
+    """Raises RuleError without its key."""
+    try:
+        return contents.decompress(_fernet().decrypt(bytes(batch.data)))
+    except InvalidToken as error:
+        raise RuleError("It was encrypted with an earlier SECRET_KEY: add that to SECRET_KEY_FALLBACKS.") from error
+
+
+def _fernet() -> MultiFernet:
+    """By SECRET_KEY; what earlier ones encrypted is still read."""
+    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    digests = (salted_hmac("flywheel.held", "", secret=key, algorithm="sha256").digest() for key in keys)
+    return MultiFernet([Fernet(base64.urlsafe_b64encode(digest)) for digest in digests])
+
+
+def _wake() -> None:
+    """At most once a second and process. Beat sends it too: a lost message loses nothing."""
+    global _woken_at
+    with _waking:
+        now = time.monotonic()
+        if now - _woken_at < WAKE_EVERY_S:
+            return
+        _woken_at = now
+    try:
+        current_app.send_task(TASK, retry=False, expires=EXPIRES_S)
+    except (BrokerError, OSError) as error:
+        log.warning("What is held waits for the broker: %s", error)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a project's page says: `set_aside` could not be stored and waits for a person."""
+
+    waiting: int
+    since: datetime | None
+    problem: str
+    set_aside: int
+    reason: str
+
+
+def waiting_of(project: Project) -> Waiting:
+    rows = HeldBatch.objects.filter(project=project)
+    found = rows.aggregate(
+        waiting=Count("pk", filter=Q(due_at__isnull=False)),
+        since=Min("received_at", filter=Q(due_at__isnull=False)),
+        set_aside=Count("pk", filter=Q(due_at__isnull=True)),
+    )
+    said = rows.exclude(problem="").order_by("pk")
+    problem, reason = (
+        said.filter(due_at__isnull=is_aside).values_list("problem", flat=True).first() for is_aside in (False, True)
+    )
+    return Waiting(**found, problem=problem or "", reason=reason or "")
+
+
+@transaction.atomic
+def retry(*, project: Project, by: Any) -> int:
+    """Lets what was set aside be tried again. Returns how many."""
+    n = HeldBatch.objects.filter(project=project, due_at=None).update(due_at=timezone.now(), problem="")
+    if n:
+        audit("held.retried", project=project, by=by, n=n)
+        transaction.on_commit(_wake)
+    return n
+
+
+@transaction.atomic
+def discard(*, project: Project, by: Any) -> int:
+    """Deletes what was set aside. Returns how many."""
+    n = HeldBatch.objects.filter(project=project, due_at=None).delete()[0]
+    if n:
+        audit("held.discarded", project=project, by=by, n=n)
+    return n
