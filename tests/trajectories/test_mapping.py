@@ -81,19 +81,27 @@ def test_tool_calls_in_columns_are_calls_and_replies() -> None:
     assert (row.messages[2].role, row.messages[2].tool_call_id, row.messages[2].content) == ("tool", call.id, "rain")
 
 
-@pytest.mark.parametrize(
-    ("cell", "calls", "results"),
-    [
-        ('[{"name": "find", "arguments": {"nr": 1}, "result": "lost"}]', [("find", {"nr": 1})], [("lost", 0)]),
-        ('[{"tool": "find", "args": {"nr": 1}}, {"tool": "find", "args": {"nr": 2}, "output": {"ok": true}}]',
-         [("find", {"nr": 1}), ("find", {"nr": 2})], [('{"ok": true}', 1)]),
-        ('[{"id": "x", "type": "function", "function": {"name": "find", "arguments": "{}"}}]', [("find", {})], []),
-        ('[{"role": "assistant", "tool_calls": [{"function": {"name": "find", "arguments": "{}"}}]}, {"role": "tool", "content": "lost"}]',
-         [("find", "{}")], [("lost", 0)]),
-        ("find(nr=1); find(nr=2)", [("find", {"nr": 1}), ("find", {"nr": 2})], []),
-        ("[]", [], []),
-    ],
+CELLS_OF_CALLS = (
+    ('[{"name": "find", "arguments": {"nr": 1}, "result": "lost"}]', [("find", {"nr": 1})], [("lost", 0)]),
+    ('[{"tool": "find", "args": {"nr": 1}}, {"tool": "find", "args": {"nr": 2}, "output": {"ok": true}}]',
+     [("find", {"nr": 1}), ("find", {"nr": 2})], [('{"ok": true}', 1)]),
+    ('[{"id": "x", "type": "function", "function": {"name": "find", "arguments": "{}"}}]', [("find", {})], []),
+    ('[{"role": "assistant", "tool_calls": [{"function": {"name": "find", "arguments": "{}"}}]}, {"role": "tool", "content": "lost"}]',
+     [("find", "{}")], [("lost", 0)]),
+    ("find(nr=1); find(nr=2)", [("find", {"nr": 1}), ("find", {"nr": 2})], []),
+    ("[]", [], []),
 )  # fmt: skip
+
+
+def calls_and_results(row: Any) -> tuple[list, list]:
+    """[(tool, arguments)] of the calls, and [(text, place of the call it answers)] of the results."""
+    calls = [call for message in row.messages for call in message.tool_calls or ()]
+    ids = [call.id for call in calls]
+    results = [(one.content, ids.index(one.tool_call_id)) for one in row.messages if one.role == "tool"]
+    return [(call.function.name, call.function.arguments) for call in calls], results
+
+
+@pytest.mark.parametrize(("cell", "calls", "results"), CELLS_OF_CALLS)
 def test_tool_calls_of_a_question_come_before_its_answer(cell: str, calls: list, results: list) -> None:
     """By the guess, whatever the column is called; a result belongs to its own call."""
     example = json.dumps({"name": "find", "arguments": {}})
@@ -107,16 +115,41 @@ def test_tool_calls_of_a_question_come_before_its_answer(cell: str, calls: list,
         reading = opened(data, "x.json")
         assert reading.mapping.fields["tool_calls"] == column and not reading.report.unread
         row = good(reading)[1]
-        made = [call for message in row.messages for call in message.tool_calls or ()]
-        assert [(call.function.name, call.function.arguments) for call in made] == calls
-        assert [
-            (one.content, [call.id for call in made].index(one.tool_call_id))
-            for one in row.messages
-            if one.role == "tool"
-        ] == results
+        assert calls_and_results(row) == (calls, results)
         assert (row.messages[0].role, row.messages[-1].content) == ("user", "Lost.") and "extra" not in (
             row.metadata or {}
         )
+
+
+@pytest.mark.parametrize(("cell", "calls", "results"), CELLS_OF_CALLS)
+@pytest.mark.parametrize("role", ["assistant", "tool"])
+def test_tool_calls_of_a_message_keep_the_results_inside_them(role: str, cell: str, calls: list, results: list) -> None:
+    before = [{"role": "user", "text": "Where?"}, {"role": "assistant", "text": "I look.", "tool_calls": "find(nr=0)"}]
+    data = json.dumps([*before, {"role": role, "text": "Lost.", "tool_calls": cell}])
+    reading = opened(data, "x.json")
+    assert reading.mapping.layout == "messages" and reading.mapping.fields["tool_calls"] == "tool_calls"
+    [row] = good(reading)
+    assert said(row)[:2] == [("user", "Where?"), ("assistant", "I look.")] and (
+        "Lost." in [one.content for one in row.messages]
+    )
+    found, answered = calls_and_results(row)
+    assert found == [("find", {"nr": 0}), *calls] and not reading.report.unread
+    answers = [(text, place + 1) for text, place in results]
+    assert [one for one in answered if one[0] != "Lost."] == answers
+
+
+def test_tool_calls_in_a_whole_conversation_keep_the_results_inside_them() -> None:
+    call = {"name": "find", "arguments": {"nr": 1}}
+    talk = [
+        {"role": "user", "content": "Where?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [call, call | {"result": "lost"}]},
+        {"role": "assistant", "content": "Lost.", "tool_calls": json.dumps(call | {"output": "here"})},
+    ]
+    calls = [("find", {"nr": 1})] * 3
+    for name in ("talk", "chat_history"):  # a mapping, and the format “history”
+        [row] = good(opened(json.dumps({name: talk, "nr": 7}), "x.json"))
+        assert calls_and_results(row) == (calls, [("lost", 1), ("here", 2)])
+        assert [one.content for one in row.messages] == ["Where?", "I look.", "lost", "Lost.", "here"]
 
 
 def test_definitions_of_tools_are_not_guessed_to_be_calls_and_text_is_reported() -> None:

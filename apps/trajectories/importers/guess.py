@@ -10,7 +10,7 @@ from typing import Any
 from apps.trajectories.importers.mapping import FAILED, RUN, WORKED, Mapping, outcome_text, when
 from apps.trajectories.importers.paths import NAME, Path, loose
 from apps.trajectories.importers.shapes import amount, as_text, number, obj, text
-from apps.trajectories.importers.turns import CONTENT_KEYS, ROLE_KEYS, ROLES, called_in, role_of, speakers
+from apps.trajectories.importers.turns import CONTENT_KEYS, ROLE_KEYS, ROLES, called_and_answered, role_of, speakers
 
 LOOKED_AT = 500  # records
 MANY_VALUES = 40  # different values of a role or an outcome
@@ -285,7 +285,9 @@ def _pairs(columns: Columns) -> Mapping:
 
 def _are_calls(values: list[Any]) -> bool:
     """Tool calls, not definitions of tools, which look similar but say what a tool is for or what it takes."""
-    return any(called_in(value) for value in values) and not any(_declares(loose(value)) for value in values)
+    return any(called_and_answered(value, 1) for value in values) and not any(
+        _declares(loose(value)) for value in values
+    )
 
 
 def _declares(value: Any) -> bool:

@@ -43,8 +43,8 @@ from apps.trajectories.importers.turns import (
     SKIP,
     as_arguments,
     called_and_answered,
-    called_in,
     linked,
+    next_call,
     role_of,
     turn,
     turns,
@@ -383,7 +383,7 @@ class Mapper:
         found: list[dict] = []
         for record in records:
             pairs = self.mapping.layout == "pairs"
-            found += self._pair(record, found, said) if pairs else self._message(record, said)
+            found += self._pair(record, found, said) if pairs else self._message(record, found, said)
         return linked(found)
 
     def _inside(self, record: dict) -> list[dict]:
@@ -415,14 +415,13 @@ class Mapper:
         return found
 
     def _called(self, value: Any, before: list[dict], said: _Said) -> list[dict]:
-        """The calls before an answer, with the results that are beside them, or as messages in JSON."""
+        """Tool calls with the results that are beside them, or as messages in JSON."""
         inside = loose(value)
         if inside in ([], {}) or not as_text(value).strip():
             return []
         if isinstance(inside, list) and all(isinstance(item, dict) and "role" in item for item in inside):
             return turns(inside, self.paths["tool_calls"].text, self.roles)
-        number = 1 + sum(len(items(message.get("tool_calls"))) for message in before)
-        found = called_and_answered(value, number)
+        found = called_and_answered(value, next_call(before))
         if found is None:
             said.unread("tool_calls", value)
         return found or []
@@ -434,7 +433,7 @@ class Mapper:
             return turns(inside, role, self.roles)
         return [{"role": role, "content": as_text(value)}]
 
-    def _message(self, record: dict, all_said: _Said) -> list[dict]:
+    def _message(self, record: dict, before: list[dict], all_said: _Said) -> list[dict]:
         value = {one.name: self.paths[one.name].get(record) for one in MESSAGE if one.name in self.paths}
         name, result = text(value.get("tool_name")), value.get("tool_result")
         role = role_of(value.get("role"), self.roles)
@@ -447,28 +446,26 @@ class Mapper:
             )
         if role == SKIP:
             return []
+        called = self._called(value.get("tool_calls"), before, all_said)
         if role == "tool":
             content = value.get("content") if result in (None, "") else result
-            return [_reply(content, value.get("tool_call_id"), name)]
-        raw = value.get("tool_calls")
-        calls = called_in(raw) if raw not in (None, "", [], {}) and loose(raw) not in ([], {}) else []
-        if calls is None:
-            all_said.unread("tool_calls", raw)
-        message = {"role": role, "content": value.get("content"), "tool_calls": calls or []}
+            alone = called and content in (None, "")
+            return called if alone else [*called, _reply(content, value.get("tool_call_id"), name)]
+        content = value.get("content")
+        content = content if content is None or isinstance(content, str | list) else as_text(content)
+        message: dict[str, Any] = {"role": role, "content": content}
+        if called and role == "assistant" and not called[0].get("content") and called[0].get("tool_calls"):
+            message["tool_calls"] = called.pop(0)["tool_calls"]
         if name and role == "assistant":
             call = {"id": text(value.get("tool_call_id")), "type": "function"}
             function = {"name": name, "arguments": as_arguments(value.get("tool_arguments"))}
-            message["tool_calls"] = [*items(message["tool_calls"]), call | {"function": function}]
-        content = message["content"]
-        message["content"] = content if content is None or isinstance(content, str | list) else as_text(content)
-        said = turn(
-            {name: item for name, item in message.items() if item not in ([], "")},
-            self.paths["content"].text,
-            self.roles,
-        )
-        if name and role == "assistant" and result not in (None, ""):
-            said.append(_reply(result, value.get("tool_call_id"), name))
-        return said
+            message["tool_calls"] = [*items(message.get("tool_calls")), call | {"function": function}]
+            if result not in (None, ""):
+                called.append(_reply(result, value.get("tool_call_id"), name))
+        message = {key: item for key, item in message.items() if item not in ([], "")}
+        if called and content in (None, "") and "tool_calls" not in message:
+            return called
+        return turn(message, self.paths["content"].text, self.roles) + called
 
     def _outcome(self, said: _Said) -> dict:
         raw = said.last("outcome")

@@ -23,7 +23,7 @@ from apps.trajectories.importers.shapes import (
     text,
     without_empty,
 )
-from apps.trajectories.importers.turns import call, linked, role_of, turn
+from apps.trajectories.importers.turns import call, linked, next_call, role_of, turn
 
 TALKS = ("conversations", "history", "conversation", "chat_history", "chat_messages")
 OUTCOME = ("is_correct", "is_corrected")
@@ -89,7 +89,7 @@ def _row(record: dict, talk: object, known: tuple[str, ...], source: str) -> dic
     if system := text(record.get("system")):
         messages.append({"role": "system", "content": system})
     for index, item in enumerate(talk):
-        messages += _turns(item, f"{known[0]}[{index}]")
+        messages += _turns(item, f"{known[0]}[{index}]", next_call(messages))
     used = {*known, "system", "id", "tools", "model", "session_id", "user_id"}
     rest = {key: value for key, value in record.items() if key not in used}
     return without_empty(
@@ -124,7 +124,7 @@ def _replies(content: list) -> list[dict]:
 EVENTS = {"ToolCallRequestEvent": _calls, "ToolCallExecutionEvent": _replies}  # AutoGen from 0.4 on
 
 
-def _turns(item: object, path: str) -> list[dict]:
+def _turns(item: object, path: str, number: int) -> list[dict]:
     """A turn; a speaker whom no list knows is an agent, and keeps their name. `tool_responses` answer each their call."""
     if not isinstance(item, dict):
         raise RowError(path, f"expected a message, got {type(item).__name__}")
@@ -135,14 +135,16 @@ def _turns(item: object, path: str) -> list[dict]:
     said, name = first(item, "role", "from", "source", "type"), text(item.get("name"))
     role = role_of(said, {})
     if role is not None or not text(said):
-        found = turn(item, path, {}) if role else [{"role": "assistant", "content": item.get("content")}]
+        found = turn(item, path, {}, number) if role else [{"role": "assistant", "content": item.get("content")}]
     else:
         name = name or text(said)
         found = turn(
             {**item, "role": "user" if text(said).lower() in ("user_proxy", "userproxy", "admin") else "assistant"},
             path,
             {},
+            number,
         )
-    if name and found and found[-1]["role"] in ("user", "assistant"):
-        found[-1]["name"] = name
+    spoken = [one for one in found if one["role"] in ("user", "assistant")]
+    if name and spoken:
+        spoken[-1]["name"] = name
     return found

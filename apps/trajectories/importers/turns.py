@@ -44,8 +44,11 @@ def role_of(name: Any, roles: Mapping[str, str]) -> str | None:
     return roles.get(said) or ROLES.get(said)
 
 
-def turn(item: Any, path: str, roles: Mapping[str, str]) -> list[dict]:
-    """One turn of any shape as chat messages; none where its role is skipped. Raises RowError."""
+def turn(item: Any, path: str, roles: Mapping[str, str], number: int = 1) -> list[dict]:
+    """One turn of any shape as chat messages; none where its role is skipped. Raises RowError.
+
+    Results inside its tool calls become replies after it; `number` is that of its first call in the conversation.
+    """
     if not isinstance(item, dict):
         raise RowError(path, f"expected a message, got {type(item).__name__}")
     if isinstance(item.get("author"), dict):
@@ -61,38 +64,42 @@ def turn(item: Any, path: str, roles: Mapping[str, str]) -> list[dict]:
     if role == SKIP:
         return []
     content = first(item, *CONTENT_KEYS)
-    called = (
-        called_in(content) if role == "assistant" and text(said).lower() in ("function_call", "tool_call") else None
-    )
-    if called:
-        return [{"role": "assistant", "content": None, "tool_calls": called}]
+    is_call = role == "assistant" and text(said).lower() in ("function_call", "tool_call")
+    if is_call and (called := called_and_answered(content, number)):
+        return called
     kept = {
         name: value for name, value in item.items() if name in ("tool_calls", "tool_call_id", "function_call", "name")
     }
-    if kept.get("tool_calls") and not isinstance(kept["tool_calls"], list):
-        kept["tool_calls"] = called_in(kept["tool_calls"])
-        if kept["tool_calls"] is None:
+    replies: list[dict] = []
+    if given := kept.get("tool_calls"):
+        called = called_and_answered(given, number)
+        if called and (len(called) > 1 or not isinstance(given, list)):
+            kept["tool_calls"], replies = called[0]["tool_calls"], called[1:]
+        elif called is None and not isinstance(given, list):
             raise RowError(f"{path}.tool_calls", "tool calls that are neither JSON nor name(argument=value)")
     if role != "tool" and (not isinstance(kept.get("name"), str) or said == kept.get("name")):
         kept.pop("name", None)
-    return chat_message({**kept, "role": role, "content": content}, path)
+    return chat_message({**kept, "role": role, "content": content}, path) + replies
 
 
-def called_in(content: Any) -> list[dict] | None:
-    """The tool calls that a value says: `{name, arguments}`, `name(argument=value)`, or several; None if a part is neither."""
-    built = [call(obj(one)) for one in _parts(content)]
-    return built if built and all(built) else None  # type: ignore[return-value]
+def next_call(messages: list[dict]) -> int:
+    """The number of the next tool call of a conversation, from 1."""
+    return 1 + sum(len(items(message.get("tool_calls"))) for message in messages)
 
 
 def called_and_answered(content: Any, number: int) -> list[dict] | None:
-    """The messages of tool calls that carry their results: the calls, then a reply for each result; None if a part is no call.
+    """The messages that a value of tool calls makes: the calls, then a reply for each result inside them.
 
-    A call without an id is `call_{number}`, counted on, so that a reply belongs to its own call even where another has no result.
+    Calls are `{name, arguments}`, `name(argument=value)`, or several of them; None if a part is neither. A call without
+    an id is `call_{number}`, counted on, so that a reply belongs to its own call even where another has no result.
     """
-    if (calls := called_in(content)) is None:
+    parts = _parts(content)
+    built = [call(obj(one)) for one in parts]
+    calls = [one for one in built if one]
+    if not calls or len(calls) < len(built):
         return None
     replies = []
-    for at, (part, made) in enumerate(zip(_parts(content), calls, strict=True), number):
+    for at, (part, made) in enumerate(zip(parts, calls, strict=True), number):
         made["id"] = text(made.get("id")) or f"call_{at}"
         result = first(obj(part), *RESULT_KEYS)
         if result is None:
@@ -173,7 +180,7 @@ def turns(value: Any, path: str, roles: Mapping[str, str]) -> list[dict]:
     for index, item in enumerate(value):
         if isinstance(item, list) and len(item) == 2:
             item = {"role": item[0], "content": item[1]}
-        found += turn(item, f"{path}[{index}]", roles)
+        found += turn(item, f"{path}[{index}]", roles, next_call(found))
     return linked(found)
 
 
