@@ -35,6 +35,8 @@ MAPPING = {
         "records": {"type": "string", "description": "Where the list of records is inside a document"},
         "success": {"type": "array", "items": {"type": "string"}, "description": "Values of the outcome that mean success"},
         "failure": {"type": "array", "items": {"type": "string"}},
+        "unknown": {"type": "array", "items": {"type": "string"}, "description": "Values that mean neither. Only needed where "
+        "success and failure are empty: then words such as “yes” and “failed” are understood"},
         "threshold": {"type": ["number", "null"], "description": "Outcomes or scores at or above this number are "
         "successes"},
         "roles": {"type": "object", "additionalProperties": {"enum": ["user", "assistant", "tool", "system", "skip"]}},

@@ -110,6 +110,44 @@ def test_an_edited_mapping_keeps_its_name_its_open_parts_and_the_places_of_its_f
     assert '<details data-keep="more" open>' in kept and 'name="open" value="more">' in kept
 
 
+def test_a_path_a_column_and_a_meaning_once_chosen_can_be_removed(project: Project, member: Client) -> None:
+    talk = {"question": "Hi", "answer": "Yo", "score": 4, "steps": [{"by": "m"}], "passed": "yes"}
+    page = send(member, project, json.dumps([talk, talk | {"question": "Ho", "passed": "no"}]).encode(), name="x.json")
+
+    def edit(seen: dict, **changed: Any) -> dict:
+        """The preview after the inputs that the page has were sent with a change."""
+        fields = seen["inputs"]["all"]
+        given = form(seen, by_path=[field.name for field in seen["inputs"]["paths"]])
+        for field in fields:
+            given[f"field.{field.name}"] = field.value if field.is_column else "=" if field.value else ""
+            given[f"path.{field.name}"] = "" if field.is_column else field.value
+        page = member.post(url("import_preview", project), given | changed)
+        again = page.context["preview"]
+        for name, path in again["mapping"]["fields"].items():
+            column = name in {field.name for field in again["inputs"]["all"] if field.is_column}
+            value = path if column else "="
+            assert f'<option value="{value}" selected>' in page.content.decode()
+            assert (f'name="by_path" value="{name}"' in page.content.decode()) == (not column)
+        return again
+
+    seen = page.context["preview"]
+    seen = edit(seen, **{"path.model": "steps[0].by", "path.agent_name": "=helpdesk"})
+    assert seen["mapping"]["fields"] | {"model": "steps[0].by", "agent_name": "=helpdesk"} == seen["mapping"]["fields"]
+    unchanged = edit(seen)
+    assert unchanged["mapping"] == seen["mapping"]
+    seen = edit(seen, **{"path.model": "", "field.agent_name": ""})
+    assert not {"model", "agent_name"} & set(seen["mapping"]["fields"]), "neither input brings the other's value back"
+    seen = edit(edit(seen, **{"path.model": "steps[0].by"}), **{"field.model": "passed"})
+    assert seen["mapping"]["fields"]["model"] == "passed"
+    seen = edit(edit(seen, **{"field.model": ""}), **{"field.outcome": "passed", "field.score": ""})
+    assert not {"model", "score"} & set(seen["mapping"]["fields"])
+    seen = edit(edit(seen, outcome_means=["unknown", "unknown"]))
+    assert {one["means"] for one in seen["values"]["outcomes"]} == {""}, (
+        "no value means anything, also after the next edit"
+    )
+    assert not any(row["outcome"].get("status") in ("success", "failure") for row in seen["rows"])
+
+
 def test_the_page_asks_for_the_date_format_and_says_what_becomes_of_an_unreadable_start(
     project: Project, member: Client
 ) -> None:

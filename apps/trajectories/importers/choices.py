@@ -43,11 +43,11 @@ def values_of(head: list[Record], mapping: Mapping) -> dict[str, list[dict[str, 
     outcomes: Counter[str] = Counter()
     if path := mapping.fields.get("outcome"):
         outcomes.update(outcome_text(Path(path).get(record)) for record in records)
-    outcomes.update(dict.fromkeys((*mapping.success, *mapping.failure), 0))
+    outcomes.update(dict.fromkeys((*mapping.success, *mapping.failure, *mapping.unknown), 0))
     outcomes.pop("", None)
     plain = not mapping.success and not mapping.failure and mapping.threshold is None
     means = (
-        {name: meaning_of(name) for name in outcomes if plain}
+        {name: meaning_of(name) for name in outcomes if plain and name not in mapping.unknown}
         | dict.fromkeys(mapping.failure, "failure")
         | dict.fromkeys(mapping.success, "success")
     )

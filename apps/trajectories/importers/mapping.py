@@ -173,6 +173,7 @@ class Mapping(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`fields`: our field → a column, a JMESPath, or “=text”. `records`: where the list of records is inside a document.
 
     `success` and `failure`: values of the outcome (any case) that mean so; of a number, `threshold` and more is success.
+    Where none of these is given, words such as “yes” and “failed” are understood, except those in `unknown`.
     `roles`: the file's name of a role → ours, or “skip”. `totals`: whether the numbers of a conversation's rows are added
     up, or stand whole in each. `dates`: whether 02/01/2026 is day/month/year or month/day/year; see `settled`.
     """
@@ -182,6 +183,7 @@ class Mapping(Struct, forbid_unknown_fields=True, omit_defaults=True):
     records: str = ""
     success: list[str] = []
     failure: list[str] = []
+    unknown: list[str] = []
     threshold: float | None = None
     roles: dict[str, Literal["user", "assistant", "tool", "system", "skip"]] = {}
     totals: Literal["sum", "last"] = "sum"
@@ -208,7 +210,7 @@ def check(mapping: Mapping, columns: set[str] | None = None) -> None:
         )
     if missing := [name for name in NEEDED[mapping.layout] if not mapping.fields.get(name)]:
         raise MappingError(f"Choose a column for: {', '.join(missing)}.")
-    if max(len(mapping.roles), len(mapping.success), len(mapping.failure)) > MAX_MAPPING_ITEMS:
+    if max(map(len, (mapping.roles, mapping.success, mapping.failure, mapping.unknown))) > MAX_MAPPING_ITEMS:
         raise MappingError(f"At most {MAX_MAPPING_ITEMS} roles and values are mapped.")
     for name, path in [*mapping.fields.items(), ("records", mapping.records)]:
         try:
@@ -251,6 +253,7 @@ class Mapper:
         self.roles = {name.strip().lower(): role for name, role in mapping.roles.items()}
         self.success = {value.strip().lower() for value in mapping.success}
         self.failure = {value.strip().lower() for value in mapping.failure}
+        self.unknown = {value.strip().lower() for value in mapping.unknown}
         self.pruned = [path.steps for path in self.paths.values() if path.steps]
         self.whole = {path.text for path in self.paths.values()} | {
             path.root for path in self.paths.values() if path.text.removeprefix("$.") == path.root
@@ -499,7 +502,7 @@ class Mapper:
         if said in self.failure:
             return "failure"
         if not self.success and not self.failure and self.mapping.threshold is None:
-            return meaning_of(said)
+            return None if said in self.unknown else meaning_of(said)
         return self._by_threshold(amount(raw))
 
     def _by_threshold(self, value: float | None) -> str | None:

@@ -24,6 +24,7 @@ LAYOUTS = (
     ("pairs", "a question with its answer"),
 )
 OURS = dict(ROLES)
+BY_PATH = "="  # in the select of a field: “use the path or constant below”, which no column can be named
 USUAL = ("id", "outcome", "score", "started_at", "agent_name", "agent_version")  # shown even where nothing fits
 
 
@@ -70,12 +71,14 @@ def read(given: QueryDict) -> Mapping:
     layout = given.get("layout", "")
     mapping = Mapping(layout if layout in BY_LAYOUT else "conversation")  # type: ignore[arg-type]
     for field in BY_LAYOUT[mapping.layout]:
-        if path := given.get(f"path.{field.name}", "").strip() or given.get(f"field.{field.name}", "").strip():
+        if path := _path(given, field.name):
             mapping.fields[field.name] = path
     mapping.records = given.get("records", "").strip()
     for value, means in zip(given.getlist("outcome_value"), given.getlist("outcome_means"), strict=False):
-        if means in ("success", "failure"):
+        if means in ("success", "failure", "unknown"):
             getattr(mapping, means).append(value.strip().lower())
+    if mapping.success or mapping.failure:
+        mapping.unknown = []  # as is whatever neither list has
     for value, means in zip(given.getlist("role_value"), given.getlist("role_means"), strict=False):
         if means in OURS:
             mapping.roles[value.strip().lower()] = means  # type: ignore[assignment]
@@ -84,3 +87,14 @@ def read(given: QueryDict) -> Mapping:
     mapping.dates = dates if (dates := given.get("dates", "")) in ("day", "month") else ""  # type: ignore[assignment]
     mapping.keep_rest = "keep_rest" in given
     return mapping
+
+
+def _path(given: QueryDict, name: str) -> str:
+    """The column, path or constant of a field; "" for none.
+
+    A field shown with a path (`by_path`) has two inputs that agreed: the one that was changed since decides.
+    """
+    column, path = given.get(f"field.{name}", "").strip(), given.get(f"path.{name}", "").strip()
+    if column == BY_PATH:
+        return path
+    return column if name in given.getlist("by_path") else path or column
