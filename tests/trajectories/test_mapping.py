@@ -564,6 +564,45 @@ def test_a_german_spreadsheet_is_read_and_its_outcome_understood() -> None:
     assert guess([{"question": "q", "answer": "a", "solved": value} for value in ("ja", "nein")]).success == ["ja"]
 
 
+SPOKEN = ("conversation", "role", "content", "started_at")
+ASKED = ("question", "answer", "started_at", "outcome")
+
+
+@pytest.mark.parametrize(
+    ("fields", "header", "rows", "wanted"),
+    [
+        (SPOKEN, "Gespräch;Rolle;Nachricht;Zeitpunkt", ("Kundin;Wo?", "Assistent;Hier."), ""),
+        (SPOKEN, "GESPRAECH-ID;Sprecher;Äußerung;Zeitstempel", ("Nutzer;Wo?", "KI;Hier."), ""),
+        (SPOKEN, "id conversation;rôle;contenu;horodatage", ("Utilisateur;Où ?", "Conseillère;Ici."), ""),
+        (SPOKEN, "Entretien;ROLE;Contenu;Date et heure", ("client;Où ?", "assistante;Ici."), ""),
+        (SPOKEN, "Conversación;Rol;Mensaje;Fecha", ("usuario;¿Dónde?", "asistente;Aquí."), ""),
+        (SPOKEN, "conversa;papel;mensagem;data e hora", ("usuário;Onde?", "robô;Aqui."), ""),
+        (ASKED, "Frage;Antwort;Datum;Ergebnis", ("Wo?", "gelöst"), "success"),
+        (ASKED, "Requête;Réponse;Date;Résultat", ("Où ?", "non résolu"), "failure"),
+        (ASKED, "Pregunta;Respuesta;Fecha y hora;¿Resuelto?", ("¿Dónde?", "sí"), "success"),
+        (ASKED, "Pergunta;Resposta;Data/Hora;Resolvido", ("Onde?", "não"), "failure"),
+    ],
+)  # fmt: skip
+def test_german_french_spanish_and_portuguese_headers_are_guessed(
+    fields: tuple, header: str, rows: tuple, wanted: str
+) -> None:
+    at = "2026-01-31 09:05"
+    if fields is SPOKEN:
+        data = f"{header}\n" + "".join(f"7;{row};{at}\n" for row in rows)
+    else:
+        data = f"{header}\n{rows[0]};x;{at};{rows[1]}\n"
+    reading = opened(data)
+    assert list(map(reading.mapping.fields.get, fields)) == header.split(";")
+    [row] = good(reading)
+    assert [one.role for one in row.messages] == ["user", "assistant"] and row.started_at.day == 31
+    assert fields is SPOKEN or row.outcome.status == wanted
+
+
+def test_a_transcript_in_another_language_is_a_conversation() -> None:
+    data = json.dumps([{"Verlauf": "Kunde: Wo?\nBerater: Hier.", "nr": 1}])
+    assert said(good(opened(data, "x.json"))[0]) == [("user", "Wo?"), ("assistant", "Hier.")]
+
+
 def test_chat_rows_with_names_of_their_own_are_offered_a_mapping() -> None:
     row = {
         "conversation_id": "c1",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from apps.trajectories.importers.mapping import FAILED, RUN, WORKED, Mapping, outcome_text, when
 from apps.trajectories.importers.paths import NAME, Path, loose
 from apps.trajectories.importers.shapes import amount, as_text, number, obj, text
-from apps.trajectories.importers.turns import CONTENT_KEYS, ROLE_KEYS, ROLES, called_and_answered, role_of, speakers
+from apps.trajectories.importers.turns import CONTENT_KEYS, ROLE_KEYS, called_and_answered, role_of, speakers
+from apps.trajectories.importers.words import HEADERS, simple, spellings
 
 LOOKED_AT = 500  # records
 MANY_VALUES = 40  # different values of a role or an outcome
@@ -61,6 +61,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "tags": ("tags", "labels"),
     "metadata": ("metadata", "meta"),
 }  # fmt: skip
+NAMES = {field: names + spellings(HEADERS.get(field, "")) for field, names in NAMES.items()}
 LISTS = ("data", "rows", "records", "runs", "items", "results", "samples", "examples", "trajectories", "conversations", "sessions",
          "logs", "traces")  # fmt: skip
 FLAT = {
@@ -124,10 +125,6 @@ class Columns:
         found = [(wanted.index(short), "." in name, place, name) for place, name in enumerate(self.values)
                  if (short := simple(name.rsplit(".", 1)[-1])) in wanted and name not in taken and fits(self.values[name])]  # fmt: skip
         return min(found)[-1] if found else ""
-
-
-def simple(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def guess(records: list[dict]) -> Mapping:
@@ -237,7 +234,7 @@ def _is_talk(value: Any) -> bool:
 def _are_roles(values: list[Any]) -> bool:
     """Few different short texts, most of which are roles."""
     found = Counter(text(value).strip().lower() for value in values)
-    known = sum(times for name, times in found.items() if name in ROLES)
+    known = sum(times for name, times in found.items() if role_of(name, {}))
     return len(found) <= MANY_VALUES and known * 2 >= len(values) > 0
 
 

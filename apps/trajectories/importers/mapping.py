@@ -54,10 +54,13 @@ from workers.lib import typed
 MAX_REMEMBERED = 1_000_000  # ids of a file that are compared with those before them
 MAX_MAPPING_ITEMS = 200
 FAILED = ("false", "0", "no", "n", "failure", "failed", "fail", "error", "errored", "incorrect", "wrong", "bad", "unresolved", "unsolved",
-          "negative", "thumbs_down", "thumbsdown", "👎", "f", "rejected", "not resolved", "down", "nein", "non", "não", "нет", "falsch", "falso", "faux")  # fmt: skip
+          "negative", "thumbs_down", "thumbsdown", "👎", "f", "rejected", "not resolved", "down", "nein", "non", "não", "нет", "falsch", "falso", "faux",
+          "nicht gelöst", "ungelöst", "fehlgeschlagen", "gescheitert", "misserfolg", "échec", "échoué", "non résolu", "no resuelto", "fallido",
+          "fracaso", "não resolvido", "falha", "falhou")  # fmt: skip
 WORKED = ("true", "1", "yes", "y", "success", "succeeded", "successful", "pass", "passed", "ok", "okay", "correct", "right", "good",
           "resolved", "solved", "positive", "thumbs_up", "thumbsup", "👍", "t", "completed", "complete", "done", "accepted", "up", "ja", "oui", "sí", "si",
-          "sim", "да", "wahr", "verdadero", "vrai")  # fmt: skip
+          "sim", "да", "wahr", "verdadero", "vrai", "erfolg", "erfolgreich", "gelöst", "erledigt", "succès", "réussi", "résolu", "éxito", "exitoso",
+          "resuelto", "sucesso", "resolvido")  # fmt: skip
 PLAIN = {
     "true",
     "false",

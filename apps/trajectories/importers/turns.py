@@ -11,6 +11,7 @@ from typing import Any
 from apps.trajectories.decoding import RowError
 from apps.trajectories.importers.paths import loose
 from apps.trajectories.importers.shapes import as_text, chat_message, first, items, obj, text
+from apps.trajectories.importers.words import SPEAKERS, fold, spellings
 from apps.trajectories.otlp.messages import BLOCKS
 
 SKIP = "skip"
@@ -30,18 +31,19 @@ ROLES = {
     ),
     **dict.fromkeys(("system", "developer", "instructions", "instruction", "context", "prompt"), "system"),
 }  # fmt: skip
+ROLES |= {word: role for role, words in SPEAKERS.items() for word in spellings(words) if word not in ROLES}
 ROLE_KEYS = ("role", "from", "speaker", "sender", "author", "source", "type", "name")
 CONTENT_KEYS = ("content", "value", "text", "message", "body", "utterance", "parts")
 RESULT_KEYS = ("result", "output", "response", "observation", "tool_result", "tool_output", "tool_response", "returned")
 MAX_WRITTEN = 100_000
 NAME_AND_JSON = re.compile(r"([A-Za-z_][\w.-]{0,100})\s*[:(]?\s*(\{.*\})\s*\)?", re.S)
-SPEAKER = re.compile(r"^[ \t*#>-]*\**([A-Za-z][A-Za-z _-]{0,30}?)\**[ \t]*:\**[ \t]*", re.MULTILINE)
+SPEAKER = re.compile(r"^[ \t*#>-]*\**([^\W\d_](?:[^\W\d_]|[ _-]){0,30}?)\**[ \t]*:\**[ \t]*", re.MULTILINE)
 
 
 def role_of(name: Any, roles: Mapping[str, str]) -> str | None:
     """Our role for what the file says; None if nobody knows."""
     said = text(name).strip().lower()
-    return roles.get(said) or ROLES.get(said)
+    return roles.get(said) or ROLES.get(said) or ROLES.get(fold(said))
 
 
 def turn(item: Any, path: str, roles: Mapping[str, str], number: int = 1) -> list[dict]:
@@ -186,7 +188,7 @@ def turns(value: Any, path: str, roles: Mapping[str, str]) -> list[dict]:
 
 def speakers(transcript: str) -> list[str]:
     """Who speaks in a text of lines “Name: words”, in the order of the first word; none where it is no transcript."""
-    begins = [found for found in SPEAKER.finditer(transcript) if found[1].lower() in ROLES]
+    begins = [found for found in SPEAKER.finditer(transcript) if role_of(found[1], {})]
     return list(dict.fromkeys(found[1] for found in begins)) if len(begins) > 1 else []
 
 
