@@ -15,7 +15,7 @@ from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described, sent, told
 from apps.trajectories import uploads
-from apps.trajectories.actions.mappings import delete_mapping, find_mapping, save_mapping
+from apps.trajectories.actions.mappings import delete_mapping, find_mapping, names_that_fit, save_mapping
 from apps.trajectories.api import body_of, room_for
 from apps.trajectories.decoding import RowError, loads
 from apps.trajectories.importers import FORMATS, MAPPED, ImportError_
@@ -63,7 +63,8 @@ JOB = {
         "done": {"type": "integer"},
         "total": {"type": "integer", "description": "0 if not known in advance"},
         "error": {"type": "string"},
-        "result": {"type": "object", "description": "{accepted, duplicates, updated, rejected, errors: the first bad rows}"},
+        "result": {"type": "object", "description": "{accepted, duplicates, updated, rejected, errors: the first bad "
+        "rows, warned, warnings: the first oddities of rows that were stored, such as a start time that cannot be read}"},
     },
 }  # fmt: skip
 SEEN = {
@@ -77,6 +78,7 @@ SEEN = {
         "errors": {"type": "array", "items": {"type": "object"}, "description": "[{position, path, error}]"},
         "mapping": MAPPING | {"description": "For a mapped file: the mapping that was used or guessed"},
         "guessed": {"type": "boolean"},
+        "saved": {"type": "array", "items": {"type": "string"}, "description": "Saved mappings that fit these columns"},
         "problem": {"type": "string", "description": "Why the mapping gives no rows"},
         "unmapped": {"type": "array", "items": {"type": "object"}, "description": "Columns without a field"},
         "unread": {"type": "object", "description": "Values that a field cannot take: {field: {count, example, position}}"},
@@ -108,7 +110,7 @@ PARAMETERS = [
     responses=described({200: SEEN, 202: JOB}, 400, 403, 413, 503),
     examples=[OpenApiExample("A CSV file", value="asked,said,solved\nWhere is my order?,On its way.,yes\n", request_only=True),
               told("A preview", {"format": "mapped", "good": 1, "bad": 0, "rows": [], "errors": [], "mapping": PAIRS, "guessed": True,
-                                 "problem": "", "unmapped": [], "unread": {}}, "200"),
+                                 "saved": ["calls"], "problem": "", "unmapped": [], "unread": {}}, "200"),
               told("Left to a worker", RUNNING, "202")],
     description="A file of trajectories as the body: CSV, JSON, JSON Lines, Parquet or OTLP, gzip or not, at most 64 MiB. Files that "
     "need a mapping are only imported with one: use preview=true to get a guess, correct it, and save it as a mapping "
@@ -127,14 +129,17 @@ def imports(request: Request) -> Response:
     waits = False
     try:
         seen = uploads.preview(path, name, format, mapping)
+        fitting = uploads.saved_mappings(project, path, name) if "mapping" in seen else []
+        if "mapping" in seen:
+            seen["saved"] = [one.name for one in fitting]
         if given.get("preview", "").lower() in ("1", "true", "yes"):
             return Response(seen)
         if seen.get("guessed") or seen.get("problem"):
             why = (
                 seen["problem"]
-                or "this file needs a mapping: use preview=true to get a guess, and save it as a mapping"
+                or "this file needs a mapping: use preview=true to get a guess, and save it as a mapping."
             )
-            raise ValidationError({"path": "mapping", "error": why})
+            raise ValidationError({"path": "mapping", "error": why + names_that_fit(fitting)})
         token = {"name": name, "format": seen["format"], "total": seen["total"]}
         made = uploads.submit(
             project=project, by=by, path=path, token=token | ({"mapping": as_json(mapping)} if mapping else {})

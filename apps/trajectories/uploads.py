@@ -16,6 +16,7 @@ from django.db.models import QuerySet
 from apps.core import jobs
 from apps.core.kinds import Progress
 from apps.core.models import JobState, Project
+from apps.trajectories.actions.mappings import fitting_mappings
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.decoding import RowError
 from apps.trajectories.importers import MAPPED, ImportError_, OpenFile, chat, read
@@ -23,7 +24,7 @@ from apps.trajectories.importers.batches import MAX_ERRORS, Stored, Summary, bat
 from apps.trajectories.importers.choices import columns_of, objects, values_of
 from apps.trajectories.importers.guess import guess_as, guess_beside
 from apps.trajectories.importers.mapping import BY_LAYOUT, Mapping, as_json, load, slashed
-from apps.trajectories.models import TrajectoryKey, Upload, UploadedTrajectory
+from apps.trajectories.models import ImportMapping, TrajectoryKey, Upload, UploadedTrajectory
 from apps.trajectories.schema import parse_row, plain
 
 MAX_UNPACKED = 1024 * 1024 * 1024
@@ -79,6 +80,14 @@ def beside(reading: OpenFile) -> dict[str, Any]:
         guess_beside([record for _, record in reading.head if isinstance(record, dict)], chat.KNOWN) if left else None
     )
     return {"unmapped": left[:MAX_COLUMNS], "kept": True} | ({"suggested": as_json(found)} if found else {})
+
+
+def saved_mappings(project: Project, path: Path, name: str) -> list[ImportMapping]:
+    """See `fitting_mappings`. Raises ImportError_."""
+    if not project.import_mappings.exists():
+        return []
+    with path.open("rb") as file:
+        return fitting_mappings(project, read(file, name, MAPPED, PREVIEW_BYTES, stop=True))
 
 
 def guess_layout(path: Path, name: str, layout: str) -> Mapping | None:
@@ -149,7 +158,7 @@ def mapped(reading: OpenFile) -> dict[str, Any]:
         "mapping": as_json(mapping) | {"layout": mapping.layout},
         "guessed": reading.guessed,
         "problem": reading.problem,
-        "columns": columns_of(reading.head, mapping),
+        "columns": columns_of(reading.head, mapping, reading.source.columns),
         "unread": {name: asdict(found) for name, found in report.unread.items()},
         "unmapped": [
             {"name": name, "count": count, "example": report.examples.get(name, "")}

@@ -118,6 +118,7 @@ def test_a_path_a_column_and_a_meaning_once_chosen_can_be_removed(project: Proje
         """The preview after the inputs that the page has were sent with a change."""
         fields = seen["inputs"]["all"]
         given = form(seen, by_path=[field.name for field in seen["inputs"]["paths"]])
+        given["outcome_means"] = [item["means"] or "unknown" for item in seen["values"]["outcomes"]]
         for field in fields:
             given[f"field.{field.name}"] = field.value if field.is_column else "=" if field.value else ""
             given[f"path.{field.name}"] = "" if field.is_column else field.value
@@ -183,6 +184,44 @@ def test_the_same_file_again_by_the_saved_mapping_changes_nothing(project: Proje
         assert (made.summary["accepted"], made.summary["duplicates"]) == ((0, 2) if again else (2, 0))
         assert UploadedTrajectory.objects.filter(upload=made).count() == 2
     assert b"no mapping" in send(member, project, CSV, format="mapping:none").content
+
+
+def test_a_saved_mapping_is_used_for_a_file_with_its_columns(
+    project: Project, member: Client, agent: Client, tmp_path: Path
+) -> None:
+    for name, more in (("few", {}), ("calls", {"reason": "note", "agent_name": "=helpdesk"})):
+        given = PAIRS | {"fields": PAIRS["fields"] | more}
+        save_mapping(project=project, name=name, mapping=load(given), by=None)
+    save_mapping(project=project, name="other", mapping=load({"fields": {"messages": "talk"}}), by=None)
+    page = send(member, project, CSV.replace(b",a\n", b",\n").replace(b",b\n", b",\n"), name="next.csv")
+    seen, content = page.context["preview"], page.content.decode()
+    assert (seen["guessed"], seen["used"], seen["mapping"]["fields"]["outcome"]) == (False, "calls", "verdict")
+    assert {"name": "note", "example": ""} in seen["columns"] and not [
+        field.name for field in seen["inputs"]["paths"] if field.name != "agent_name"
+    ], "a column that is empty this time is no path"
+    assert [one.name for one in seen["saved"]] == ["calls", "few"] and "a saved mapping" in content
+    assert "“=name”" not in content, "which no select takes"
+
+    def ask(**changed: Any) -> Any:
+        headers = {"HX-Request": "true"}
+        return member.post(url("import_preview", project), form(seen, **changed), headers=headers)
+
+    again = ask(use="few").context["preview"]
+    assert again["used"] == "few" and again["mapping"]["fields"] == PAIRS["fields"] and not again["guessed"]
+    again = ask(how="fields").context["preview"]
+    assert again["guessed"] and "outcome" not in again["mapping"]["fields"] and len(again["saved"]) == 2
+    assert ask(use="none").status_code == 400 and ask(**{"field.reason": ""}).context["preview"]["used"] == ""
+    assert not send(member, project, b"a,b\nc,d\n", name="x.csv").context["preview"]["saved"]
+
+    (file := tmp_path / "calls.csv").write_bytes(CSV)
+    fit, out = "Saved mappings that fit these columns: calls, few.", io.StringIO()
+    with pytest.raises(CommandError):
+        call_command("import_trajectories", str(file), project=project.slug, stdout=out, stderr=out, no_color=True)
+    assert fit in out.getvalue()
+    refused = agent.post("/api/v1/imports/?name=calls.csv", CSV, content_type="application/octet-stream")
+    assert refused.status_code == 400 and fit in refused.content.decode()
+    asked = agent.post("/api/v1/imports/?preview=1&name=calls.csv", CSV, content_type="application/octet-stream")
+    assert asked.json()["saved"] == ["calls", "few"] and asked.json()["guessed"]
 
 
 def test_a_layout_is_chosen_and_a_mapping_that_lacks_something_stores_nothing(project: Project, member: Client) -> None:
@@ -284,3 +323,26 @@ def test_the_api_takes_a_format_by_its_name(agent: Client) -> None:
     body = '{"messages": [{"role": "user", "content": "Hello"}]}\n'
     said = agent.post("/api/v1/imports/?format=atif&name=a.json", body, content_type="application/octet-stream")
     assert said.status_code == 202 and said.json()["format"] == "atif"
+
+
+def test_odd_start_times_are_listed_by_the_page_the_command_and_the_api(
+    project: Project, member: Client, agent: Client, tmp_path: Path
+) -> None:
+    data = b"question,answer,time\nHi,Yo,soon\nHo,Yo,2090-01-01 3:05 PM\nHa,Yo,2026-01-02\nHe,Yo,later\n"
+    fields = {"question": "question", "answer": "answer", "started_at": "time"}
+    save_mapping(project=project, name="calls", mapping=load({"layout": "pairs", "fields": fields}), by=None)
+    unread = "“soon” cannot be read: 2 trajectories; they get the time of the import"
+    future = "is in the future; the run is stored under its arrival time"
+    (file := tmp_path / "calls.csv").write_bytes(data)
+    for options in ({"dry_run": True}, {}):
+        said = command(project, file, mapping="calls", **options)
+        assert f"calls.csv line 2: warning: started_at: {unread}\n" in said
+        assert f"calls.csv line 3: warning: started_at: {future}\n" in said and "3 warnings in all." in said
+    done = agent.post("/api/v1/imports/?name=calls.csv&mapping=calls", data, content_type="application/octet-stream")
+    made = Upload.objects.get()
+    assert runs(made) == "succeeded"
+    result = agent.get(f"/api/v1/imports/{done.json()['id']}/").json()["result"]
+    listed = [(one["position"], one["path"], one["warning"]) for one in result["warnings"]]
+    assert listed == [("line 3", "started_at", future), ("line 2", "started_at", unread)] and result["warned"] == 3
+    page = member.get(url("import_detail", project, made.pk)).content.decode()
+    assert unread in page and future in page and "and 1 more" in page

@@ -125,9 +125,11 @@ def test_tool_calls_of_a_question_come_before_its_answer(cell: str, calls: list,
 @pytest.mark.parametrize("role", ["assistant", "tool"])
 def test_tool_calls_of_a_message_keep_the_results_inside_them(role: str, cell: str, calls: list, results: list) -> None:
     before = [{"role": "user", "text": "Where?"}, {"role": "assistant", "text": "I look.", "tool_calls": "find(nr=0)"}]
-    data = json.dumps([*before, {"role": role, "text": "Lost.", "tool_calls": cell}])
+    data = json.dumps([*before, {"role": role, "text": "Lost.", "tool_calls": cell}]).replace(
+        'tool_calls": "', 'tools": "'
+    )
     reading = opened(data, "x.json")
-    assert reading.mapping.layout == "messages" and reading.mapping.fields["tool_calls"] == "tool_calls"
+    assert reading.mapping.layout == "messages" and reading.mapping.fields["tool_calls"] == "tools"
     [row] = good(reading)
     assert said(row)[:2] == [("user", "Where?"), ("assistant", "I look.")] and (
         "Lost." in [one.content for one in row.messages]
@@ -160,6 +162,22 @@ def test_definitions_of_tools_are_not_guessed_to_be_calls_and_text_is_reported()
     [row] = good(reading)
     assert said(row) == [("user", "Hi"), ("assistant", "Yo")] and row.metadata["extra"] == {"t": "looked it up"}
     assert reading.report.unread["tool_calls"].count == 1
+
+
+def test_names_of_people_among_the_roles_and_a_few_unreadable_cells_spoil_no_guess() -> None:
+    rows = "".join(f"{chat},{who},x,{at}\n" for chat in "abc" for who, at in
+                   (("customer", "soon"), ("Karen", "2026-01-31"), ("Karen", "2026-02-01")))  # fmt: skip
+    reading = opened(f"ticket,speaker,text,sent_at\n{rows}")
+    mapping = reading.mapping
+    assert (mapping.layout, mapping.roles, mapping.fields["started_at"]) == (
+        "messages",
+        {"karen": "assistant"},
+        "sent_at",
+    )
+    nested = [{"sample": {"prompt": "a", "completion": "b"}, "scores": {"overall": 0.5}, "bot": "x"}]
+    assert {"question": "sample.prompt", "answer": "sample.completion", "score": "scores.overall"}.items() <= guess(
+        nested
+    ).fields.items()
 
 
 @pytest.mark.parametrize(
@@ -302,12 +320,30 @@ def test_a_column_may_have_any_name_and_what_is_none_is_said_with_the_file() -> 
         ("1769860800", "2026-01-31T12:00:00+00:00"),
         ("1769860800000", "2026-01-31T12:00:00+00:00"),
         ("Sat, 31 Jan 2026 12:00:00 GMT", "2026-01-31T12:00:00+00:00"),
-        ("01/02/2026", None),
+        ("1769860800.0", "2026-01-31T12:00:00+00:00"),
+        (1769860800, "2026-01-31T12:00:00+00:00"),
+        (1769860800000, "2026-01-31T12:00:00+00:00"),
+        ("2026-01-31 3:05 PM", "2026-01-31T15:05:00+00:00"),
+        ("2026-1-31, 12:05:09 a.m.", "2026-01-31T00:05:09+00:00"),
+        ("31.01.2026 12 PM", "2026-01-31T12:00:00+00:00"),
+        ("1/31/2026, 3:05:07\u202fPM", "2026-01-31T15:05:07+00:00"),
+        ("Jan 31, 2026 3:05 pm", "2026-01-31T15:05:00+00:00"),
+        ("January 31, 2026", "2026-01-31T00:00:00+00:00"),
+        ("31 Jan 2026 15:05:00", "2026-01-31T15:05:00+00:00"),
+        ("2026-01-31 9:05", "2026-01-31T09:05:00+00:00"),
+        ("2026-01-31T09:05:00.25+01:00", "2026-01-31T08:05:00.250000+00:00"),
+        ("3:05 PM", None),
+        ("1.76986E+12", None),
+        ("2026-01-31 13:05 PM", None),
+        (3, None),
+        (2.5, None),
+        ("31/12/2026", None),
         ("soon", None),
     ],
 )
-def test_times(value: str, wanted: str | None) -> None:
-    assert when(value) == wanted
+def test_times(value: str | float, wanted: str | None) -> None:
+    dates = "month" if "," in str(value) else ""
+    assert when(value, dates) == wanted
 
 
 @pytest.mark.parametrize(
@@ -346,11 +382,11 @@ def test_a_chosen_date_format_decides_and_what_contradicts_it_is_reported() -> N
 # Encodings and tables
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "cp1252"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-16-le", "utf-32", "cp1252"])
 def test_text_in_other_encodings(encoding: str) -> None:
     data = "question;answer\nGrüße;für Sie\n".encode(encoding)
-    data = b"\xfe\xff" + data if encoding == "utf-16-be" else data
     reading = opened(data)
+    assert reading.unit == "line"
     assert said(good(reading)[0]) == [("user", "Grüße"), ("assistant", "für Sie")]
     assert bool(reading.source.mended) == (encoding == "cp1252")
 
@@ -362,9 +398,45 @@ def test_headers_that_repeat_or_are_empty_get_a_name() -> None:
     assert "has the name of another" in reading.source.mended[0]["warning"]
 
 
+def test_a_table_as_spreadsheets_write_it_loses_nothing_without_a_note() -> None:
+    lines = [
+        "sep=;", "", "question;answer;note;stars;tokens", "short;row", '"two\nlines";b;c;1e308;1e308;;', " ; ;;;",
+        "question;answer;note;stars;tokens", "a\x00b;c;;NaN;7", "one;cell;too;4;1;many",
+    ]  # fmt: skip
+    reading = opened("\ufeff" + "\r\n".join(lines), "x.csv")
+    found = list(reading.rows)
+    assert [(position, isinstance(row, RowError)) for position, row in found] == [
+        (4, False), (5, False), (9, False), (10, True),
+    ]  # fmt: skip
+    assert "has 6 cells, the header has 5" in str(found[-1][1])
+    rows = [parse(row) for _, row in found[:3]]
+    assert [said(row) for row in rows] == [
+        [("user", "short"), ("assistant", "row")],
+        [("user", "two\nlines"), ("assistant", "b")],
+        [("user", "a\ufffdb"), ("assistant", "c")],
+    ]
+    assert {(one["position"], one["warning"].split(":")[0]) for one in reading.source.mended} == {
+        (4, "has 2 of the header's 5 cells"),
+        (8, "repeats the header"),
+        (9, "an invalid character (NUL or an unpaired surrogate) was replaced"),
+    }
+    assert {name: one.count for name, one in reading.report.unread.items()} == {"score": 2}
+
+
+def test_numbers_and_times_that_cannot_be_kept_are_reported_and_cost_no_row() -> None:
+    fields = ("score", "input_tokens", "cost_usd", "latency_s", "latency_ms", "started_at")
+    mapping = load({"layout": "pairs", "fields": {"question": "q", "answer": "a"} | {name: name for name in fields}})
+    for value in ("1e308", "NaN", "-inf", "9999-12-31"):
+        reading = opened(f"q,a,{','.join(fields)}\nHi,Yo{f',{value}' * len(fields)}\n", mapping=mapping)
+        [row] = good(reading)
+        assert set(reading.report.unread) == set(fields) == set(row.metadata["extra"]), value
+
+
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
+        (b"question,answer\n\n", "has a header line but no rows"),
+        (b"\xef\xbb\xbf\r\n \r\n", "is empty"),
         (b"PK\x03\x04rest", "zip archive or an Excel"),
         (b"%PDF-1.7", "a PDF"),
         (b"PAR1 nothing more", "cannot be read as Parquet"),
@@ -431,7 +503,7 @@ def test_every_row_of_a_table_is_a_trajectory_or_refused(rows: list[tuple]) -> N
         {"layout": "pairs", "fields": {"question": "question", "answer": "answer", "outcome": "ok"}, "success": ["yes"]}
     )
     found = list(opened(out.getvalue(), mapping=mapping).rows)
-    assert len(found) == sum(any(row) for row in rows)
+    assert len(found) == sum(any(cell.strip() for cell in row) for row in rows)
     for _, row in found:
         assert isinstance(row, RowError) or parse(row).messages
     again = list(opened(gzip.compress(out.getvalue().encode()), mapping=mapping).rows)

@@ -8,6 +8,8 @@ from django.db import transaction
 
 from apps.core.actions import audit
 from apps.core.models import Project
+from apps.trajectories.importers import OpenFile
+from apps.trajectories.importers.choices import fits
 from apps.trajectories.importers.mapping import Mapping, MappingError, as_json, load
 from apps.trajectories.models import ImportMapping
 
@@ -45,3 +47,21 @@ def find_mapping(project: Project, name: str) -> Mapping:
         names = ", ".join(project.import_mappings.values_list("name", flat=True)[:20]) or "none yet"
         raise MappingError(f"There is no mapping “{name}”. Available mappings: {names}.")
     return load(saved.mapping)
+
+
+def fitting_mappings(project: Project, reading: OpenFile) -> list[ImportMapping]:
+    """The project's mappings that fit the columns of a file, that with the most fields first."""
+    found = [one for one in project.import_mappings.all() if _fits(one, reading)]
+    return sorted(found, key=lambda one: -len(one.mapping["fields"]))
+
+
+def _fits(saved: ImportMapping, reading: OpenFile) -> bool:
+    try:
+        return fits(load(saved.mapping), reading.head, reading.source.columns)
+    except MappingError:
+        return False
+
+
+def names_that_fit(found: list[ImportMapping]) -> str:
+    """A sentence for whoever has to choose a mapping; "" where none fits."""
+    return f" Saved mappings that fit these columns: {', '.join(one.name for one in found)}." if found else ""

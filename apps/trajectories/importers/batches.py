@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from apps.trajectories.decoding import RowError
 from apps.trajectories.importers.detect import OpenFile
 from apps.trajectories.importers.records import ImportError_
-from apps.trajectories.schema import parse
+from apps.trajectories.schema import parse_row
 
 ROWS = 1000
 BYTES = 64 * 1024 * 1024
@@ -19,12 +19,13 @@ MAX_ERRORS = 20
 
 
 class Stored(Protocol):
-    """The result of storing a batch; `rejected` is [{index, path, error}]."""
+    """The result of storing a batch; `rejected` is [{index, path, error}], `warnings` [{index, path, warning}]."""
 
     accepted: int
     duplicates: int
     updated: int
     rejected: list[dict]
+    warnings: list[dict]
 
 
 @dataclass
@@ -35,11 +36,16 @@ class Checked:
     duplicates: int = 0
     updated: int = 0
     rejected: list[dict] = field(default_factory=list)
+    warnings: list[dict] = field(default_factory=list)
 
 
 @dataclass
 class Summary:
-    """`errors` has the first MAX_ERRORS: {file, position ("line 7"), path, error}; `rejected` counts all."""
+    """`errors` has the first MAX_ERRORS: {file, position ("line 7"), path, error}; `rejected` counts all.
+
+    `warnings` has the first MAX_ERRORS of what is odd in rows that were stored: {file, position, path, warning};
+    `warned` counts all.
+    """
 
     done: int = 0
     accepted: int = 0
@@ -47,7 +53,14 @@ class Summary:
     updated: int = 0
     rejected: int = 0
     errors: list[dict] = field(default_factory=list)
+    warnings: list[dict] = field(default_factory=list)
+    warned: int = 0
     formats: dict[str, str] = field(default_factory=dict)
+
+    def warn(self, file: str, position: str, path: str, warning: str, count: int = 1) -> None:
+        self.warned += count
+        if len(self.warnings) < MAX_ERRORS:
+            self.warnings.append({"file": file, "position": position, "path": path, "warning": warning})
 
     def reject(self, file: str, position: str, path: str, error: str) -> None:
         self.rejected += 1
@@ -60,8 +73,9 @@ def check(rows: Iterable[dict]) -> Checked:
     answer = Checked()
     for index, row in enumerate(rows):
         try:
-            parse(row)
+            parsed = parse_row(row)
             answer.accepted += 1
+            answer.warnings += [{"index": index} | warning for warning in parsed.warnings]
         except RowError as error:
             answer.rejected.append({"index": index, "path": error.path, "error": error.problem})
     return answer
@@ -106,6 +120,8 @@ def batches(
         summary.updated += answer.updated
         for item in answer.rejected:
             summary.reject(reading.name, batch[item["index"]][0], item["path"], item["error"])
+        for item in answer.warnings:
+            summary.warn(reading.name, batch[item["index"]][0], item["path"], item["warning"])
         batch.clear()
 
     try:
@@ -122,7 +138,20 @@ def batches(
                 yield
     except ImportError_:  # what came before the break is kept
         flush()
+        _warn_of_file(reading, summary)
         yield
         raise
     flush()
+    _warn_of_file(reading, summary)
     yield
+
+
+def _warn_of_file(reading: OpenFile, summary: Summary) -> None:
+    """What only reading the whole file shows: what was mended in it, and values that a mapped field could not take."""
+    source = reading.source
+    for item in source.mended:
+        summary.warn(reading.name, f"{reading.unit} {item['position']}", item["path"], item["warning"])
+    summary.warned += source.mendings - len(source.mended)
+    for name, found in reading.report.unread.items():
+        where = f"{reading.unit} {found.position}"
+        summary.warn(reading.name, where, name, found.sentence(name), found.count)

@@ -26,9 +26,18 @@ def objects(head: list[Record], mapping: Mapping) -> list[dict]:
     return [record for record in found if isinstance(record, dict)]
 
 
-def columns_of(head: list[Record], mapping: Mapping) -> list[dict[str, str]]:
-    """[{name, example}] of the columns, and of what is nested in some of them."""
-    values = Columns(objects(head, mapping)).values
+def fits(mapping: Mapping, head: list[Record], columns: list[str]) -> bool:
+    """Whether each column and path of a mapping is in a file with these first records and this header."""
+    records = objects(head, mapping)
+    paths = [Path(text) for text in mapping.fields.values() if not text.startswith("=")]
+    return bool(records) and all(
+        path.text in columns or any(path.get(record) is not None for record in records) for path in paths
+    )
+
+
+def columns_of(head: list[Record], mapping: Mapping, header: list[str]) -> list[dict[str, str]]:
+    """[{name, example}] of the columns, also those in the header that are empty, and of what is nested in some of them."""
+    values = {name: [] for name in header} | Columns(objects(head, mapping)).values
     return [
         {"name": name, "example": as_text(next(iter(said), ""))[:120]}
         for name, said in list(values.items())[:MAX_COLUMNS]

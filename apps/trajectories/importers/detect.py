@@ -106,6 +106,8 @@ def read(
     head: list[Record] = []
     if format in ("auto", MAPPED):
         head = _head(found, source)
+        if source.columns and not head and mapping is None:
+            raise ImportError_(f"{name} has a header line but no rows.")
         found = chain(head, found)
         format = format if format == MAPPED else _format_of(source, name, unit, head)
     if format != MAPPED:

@@ -40,10 +40,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "outcome": ("outcome", "success", "succeeded", "issuccess", "successful", "resolved", "isresolved", "solved", "passed", "pass",
                 "correct", "iscorrect", "failed", "isfailed", "failure", "verdict", "resolution", "completed", "taskcompleted",
                 "goalreached", "thumbs", "feedback", "status", "result", "label", "rating", "quality", "ok", "good", "helpful"),
-    "score": ("score", "reward", "rating", "stars", "csat", "grade", "points", "satisfaction", "nps", "evalscore", "quality"),
+    "score": ("score", "reward", "rating", "stars", "csat", "grade", "points", "satisfaction", "nps", "evalscore", "quality", "overall"),
     "reason": ("reason", "comment", "comments", "notes", "note", "feedback", "failurereason", "errormessage", "error", "explanation",
                "feedbackcomment", "feedbacktext", "remarks"),
-    "started_at": ("startedat", "timestamp", "time", "createdat", "date", "datetime", "starttime", "ts", "sentat", "created", "at", "when",
+    "started_at": ("startedat", "timestamp", "time", "createdat", "date", "datetime", "sent", "posted", "postedat", "starttime", "ts", "sentat", "created", "at", "when",
                    "startedtime", "messagetime", "requesttime"),
     "ended_at": ("endedat", "endtime", "finishedat", "completedat", "closedat", "end"),
     "agent_name": ("agent", "agentname", "bot", "botname", "assistantname", "app", "service"),
@@ -96,6 +96,12 @@ NESTED = (
     "data",
     "stats",
     "metrics",
+    "scores",
+    "sample",
+    "example",
+    "payload",
+    "properties",
+    "attributes",
 )
 # For scores from 0 to the first number, from which on it is probably a success.
 SCALES = ((1.0, 0.5), (5.0, 4.0), (10.0, 7.0), (100.0, 70.0))
@@ -232,10 +238,11 @@ def _is_talk(value: Any) -> bool:
 
 
 def _are_roles(values: list[Any]) -> bool:
-    """Few different short texts, most of which are roles."""
+    """Few different short texts, of which half are roles, or one is and the others are names that come again and again."""
     found = Counter(text(value).strip().lower() for value in values)
     known = sum(times for name, times in found.items() if role_of(name, {}))
-    return len(found) <= MANY_VALUES and known * 2 >= len(values) > 0
+    repeated = known and len(found) * 2 <= len(values)
+    return 0 < len(found) <= MANY_VALUES and bool(known * 2 >= len(values) or repeated)
 
 
 def _messages(columns: Columns) -> Mapping | None:
@@ -249,7 +256,9 @@ def _messages(columns: Columns) -> Mapping | None:
     )
     if talk:
         mapping.fields["conversation"] = talk
-    for name in ("order", "tool_calls", "tool_name", "tool_arguments", "tool_result", "tool_call_id"):
+    if calls := _calls(columns, mapping) or columns.named("tool_calls", taken=mapping.fields.values()):
+        mapping.fields["tool_calls"] = calls
+    for name in ("order", "tool_name", "tool_arguments", "tool_result", "tool_call_id"):
         if found := columns.named(name, taken=mapping.fields.values()):
             mapping.fields[name] = found
     return mapping
@@ -270,7 +279,7 @@ def _pairs(columns: Columns) -> Mapping:
     for name in ("question", "answer", "system"):
         if found := columns.named(name, _are_texts, taken=mapping.fields.values()):
             mapping.fields[name] = found
-    if calls := columns.named("tool_calls", _are_calls) or columns.named("tools", _are_calls):
+    if calls := _calls(columns, mapping):
         mapping.fields["tool_calls"] = calls
     talk = columns.named("conversation", _repeat, taken=mapping.fields.values())
     if talk and len(columns.values[talk]) > len({as_text(value) for value in columns.values[talk]}):
@@ -278,6 +287,12 @@ def _pairs(columns: Columns) -> Mapping:
         if order := columns.named("order", taken=mapping.fields.values()):
             mapping.fields["order"] = order
     return mapping
+
+
+def _calls(columns: Columns, mapping: Mapping) -> str:
+    """The column of tool calls, which may also be called `tools`."""
+    taken = mapping.fields.values()
+    return columns.named("tool_calls", _are_calls, taken) or columns.named("tools", _are_calls, taken)
 
 
 def _are_calls(values: list[Any]) -> bool:
@@ -344,13 +359,18 @@ def _unique(values: list[Any]) -> bool:
 
 
 def _numbers(values: list[Any]) -> bool:
-    given = [value for value in values if value not in (None, "")]
-    return bool(given) and all(amount(value) is not None for value in given)
+    return _mostly(values, lambda value: amount(value) is not None)
 
 
 def _times(values: list[Any]) -> bool:
     """Also where it is open whether the day or the month comes first: a person is asked then."""
-    return all(when(value, "day") or when(value, "month") for value in values)
+    return _mostly(values, lambda value: when(value, "day") or when(value, "month"))
+
+
+def _mostly(values: list[Any], fits: Callable[[Any], Any]) -> bool:
+    """Whether at least half of the values fit; the others are listed as unreadable."""
+    given = [value for value in values if value not in (None, "")]
+    return 0 < len(given) <= 2 * sum(1 for value in given if fits(value))
 
 
 def _are_outcomes(values: list[Any]) -> bool:

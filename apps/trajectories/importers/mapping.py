@@ -15,6 +15,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -33,6 +34,7 @@ from apps.trajectories.importers.shapes import (
     identity,
     items,
     moment,
+    number,
     obj,
     positive,
     require_object,
@@ -49,6 +51,7 @@ from apps.trajectories.importers.turns import (
     turn,
     turns,
 )
+from apps.trajectories.schema import MAX_COST_USD, MAX_LATENCY_MS, MAX_REWARD, MAX_TOKENS, in_utc
 from workers.lib import typed
 
 MAX_REMEMBERED = 1_000_000  # ids of a file that are compared with those before them
@@ -84,7 +87,10 @@ PLAIN = {
     "нет",
 }  # which say no more than the status
 
+FIRST_UNIX_TIME = 1e8  # 1973: a smaller number is a duration or a count
+YEAR_FIRST = re.compile(r"^(\d{4})([-/])(\d{1,2})\2(\d{1,2})(?:[,T]?\s*(\d{1,2}:\d{2}))?(?![\dT])")
 DAY_FIRST = re.compile(r"^(\d{1,2})\.(\d{1,2})\.(\d{4})(?:,?\s+(\d{1,2}:\d{2}))?")
+MERIDIEM = re.compile(r"\b(\d{1,2})(:\d{2})?(:\d{2}(?:\.\d+)?)?\s*([ap])\.?m\b\.?", re.IGNORECASE)
 # Day or month first: see `date_order`.
 SLASHED = re.compile(r"^(\d{1,2})([/-])(\d{1,2})\2(\d{4})(?:[,T]?\s*(\d{1,2}:\d{2}))?(?!\d)")
 
@@ -112,7 +118,7 @@ RUN = (
         "When it began (of single messages: when each was said). ISO 8601, Unix time, 31.01.2026 12:00, or 31/01/2026.",
     ),
     Field("ended_at", "End time"),
-    Field("agent_name", "Agent", "A column, or “=name” for a constant."),
+    Field("agent_name", "Agent", "The agent's name."),
     Field("agent_version", "Agent version"),
     Field("model", "Model"),
     Field("workload", "Workload"),
@@ -164,7 +170,8 @@ BY_LAYOUT: dict[str, tuple[Field, ...]] = {
 }  # fmt: skip
 NEEDED = {"conversation": ("messages",), "messages": ("role", "content"), "pairs": ("question", "answer")}
 TEXTS = {"agent_name": ("agent", "name"), "agent_version": ("agent", "version")}
-BELOW = {"cost_usd": 1e6, "input_tokens": 2e9, "output_tokens": 2e9}
+BELOW = {"cost_usd": MAX_COST_USD, "input_tokens": MAX_TOKENS, "output_tokens": MAX_TOKENS, "latency_ms": MAX_LATENCY_MS,
+         "latency_s": MAX_LATENCY_MS / 1000}  # fmt: skip
 NUMBERS = ("input_tokens", "output_tokens", "cost_usd", "latency_ms", "latency_s")
 
 
@@ -233,6 +240,11 @@ class Unread:
     count: int = 0
     example: str = ""
     position: int = 0
+
+    def sentence(self, name: str) -> str:
+        rows = "1 trajectory" if self.count == 1 else f"{self.count:,} trajectories"
+        after = "; it gets the time of the import" if self.count == 1 else "; they get the time of the import"
+        return f"“{self.example}” cannot be read: {rows}{after if name == 'started_at' else ''}"
 
 
 @dataclass
@@ -417,7 +429,8 @@ class Mapper:
             given = value.get(name)
             if given in (None, "") or (name == "system" and before):
                 continue
-            found += self._called(given, before, said) if name == "tool_calls" else self._spoken(given, role)
+            earlier = [*before, *found]
+            found += self._called(given, earlier, said) if name == "tool_calls" else self._spoken(given, earlier, role)
         return found
 
     def _called(self, value: Any, before: list[dict], said: _Said) -> list[dict]:
@@ -426,17 +439,17 @@ class Mapper:
         if inside in ([], {}) or not as_text(value).strip():
             return []
         if isinstance(inside, list) and all(isinstance(item, dict) and "role" in item for item in inside):
-            return turns(inside, self.paths["tool_calls"].text, self.roles)
+            return turns(inside, self.paths["tool_calls"].text, self.roles, next_call(before))
         found = called_and_answered(value, next_call(before))
         if found is None:
             said.unread("tool_calls", value)
         return found or []
 
-    def _spoken(self, value: Any, role: str) -> list[dict]:
+    def _spoken(self, value: Any, before: list[dict], role: str) -> list[dict]:
         """Words, or messages as JSON in their place."""
         inside = loose(value)
         if isinstance(inside, list) and inside and all(isinstance(item, dict) and "role" in item for item in inside):
-            return turns(inside, role, self.roles)
+            return turns(inside, role, self.roles, next_call(before))
         return [{"role": role, "content": as_text(value)}]
 
     def _message(self, record: dict, before: list[dict], all_said: _Said) -> list[dict]:
@@ -476,6 +489,7 @@ class Mapper:
     def _outcome(self, said: _Said) -> dict:
         raw = said.last("outcome")
         score = amount(said.last("score"))
+        score = score if score is not None and abs(score) <= MAX_REWARD else None
         if score is None and said.last("score") is not None:
             said.unread("score", said.last("score"))
         status = self.status(raw if raw is not None else None)
@@ -632,29 +646,57 @@ def settled(mapping: Mapping, records: Iterable[dict]) -> Mapping:
 
 
 def when(value: Any, dates: str = "") -> str | None:
-    """ISO 8601 in UTC, from ISO, a Unix time (also as text), `2026/01/31 12:00`, `31.01.2026 12:00`, a trailing “UTC”, or an e-mail's date.
+    """ISO 8601 in UTC, from ISO, a Unix time in s, ms, µs or ns (also as text), `2026/1/31 9:05`, `31.01.2026 3:05 PM`,
+    `Jan 31, 2026`, a trailing “UTC”, or an e-mail's date.
 
-    `dates` says what 02/01/2026 begins with, “day” or “month”; without it such a date is not read. None if the value is no time.
+    `dates` says what 02/01/2026 begins with, “day” or “month”; without it such a date is not read. None if the value is
+    no time that a run can have.
     """
     if isinstance(value, str):
-        value = value.strip()
-        if dates and (found := SLASHED.match(value)):
-            day, month = (found[1], found[3]) if dates == "day" else (found[3], found[1])
-            rest = value[found.end() :].removesuffix(" UTC")
-            return moment(f"{found[4]}-{month:0>2}-{day:0>2}T{found[5] or '00:00':0>5}{rest}")
+        value = MERIDIEM.sub(_in_24_hours, value.strip()).removesuffix(" UTC").removesuffix(" GMT")
         if re.fullmatch(r"\d{9,19}(\.\d+)?", value):
-            value = float(value)
-        elif value[:1].isdigit():
-            value = re.sub(r"^(\d{4})/(\d{1,2})/(\d{1,2})", r"\1-\2-\3", value).removesuffix(" UTC")
-            value = DAY_FIRST.sub(
-                lambda found: f"{found[3]}-{found[2]:0>2}-{found[1]:0>2}T{found[4] or '00:00':0>5}", value
-            )
-        elif value:
-            try:
-                return moment(email.utils.parsedate_to_datetime(value).isoformat())
-            except (ValueError, TypeError, IndexError, OverflowError):
-                return None
-    return moment(value)
+            found = moment(float(value))
+        else:
+            found = moment(_iso(value, dates)) or _in_words(value)
+    else:
+        found = moment(value) if (number(value) or 0) >= FIRST_UNIX_TIME else None
+    try:
+        return found if found and in_utc("", datetime.fromisoformat(found)) else None
+    except RowError:
+        return None
+
+
+def _iso(value: str, dates: str) -> str:
+    """A date of digits in the order of ISO 8601; anything else unchanged."""
+    if found := YEAR_FIRST.match(value):
+        year, month, day, time = found[1], found[3], found[4], found[5]
+    elif found := DAY_FIRST.match(value):
+        day, month, year, time = found.groups()
+    elif dates and (found := SLASHED.match(value)):
+        day, month = (found[1], found[3]) if dates == "day" else (found[3], found[1])
+        year, time = found[4], found[5]
+    else:
+        return value
+    return f"{year}-{month:0>2}-{day:0>2}T{time or '00:00':0>5}{value[found.end() :]}"
+
+
+def _in_24_hours(found: re.Match[str]) -> str:
+    hour = int(found[1])
+    if not 1 <= hour <= 12:
+        return found[0]
+    return f"{hour % 12 + (12 if found[4] in 'pP' else 0):02}{found[2] or ':00'}{found[3] or ''}"
+
+
+def _in_words(value: str) -> str | None:
+    """A date with the name of its month, as in e-mails."""
+    if not re.search("[A-Za-z]{3}", value):
+        return None
+    for said in (value, f"{value} 00:00"):
+        try:
+            return moment(email.utils.parsedate_to_datetime(said).isoformat())
+        except (ValueError, TypeError, IndexError, OverflowError):
+            continue
+    return None
 
 
 def _reply(content: Any, identity_: Any, name: str) -> dict:

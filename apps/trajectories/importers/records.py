@@ -15,6 +15,13 @@ SAMPLE = 256 * 1024
 MAX_MENDED = 20  # replaced characters of a file that are reported one by one
 CHUNK = 1024 * 1024
 MAX_RECORD = 64 * 1024 * 1024
+# UTF-32 first: its little-endian mark begins like that of UTF-16.
+WIDE = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 SPACE = re.compile(r"\s*")
 DECODER = json.JSONDecoder()
 Record = tuple[int, Any]  # (position from 1, a JSON value or a RowError)
@@ -49,29 +56,43 @@ class _Counted:
         return self._head
 
 
+def wide_encoding(head: bytes) -> str:
+    """The encoding of a file in UTF-16 or UTF-32, also where UTF-16 has no byte order mark; "" for any other."""
+    for mark, encoding in WIDE.items():
+        if head.startswith(mark):
+            return encoding
+    head = head[: min(len(head), 400) // 2 * 2]
+    for encoding, zeros, others in (("utf-16-le", head[1::2], head[::2]), ("utf-16-be", head[::2], head[1::2])):
+        if zeros.count(0) * 10 > len(zeros) * 8 and not others.count(0):
+            return encoding
+    return ""
+
+
 class Source:
     """The bytes of a file, gzip or not, with its first `SAMPLE` bytes to look at.
 
     `taken` is how many bytes of the (packed) file were read. Raises ImportError_ if the file cannot be read, its gzip
     is broken, or more than `limit` bytes come out of it; with `stop` it ends there instead, and says so in `stopped`.
-    `mended` has the first of its characters that were replaced, [{position, path, warning}]; `mendings` counts them all.
+    `mended` has the first notes about rows that were read all the same, [{position, path, warning}]; `mendings` counts
+    them all. `columns`: the names in a table's header.
     """
 
     def __init__(self, file: Readable, name: str, limit: int | None = None, stop: bool = False) -> None:
         self.name, self.stopped, self.limit, self.may_stop, self._out = name, False, limit, stop, 0
         self.mended: list[dict] = []
         self.mendings = 0
+        self.columns: list[str] = []
         self._raw: Any = _Counted(file)
         self._file: Any = self._raw
         if self._guard(lambda: self._raw.peek(2)) == b"\x1f\x8b":
             self._file = gzip.GzipFile(fileobj=self._raw, mode="rb")
-        self._utf16: codecs.IncrementalDecoder | None = None
+        self._decoder: codecs.IncrementalDecoder | None = None
         self._head = b""
         while len(self._head) < SAMPLE and (data := self._next(SAMPLE - len(self._head))):
             self._head += data
-        if self._head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            self._utf16 = codecs.getincrementaldecoder("utf-16")("replace")
-            self._head = self._utf16.decode(self._head).encode("utf-8", "replace")
+        if encoding := wide_encoding(self._head):
+            self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+            self._head = self._decoder.decode(self._head).encode("utf-8", "replace")
         self.sample = self._head
 
     @property
@@ -92,7 +113,7 @@ class Source:
             data, self._head = self._head[:size], self._head[size:]
             return data
         data = self._next(size)
-        return self._utf16.decode(data, not data).encode("utf-8", "replace") if self._utf16 else data
+        return self._decoder.decode(data, not data).encode("utf-8", "replace") if self._decoder else data
 
     def _next(self, size: int) -> bytes:
         if self.stopped:

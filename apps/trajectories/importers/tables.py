@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from apps.trajectories.importers.records import CHUNK, MAX_RECORD, ImportError_,
 
 PARQUET = b"PAR1"
 DELIMITERS = ",;\t|"
+HINT = re.compile(rf"sep=([{DELIMITERS}])\r?\n", re.IGNORECASE)
 MAX_COLUMNS = 2_000
 PARQUET_MEMORY_MIB = 2_048
 ARCHIVES = {b"PK\x03\x04": "a zip archive or an Excel file", b"%PDF": "a PDF", b"\xd0\xcf\x11\xe0": "an old Excel file"}
@@ -24,13 +26,15 @@ ARCHIVES = {b"PK\x03\x04": "a zip archive or an Excel file", b"%PDF": "a PDF", b
 def csv_records(source: Source) -> Iterator[Record]:
     """Rows by the header's names; positions are lines. A row with more cells than the header is refused.
 
-    Text is UTF-8; a line that is not is read as Windows-1252, which is noted. Raises ImportError_ if there is no header.
+    One with fewer cells is noted, and so is a header that is repeated. Text is UTF-8; a line that is not is read as
+    Windows-1252, which is noted. Raises ImportError_ if there is no header.
     """
     lines = _Lines(source)
     csv.field_size_limit(MAX_RECORD)
-    delimiter = delimiter_of(source.sample)
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    names = _header(reader, source)
+    reader = csv.reader(lines, delimiter=delimiter_of(source.sample), strict=True)
+    header = _header(reader, source)
+    names = _names(header, source)
+    source.columns = names
     while True:
         begin = reader.line_num + 1
         try:
@@ -40,11 +44,16 @@ def csv_records(source: Source) -> Iterator[Record]:
         except csv.Error as error:
             yield begin, _broken(error, reader.line_num - begin)
             continue
-        if not any(cells):
+        if not any(cell.strip() for cell in cells):
             continue
-        if len(cells) > len(names):
+        if cells == header:
+            source.note(begin, [{"path": "", "warning": "repeats the header: it was skipped"}])
+        elif any(cells[len(names) :]):
             yield begin, RowError("", f"has {len(cells)} cells, the header has {len(names)}: is a quote missing?")
         else:
+            if len(cells) < len(names):
+                warning = f"has {len(cells)} of the header's {len(names)} cells: the others are empty"
+                source.note(begin, [{"path": "", "warning": warning}])
             yield begin, {name: cell for name, cell in zip(names, cells, strict=False) if cell != ""}
 
 
@@ -58,18 +67,28 @@ def _broken(error: csv.Error, more: int) -> RowError:
 
 
 def _header(reader: Iterator[list[str]], source: Source) -> list[str]:
-    """The names, each once: the second `name` is `name (2)`, an empty one `column 3`."""
+    """The cells of the first line that is not empty; a line such as “sep=;”, which is for Excel, is skipped."""
     try:
-        cells = next((cells for cells in reader if any(cells)), [])
+        header = next((cells for cells in reader if any(cell.strip() for cell in cells) and not _is_hint(cells)), [])
     except csv.Error as error:
         raise ImportError_(f"{source.name} is not CSV: {error}.") from error
-    if not cells:
+    if not header:
         raise ImportError_(f"{source.name} has no header line.")
-    if len(cells) > MAX_COLUMNS:
-        raise ImportError_(f"{source.name} has {len(cells):,} columns; at most {MAX_COLUMNS:,} are read.")
+    if len(header) > MAX_COLUMNS:
+        raise ImportError_(f"{source.name} has {len(header):,} columns; at most {MAX_COLUMNS:,} are read.")
+    return header
+
+
+def _is_hint(cells: list[str]) -> bool:
+    """Whether these are the cells of “sep=;”, split at the delimiter that it names."""
+    return cells[0].lower() == "sep=" and not any(cells[1:])
+
+
+def _names(header: list[str], source: Source) -> list[str]:
+    """The names, each once: the second `name` is `name (2)`, an empty one `column 3`."""
     names: list[str] = []
     seen: Counter[str] = Counter()
-    for number, cell in enumerate(cells, 1):
+    for number, cell in enumerate(header, 1):
         name = cell.strip()[:200] or f"column {number}"
         seen[name] += 1
         if seen[name] > 1:
@@ -83,10 +102,13 @@ def _header(reader: Iterator[list[str]], source: Source) -> list[str]:
 
 
 def delimiter_of(sample: bytes) -> str:
-    """The one that is most frequent outside quotes in the header."""
+    """The one that a first line “sep=;” names, else the most frequent outside quotes in the header."""
     counts: Counter[str] = Counter()
     quoted = False
-    for letter in sample.decode("utf-8", "replace").lstrip("\ufeff\r\n "):
+    head = sample.decode("utf-8", "replace").lstrip("\ufeff\r\n ")
+    if found := HINT.match(head):
+        return found[1]
+    for letter in head:
         if letter == '"':
             quoted = not quoted
         elif letter == "\n" and not quoted:

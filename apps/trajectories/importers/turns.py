@@ -167,8 +167,11 @@ def as_arguments(value: Any) -> str | dict:
     return found if isinstance(found, dict) else as_text(found) or "{}"
 
 
-def turns(value: Any, path: str, roles: Mapping[str, str]) -> list[dict]:
-    """The messages of a conversation: a list of turns, of texts that take turns, `{messages}`, or a transcript. Raises RowError."""
+def turns(value: Any, path: str, roles: Mapping[str, str], number: int = 1) -> list[dict]:
+    """The messages of a conversation: a list of turns, of texts that take turns, `{messages}`, or a transcript. Raises RowError.
+
+    `number` is that of its first tool call, where these turns continue a conversation.
+    """
     value = loose(value)
     if isinstance(value, dict):
         value = next((found for found in value.values() if isinstance(found, list) and found), value)
@@ -182,8 +185,8 @@ def turns(value: Any, path: str, roles: Mapping[str, str]) -> list[dict]:
     for index, item in enumerate(value):
         if isinstance(item, list) and len(item) == 2:
             item = {"role": item[0], "content": item[1]}
-        found += turn(item, f"{path}[{index}]", roles, next_call(found))
-    return linked(found)
+        found += turn(item, f"{path}[{index}]", roles, number - 1 + next_call(found))
+    return linked(found, number)
 
 
 def speakers(transcript: str) -> list[str]:
@@ -206,14 +209,13 @@ def _transcript(value: str, path: str, roles: Mapping[str, str]) -> list[dict]:
     return [one for one in said if one["role"] != SKIP]
 
 
-def linked(messages: list[dict]) -> list[dict]:
+def linked(messages: list[dict], number: int = 1) -> list[dict]:
     """Calls without an id get one, and replies without one answer the first open call (of their name, if they have one)."""
     open_calls: list[tuple[str, str]] = []
-    number = 0
     for message in messages:
         for one in items(message.get("tool_calls")):
-            number += 1
             one["id"] = text(one.get("id")) or f"call_{number}"
+            number += 1
             open_calls.append((one["id"], one["function"]["name"]))
         if message["role"] != "tool":
             continue

@@ -11,7 +11,7 @@ UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "ae", "Ö": "
 HEADERS = {
     "messages": "Gesprächsverlauf Unterhaltung Verlauf Chatverlauf Nachrichten Dialog messages échanges historique mensajes historial "
     "mensagens histórico",
-    "conversation": "Gesprächs-ID GesprächNr Gesprächsnummer Gespräch Unterhaltung Dialog-ID Vorgang Vorgangsnummer Fallnummer Sitzung "
+    "conversation": "Gesprächs-ID Gespräch-ID GesprächNr Gesprächsnummer Gespräch Konversation Konversations-ID Anruf Vorgangs-ID Fall-ID Unterhaltung Dialog-ID Vorgang Vorgangsnummer Fallnummer Sitzung "
     "ID_conversation identifiant_conversation entretien discussion échange fil id_conversación conversación id_conversacion "
     "hilo sesión charla id_conversa conversa atendimento sessão diálogo",
     "order": "Reihenfolge Schritt Zug Position Nummer Nr Lfd_Nr ordre étape tour numéro rang orden paso turno número ordem passo etapa",

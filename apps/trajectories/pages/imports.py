@@ -52,6 +52,8 @@ def upload(request: HttpRequest, project: Project) -> HttpResponse:
                 "guessed": True,
                 "as_chat": True,
             }
+        elif seen.get("guessed") and seen["saved"]:
+            seen = _seen(request, project, path, name, MAPPED, load(seen["saved"][0].mapping))
     except ImportError_ as error:
         path.unlink(missing_ok=True)
         return _page(request, project, problem=str(error), status=400)
@@ -73,9 +75,14 @@ def _seen(
     token = {"file": path.name, "name": name, "format": seen["format"], "total": seen["total"]}
     seen["token"] = signing.dumps(token | {"project": project.pk, "by": request.user.pk}, salt=SALT, compress=True)
     if "mapping" in seen:
-        edited = request.POST.get("how") != "fields"  # else another layout begins, with fields of its own
+        edited = request.POST.get("how") != "fields" and not request.POST.get(
+            "use"
+        )  # else another layout begins, with fields of its own
         seen["inputs"] = mapping_forms.inputs(seen, request.POST.getlist("top") if edited else ())
         seen["open"], seen["save_as"] = request.POST.getlist("open"), request.POST.get("save_as", "")[:80]
+        seen["saved"] = uploads.saved_mappings(project, path, name)
+        used = next((one.name for one in seen["saved"] if not seen["guessed"] and load(one.mapping) == mapping), "")
+        seen["used"] = used
         seen["unmapped_roles"] = [item["value"] for item in seen["values"]["roles"] if not item["means"]]
     return seen
 
@@ -83,12 +90,18 @@ def _seen(
 @require_POST
 @project_view(Role.ENGINEER)
 def preview(request: HttpRequest, project: Project) -> HttpResponse:
-    """The preview again, by the mapping in the form: what htmx asks for while it is edited. `how=fields` begins a mapping."""
+    """The preview again, by the mapping in the form: what htmx asks for while it is edited. `how=fields` begins a mapping,
+    `use` takes a saved one."""
     if (kept := _uploaded_file(request, project)) is None:
         return _gone(request, project)
     path, token = kept
     mapping = None
-    if request.POST.get("how") != "fields":
+    if saved := request.POST.get("use", ""):
+        try:
+            mapping = find_mapping(project, saved)
+        except MappingError as error:
+            return _page(request, project, problem=str(error), status=400)
+    elif request.POST.get("how") != "fields":
         mapping = mapping_forms.read(request.POST)
     elif layout := request.POST.get("as", ""):
         mapping = uploads.guess_layout(path, token["name"], layout)
@@ -96,7 +109,7 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
         seen = _seen(request, project, path, token["name"], MAPPED, mapping)
     except ImportError_ as error:
         return _page(request, project, problem=str(error), status=400)
-    seen["guessed"] = seen["guessed"] or request.POST.get("guessed") == "1"
+    seen["guessed"] = seen["guessed"] or (not saved and request.POST.get("guessed") == "1")
     context = {
         "preview": seen,
         "name": token["name"],
@@ -213,6 +226,7 @@ def _state(found: Upload) -> dict[str, Any]:
         "summary": summary,
         "percent": min(100, 100 * found.done / found.total) if found.total else None,
         "more": max(0, summary.get("rejected", 0) - len(summary.get("errors", []))),
+        "more_warned": max(0, summary.get("warned", 0) - len(summary.get("warnings", []))),
         "may_retry": found.state == JobState.FAILED and Path(found.path).is_file(),
     }
 

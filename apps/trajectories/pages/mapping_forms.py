@@ -8,7 +8,7 @@ from typing import Any
 
 from django.http import QueryDict
 
-from apps.trajectories.importers.mapping import BY_LAYOUT, NEEDED, Mapping
+from apps.trajectories.importers.mapping import BY_LAYOUT, NEEDED, NUMBERS, Mapping
 from apps.trajectories.importers.shapes import number
 
 ROLES = (
@@ -42,7 +42,8 @@ class Input:
 
 
 def inputs(preview: dict[str, Any], top: Collection[str] = ()) -> dict[str, Any]:
-    """{all, shown, more, chosen: of the fields in `more`, paths: those that are no column}.
+    """{all, shown, more, chosen: of the fields in `more`, paths: those that are no column, summed: whether rows of one
+    conversation have numbers to be added up}.
 
     Shown are the needed, chosen and usual fields, or those named in `top`, which were shown before: no field moves while a mapping is edited.
     """
@@ -62,6 +63,7 @@ def inputs(preview: dict[str, Any], top: Collection[str] = ()) -> dict[str, Any]
         "shown": shown,
         "more": more,
         "chosen": [field for field in more if field.value],
+        "summed": bool(fields.keys() & set(NUMBERS)) and (layout == "messages" or "conversation" in fields),
         "paths": [field for field in found if field.value and not field.is_column],
     }
 

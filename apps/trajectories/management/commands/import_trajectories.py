@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from apps.core.models import Project
 from apps.trajectories.actions import store
-from apps.trajectories.actions.mappings import find_mapping, save_mapping
+from apps.trajectories.actions.mappings import find_mapping, fitting_mappings, names_that_fit, save_mapping
 from apps.trajectories.importers import FORMATS, MAPPED, ImportError_, OpenFile, batches, read
 from apps.trajectories.importers.batches import Summary
 from apps.trajectories.importers.mapping import Mapping, MappingError, as_json, load
@@ -56,7 +56,8 @@ class Command(BaseCommand):
                 if reading.mapping:
                     self._show_mapping(reading, target, options["save_mapping"])
                     if reading.problem or (reading.guessed and not dry_run):
-                        raise ImportError_(reading.problem or GUESSED)
+                        found = names_that_fit(fitting_mappings(target, reading)) if reading.guessed else ""
+                        raise ImportError_((reading.problem or GUESSED) + found)
                 yield reading
 
         with _Bar(files) as bar:
@@ -73,6 +74,11 @@ class Command(BaseCommand):
             _save(project, save_as, reading.mapping)
 
     def _report(self, summary: Summary, project: Project, dry_run: bool) -> None:
+        for item in summary.warnings:
+            path = f"{item['path']}: " if item["path"] else ""
+            self.stderr.write(f"{item['file']} {item['position']}: warning: {path}{item['warning']}")
+        if summary.warned > len(summary.warnings):
+            self.stderr.write(f"{summary.warned:,} warnings in all.")
         for item in summary.errors:
             self.stderr.write(" ".join(part for part in (item["file"], item["position"]) if part) + f": {_what(item)}")
         if (more := summary.rejected - len(summary.errors)) > 0:
