@@ -68,6 +68,6 @@ def test_an_engine_reads_its_folder(engine: str, method: str, program: str, word
     (tmp_path / "model").symlink_to(MODEL)
     done = subprocess.run(
         [str(PYTHON), str(ROOT / "tests" / "readback" / program), *words], cwd=tmp_path, capture_output=True, text=True,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, timeout=600, check=False,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(tmp_path)}, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and "READ" in done.stdout, done.stderr[-3000:]
