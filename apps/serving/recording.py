@@ -148,7 +148,7 @@ def _answer_messages(record: Record, answer: dict[str, Any]) -> list[Message]:
 
 def _nothing_in(record: Record, answer: dict[str, Any]) -> str:
     """A client that gets neither text nor a call has no answer, however well-formed it is."""
-    if record.protocol == "responses":
+    if record.protocol == "responses" and isinstance(answer.get("output"), list):
         items = [item if isinstance(item, dict) else {} for item in answer["output"]]
         empty = all(item.get("type") == "message" and not content_text(item.get("content"), "") for item in items)
     else:

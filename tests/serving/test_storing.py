@@ -137,6 +137,7 @@ CALLED = {"id": "c", "type": "function", "function": {"name": "look", "arguments
         ({"choices": [CHOICE | {"message": {"role": "assistant", "content": None, "tool_calls": [CALLED]}}]}, {}, ""),
         ({"choices": [CHOICE | {"message": {"role": "assistant", "content": None, "refusal": "No."}}]}, {}, ""),
         ({"choices": [CHOICE | {"message": {"role": "assistant", "content": "", "reasoning_content": "Hm"}}]}, {}, ""),
+        ({"choices": [CHOICE | {"message": {"role": "assistant", "content": "Hi"}}]}, {"protocol": "responses"}, ""),
         ("", {"ended": "left", "stream": True}, ""),
     ],
 )  # fmt: skip
