@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -12,14 +10,13 @@ from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
-from celery import current_app
 from django.db import DatabaseError, connection, transaction
 from django.db.models import QuerySet
-from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core import locks
 from apps.core.locks import ProjectLock
 from apps.core.postgres import array
+from apps.core.waking import Waker
 from apps.trajectories import contents
 from apps.trajectories.metrics import cell_store
 from apps.trajectories.models import Arrival, Content, Facet, HourlyCount
@@ -39,28 +36,12 @@ WRITTEN_AT_ONCE = 2**20  # characters
 SHORT_TEXT = 20_000  # and of one whose words PostgreSQL has no room for
 FACETS_LIMIT = 2_000  # values of a kind in a project
 TASK, EXPIRES_S = "trajectories.digest", 30
-WAKE_EVERY_S = 1.0  # shorter than the task lingers: what arrives between two calls is seen
 
 # Higher layers that count or note what was stored, changed or removed: called for each project with what was added to the
 # hours and the rows, inside the digest's transaction, so that each arrival counts once there, too.
 LISTENERS: list[Callable[[int, Counts, Sequence[UUID]], None]] = []
 
-_waking = threading.Lock()
-_woken_at = 0.0
-
-
-def wake() -> None:
-    """Sends the digest's task, at most once a second and process. Beat sends it too: a lost message loses nothing."""
-    global _woken_at
-    with _waking:
-        now = time.monotonic()
-        if now - _woken_at < WAKE_EVERY_S:
-            return
-        _woken_at = now
-    try:
-        current_app.send_task(TASK, retry=False, expires=EXPIRES_S)
-    except (BrokerError, OSError) as error:
-        log.warning("The digest waits for the broker: %s", error)
+wake = Waker(TASK, expires_s=EXPIRES_S, every_s=1.0, waits="The digest waits")
 
 
 def run() -> int:

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import base64
-import logging
-import threading
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from celery import current_app
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Count, Min, Q
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
-from kombu.exceptions import OperationalError as BrokerError
 
 from apps.core.actions import audit
 from apps.core.models import Project
+from apps.core.waking import Waker
 from apps.trajectories import contents
 from apps.trajectories.models import HeldBatch
 from apps.trajectories.redaction import RuleError
 
-log = logging.getLogger(__name__)
-TASK, EXPIRES_S, WAKE_EVERY_S = "trajectories.look_for_names", 30, 1.0
+TASK, EXPIRES_S = "trajectories.look_for_names", 30
 
-_waking = threading.Lock()
-_woken_at = 0.0
+_wake = Waker(TASK, expires_s=EXPIRES_S, every_s=1.0, waits="What is held waits")
 
 
 def hold(project: Project, kind: HeldBatch.Kind, parts: Iterable[bytes]) -> None:
@@ -55,20 +49,6 @@ def _fernet() -> MultiFernet:
     keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     digests = (salted_hmac("flywheel.held", "", secret=key, algorithm="sha256").digest() for key in keys)
     return MultiFernet([Fernet(base64.urlsafe_b64encode(digest)) for digest in digests])
-
-
-def _wake() -> None:
-    """At most once a second and process. Beat sends it too: a lost message loses nothing."""
-    global _woken_at
-    with _waking:
-        now = time.monotonic()
-        if now - _woken_at < WAKE_EVERY_S:
-            return
-        _woken_at = now
-    try:
-        current_app.send_task(TASK, retry=False, expires=EXPIRES_S)
-    except (BrokerError, OSError) as error:
-        log.warning("What is held waits for the broker: %s", error)
 
 
 @dataclass(frozen=True)
