@@ -13,10 +13,10 @@ from django.test import Client
 
 from apps.core import jobs
 from apps.core.models import AuditEvent, Project
-from apps.trajectories.actions.mappings import save_mapping
-from apps.trajectories.importers.mapping import load
+from apps.trajectories.actions.mappings import find_mapping, save_mapping
+from apps.trajectories.importers.mapping import MappingError, load
 from apps.trajectories.models import ImportMapping, Trajectory, Upload, UploadedTrajectory
-from tests.factories import make_key, make_member, make_trajectory
+from tests.factories import make_key, make_member, make_project, make_trajectory
 from tests.trajectories.test_uploads import runs, send, url
 
 pytestmark = pytest.mark.django_db
@@ -346,3 +346,8 @@ def test_odd_start_times_are_listed_by_the_page_the_command_and_the_api(
     assert listed == [("line 3", "started_at", future), ("line 2", "started_at", unread)] and result["warned"] == 3
     page = member.get(url("import_detail", project, made.pk)).content.decode()
     assert unread in page and future in page and "and 1 more" in page
+
+
+def test_a_name_with_a_nul_is_the_name_of_no_mapping() -> None:
+    with pytest.raises(MappingError, match="There is no mapping"):
+        find_mapping(make_project(), "a\0b")

@@ -42,7 +42,7 @@ def delete_mapping(*, saved: ImportMapping, by: Any) -> None:
 
 def find_mapping(project: Project, name: str) -> Mapping:
     """Raises MappingError if there is none of this name."""
-    saved = ImportMapping.objects.filter(project=project, name=name).first()
+    saved = ImportMapping.objects.filter(project=project, name=name).first() if "\0" not in name else None
     if saved is None:
         names = ", ".join(project.import_mappings.values_list("name", flat=True)[:20]) or "none yet"
         raise MappingError(f"There is no mapping “{name}”. Available mappings: {names}.")
