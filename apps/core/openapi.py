@@ -17,9 +17,9 @@ NUMBER = {"type": ["number", "null"]}
 SUMMARY = 110  # characters
 
 
-def group_operations(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+def complete_operations(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """drf-spectacular's postprocessing hook: an operation is listed under the resource of its path, with the first sentence of what
-    it does."""
+    it does; one that takes a body may refuse its content type."""
     for path, methods in result["paths"].items():
         resource = path.removeprefix("/api/v1/").split("/")[0] if path.startswith("/api/v1/") else "graders"
         for operation in methods.values():
@@ -29,6 +29,9 @@ def group_operations(result: dict[str, Any], **_: Any) -> dict[str, Any]:
                 operation.setdefault(
                     "summary", first if len(first) <= SUMMARY else f"{first[:SUMMARY].rsplit(' ', 1)[0]} …"
                 )
+            if "requestBody" in operation:
+                refused = {"description": "", "content": {JSON: {"schema": reference("Error")}}}
+                operation.setdefault("responses", {}).setdefault("415", refused)
     return result
 
 

@@ -62,18 +62,29 @@ def key(kept: Any, db: None, settings: Any) -> str:
     return copied(kept, settings)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-def answered_as_it_says(case: Case, key: str) -> None:
-    case.call_and_validate(headers={"Authorization": f"Bearer {key}"}, checks=CHECKS)
+def answered_as_it_says(path: str, method: str, key: str, examples: int) -> None:
+    """What `described.parametrize()` does, when the test runs: it makes its cases when tests are collected, in every process of the suite."""
+
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    def answered(case: Case, key: str) -> None:
+        case.call_and_validate(headers={"Authorization": f"Bearer {key}"}, checks=CHECKS)
+
+    build_operation_test(
+        config=described.config, operation=described[path][method], test_func=answered, given_kwargs={},
+        feedback=FeedbackSources(constants_value_source=make_constants_value_source(described)),
+    )(key=key)  # fmt: skip
 
 
 @pytest.mark.parametrize("path,method", OPERATIONS)
 def test_the_api_answers_as_it_says(key: str, path: str, method: str) -> None:
-    """What `described.parametrize()` does, when the test runs: it makes its cases when tests are collected, in every process of the suite."""
-    build_operation_test(
-        config=described.config, operation=described[path][method], test_func=answered_as_it_says, given_kwargs={},
-        feedback=FeedbackSources(constants_value_source=make_constants_value_source(described)),
-    )(key=key)  # fmt: skip
+    answered_as_it_says(path, method, key, examples=10)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("path,method", OPERATIONS)
+def test_the_api_answers_as_it_says_at_length(key: str, path: str, method: str) -> None:
+    """Other requests each time."""
+    answered_as_it_says(path, method, key, examples=300)
 
 
 # What examples made of the schema hardly ever hit: (path, method, what the request has, its status).
