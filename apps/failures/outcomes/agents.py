@@ -1,4 +1,4 @@
-"""Whose runs a model learned from: what people decided about one agent says little about the runs of another. Pure."""
+"""Which agents' runs a model learned from: decisions about one agent say little about the runs of another. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-FEWEST = 5  # decided runs of an agent, before a model is used for it
-MOST = 200  # kinds of runs that a model remembers: the most frequent
+FEWEST = 5  # decided runs of an agent before a model is used for it
+MOST = 200  # the most frequent kinds of runs, which a model remembers
 
 
 @dataclass(frozen=True)
 class Kind:
-    """An agent by its name, where runs carry one, and its tools."""
+    """An agent, identified by its name (where runs carry one) and its tools."""
 
     name: str = ""
     tools: frozenset[str] = frozenset()
 
     def is_like(self, other: Kind) -> bool:
-        """The same name, or at least half of the tools of whichever has fewer."""
+        """True for the same name, or if they share at least half the tools of whichever has fewer."""
         if self.name and self.name == other.name:
             return True
         if not self.tools or not other.tools:
@@ -28,7 +28,9 @@ class Kind:
 
 @dataclass(frozen=True)
 class Agents:
-    """The kinds of runs that were decided, with how many of each. Of a model that learned from nobody's decisions there are none."""
+    """The kinds of runs that were decided on, with the number of each. Empty for a model trained on nobody's
+    decisions.
+    """
 
     kinds: tuple[tuple[Kind, int], ...] = ()
 
@@ -37,7 +39,7 @@ class Agents:
         return cls(tuple(Counter(kinds).most_common(MOST)))
 
     def include(self, kind: Kind) -> bool:
-        """Whether enough runs like these were decided."""
+        """Whether enough similar runs were decided on. Always true for a model trained on nobody's decisions."""
         return not self.kinds or sum(n for known, n in self.kinds if known.is_like(kind)) >= FEWEST
 
     def as_json(self) -> list[list]:

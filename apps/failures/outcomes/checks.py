@@ -1,4 +1,4 @@
-"""Checks by people: which run is next, the answer, taking it back, and what the answers say of all traffic."""
+"""Checks by people: pick the next run, record or undo an answer, and estimate from the answers how all traffic does."""
 
 from __future__ import annotations
 
@@ -24,20 +24,23 @@ from apps.trajectories.models import Trajectory, with_content
 
 Answer = OutcomeCheck.Answer
 LAYERS = ("rules", "estimate", "judge")
-NEAR = 20  # runs on each side of the threshold of which one teaches most
+NEAR = 20  # runs on each side of the threshold among which the most informative one is looked for
 
 
 @dataclass(frozen=True)
 class Next:
-    """The run to ask about, and why: drawn at random, or because the answer teaches the model most."""
+    """The run to ask about, and why: drawn at random, or because its answer teaches the model most."""
 
     trajectory: UUID
     random: bool
 
 
 def next_check(project: Project) -> Next | None:
-    """The first drawn run that is not answered, in an order of their own, so that those answered are like those that wait; then the
-    run whose estimate is nearest to the threshold."""
+    """The next run to ask about: drawn runs without an answer first, then the run whose estimate is nearest to the
+    threshold.
+
+    Drawn runs come in a random but fixed order, so that the answered ones are a random sample of all drawn runs.
+    """
     by_number = MD5(Cast("trajectory_id", CharField()))
     drawn = waiting(project).order_by(by_number).values_list("trajectory_id", flat=True).first()
     if drawn is not None:
@@ -55,14 +58,14 @@ def next_check(project: Project) -> Next | None:
 
 
 def waiting(project: Project) -> Any:
-    """Drawn runs that nobody has answered, nor decided on in triage."""
+    """Drawn runs that have no answer and no decision in triage yet."""
     decided = Failure.objects.filter(trajectory=OuterRef("pk"), source=Source.PERSON).exclude(state=FailureState.OPEN)
     return OutcomeCheck.objects.filter(~Exists(decided), project=project, answer="", probability__isnull=False)
 
 
 @transaction.atomic
 def answer(*, trajectory: Trajectory, answer: str, by: Any) -> OutcomeCheck:
-    """What a person says of a run. Failed puts it into the inbox, where its mode is said. Raises Refused."""
+    """Record a person's answer for a run. A failed run goes to the inbox, where its mode is decided. Raises Refused."""
     if answer not in Answer.values:
         raise Refused("Answer failed, fine or unsure.")
     check, _ = OutcomeCheck.objects.select_for_update().get_or_create(
@@ -79,7 +82,7 @@ def answer(*, trajectory: Trajectory, answer: str, by: Any) -> OutcomeCheck:
 
 @transaction.atomic
 def undo(*, project: Project, by: Any) -> Trajectory | None:
-    """Takes back the person's last answer in the project; None where there is none."""
+    """Undo the person's last answer in the project. Returns its trajectory, or None if there was no answer."""
     rows = OutcomeCheck.objects.select_for_update(of=("self",)).filter(project=project, by=by).exclude(answer="")
     check = rows.select_related("trajectory").order_by("-at").first()
     if check is None:
@@ -95,7 +98,7 @@ def undo(*, project: Project, by: Any) -> Trajectory | None:
 
 
 def in_words(trajectory: Trajectory) -> str:
-    """What the rules, the estimate and the judge say of a run, without people's answers."""
+    """What the rules, the estimate and the judge say about a run, without people's answers."""
     failure = (
         Failure.objects.filter(trajectory=trajectory).annotate(estimated=IS_ESTIMATE).select_related("mode").first()
     )
@@ -113,7 +116,7 @@ def _diagnosed_again(trajectory: Trajectory) -> None:
 
 @transaction.atomic
 def set_share(*, project: Project, share: float, by: Any) -> None:
-    """Of the runs from now on. Raises Refused."""
+    """Set the share of future runs that are drawn for a check. Raises Refused."""
     if not 0 <= share <= 1:
         raise Refused("The share must be between 0% and 100%.")
     Classifier.objects.update_or_create(project=project, defaults={"check_share": share})
@@ -124,12 +127,14 @@ def share_of(project: Project) -> float:
     return Classifier.objects.filter(project=project).values_list("check_share", flat=True).first() or SHARE
 
 
-# What the answers say of all runs
+# Estimates for all traffic, from the answers
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """All runs since a day: how many failed by the checks, and how many of those each layer flags. None where nothing is known."""
+    """All runs since some day: how many failed according to the checks, and how many of the failures each layer flags.
+    `rate` and recalls are None if nothing is known.
+    """
 
     runs: int
     answered: int
@@ -139,7 +144,10 @@ class Traffic:
 
 
 def traffic(project: Project, since: datetime | None = None) -> Traffic:
-    """Only runs that were drawn count, each by the chance it had. A decision in triage answers a drawn run, too, and stands for no other."""
+    """Estimate the failure rate and the layers' recall from drawn runs only, each weighted by its sampling probability.
+
+    A decision in triage also answers a drawn run, but represents no other run.
+    """
     flagged = _flagged(project, since)
     runs = max(rates.total(project, since), sum(flagged.values()))
     kinds = [*flagged.items(), (frozenset[str](), runs - sum(flagged.values()))]
@@ -155,7 +163,7 @@ def traffic(project: Project, since: datetime | None = None) -> Traffic:
 
 
 def _failures(project: Project, since: datetime | None) -> Any:
-    """All that any layer flagged, dismissed ones too."""
+    """Everything that any layer flagged, including dismissed failures."""
     rows = Failure.objects.filter(project=project).order_by()
     return rows.filter(trajectory_id__gte=rates.floor_of(rates.midnight(since))) if since else rows
 
@@ -173,7 +181,9 @@ def _flagged(project: Project, since: datetime | None) -> dict[Flags, int]:
 
 
 def flags_of(rule: str, judge: str, estimated: bool) -> Flags:
-    """The layers that see a failure: none where only a person does. The estimate speaks where no rule does."""
+    """The layers that flag a failure; empty if only a person did. The estimate counts only where no rule found
+    anything.
+    """
     said = {"rules": bool(rule), "estimate": estimated, "judge": bool(judge)}
     return frozenset(layer for layer, flagged in said.items() if flagged)
 
@@ -200,7 +210,7 @@ def _drawn(project: Project, since: datetime | None) -> list[Check]:
 
 
 def _answer(said: str, decided: bool | None) -> tuple[bool | None, How]:
-    """Whether a drawn run failed and how that is known: by its check, which comes first, or by a decision in triage."""
+    """(whether a drawn run failed, how that is known): its check takes precedence over a decision in triage."""
     if said in (Answer.FAILED, Answer.FINE):
         return said == Answer.FAILED, How.ASKED
     if decided is not None:

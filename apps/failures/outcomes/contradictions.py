@@ -1,6 +1,8 @@
-"""Signs that what was done contradicts what was asked, answered or stated: by the users' words, the tools' replies and the system prompt.
+"""Signs that an action contradicts what was asked, answered or stated, found in users' words, tool replies and the
+system prompt.
 
-Pure. No tool or product is named. Each sign has exceptions that only somebody who understands the conversation sees, so `model` weighs them.
+Pure. No tool or product is hard-coded. Every sign has exceptions that only a reader who understands the conversation
+would see, so `model` weighs them.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from apps.failures.rules import causes, policy, requests, words
 from apps.failures.rules.findings import Finding, cut
 from apps.failures.rules.reading import Call, Run, kind_of, scalars
 
-Found = Iterator[tuple[int | None, str, str]]  # message, sentence, quote
+Found = Iterator[tuple[int | None, str, str]]  # (message index, sentence, quote)
 ANSWERS, REPLIES, SHORTEST, MOST_LISTED = 200, 60, 3, 200
 _NUMBERS = {
     word: at
@@ -31,7 +33,7 @@ _COMPARED = re.compile(
 
 
 def contradictions(run: Run) -> Iterator[tuple[str, int | None, str, str]]:
-    """(sign, message, sentence, quote), each sign once."""
+    """Yield (sign, message index, sentence, quote), each sign at most once."""
     for rule in FROM_CAUSES:
         if found := next(rule(run), None):
             yield rule.__name__, found.blamed if found.shown is None else found.shown, found.text, found.quote
@@ -41,14 +43,16 @@ def contradictions(run: Run) -> Iterator[tuple[str, int | None, str, str]]:
 
 
 def other_than_refused(run: Run) -> Found:
-    """A tool refused a change, and another one was made in its place."""
+    """A tool refused a change, and the agent made another change instead."""
     if run.changes_made:
         for finding in causes.refused_change(run):
             yield finding.blamed, finding.text, finding.quote
 
 
 def another_was_named(run: Run) -> Found:
-    """Of several things that a tool had listed, a change takes one that users did not describe, and not the one they did."""
+    """A tool listed several items, and the agent changed one that the user had not described instead of the one they
+    had.
+    """
     for call, named in run.named_changes:
         said = "\n".join(text for at, text in run.users if at < call.index).casefold()
         for name, value in named if said else ():
@@ -59,7 +63,7 @@ def another_was_named(run: Run) -> Found:
 
 
 def _described(run: Run, call: Call, value: str, said: str) -> tuple[str, str] | None:
-    """(which, by what) of the one that users described, if it is not `value`."""
+    """(item, the words that describe it) for the item that the user described, or None if that is `value`."""
     for earlier in run.calls[:REPLIES]:
         if earlier.index >= call.index:
             return None
@@ -78,7 +82,7 @@ def _described(run: Run, call: Call, value: str, said: str) -> tuple[str, str] |
 
 
 def _siblings(record: Any, value: str) -> dict | None:
-    """The collection in which a value is the key of one of several like things."""
+    """The dict in which `value` is one of several keys that lead to similar items."""
     left, seen = [record], 0
     while left and seen < 200:
         item, seen = left.pop(), seen + 1
@@ -92,7 +96,7 @@ def _siblings(record: Any, value: str) -> dict | None:
 
 
 def _descriptions(item: dict) -> set[str]:
-    """What is said of a thing, in lower case."""
+    """The values of an item that a user may describe it by, in lower case."""
     values = (
         value for _, value in scalars(item) if isinstance(value, str | int | float) and not isinstance(value, bool)
     )
@@ -104,7 +108,7 @@ def _says(said: str, item: str) -> bool:
 
 
 def wrong_comparison(run: Run) -> Found:
-    """“$171, which is not more than $100”."""
+    """A comparison that is wrong, such as “$171, which is not more than $100”."""
     texts = [
         *run.answers[:ANSWERS],
         *((call.index, call.raw) for call in run.calls[:ANSWERS] if kind_of(call.tool) == "read"),
@@ -118,7 +122,7 @@ def wrong_comparison(run: Run) -> Found:
 
 
 def breaks_a_condition(run: Run) -> Found:
-    """A change that a condition does not allow, by the record that was looked up; once per change and record."""
+    """A change that a condition forbids, given the record that was looked up; once per change and record."""
     seen: set[tuple[int, str]] = set()
     for found in policy.broken(run):
         if (change := (id(found.call), found.record)) not in seen:
@@ -129,7 +133,7 @@ def breaks_a_condition(run: Run) -> Found:
 
 
 def refuses_what_is_allowed(run: Run) -> Found:
-    """A refusal of what the system prompt allows: for all, or for a record that was looked up."""
+    """A refusal of something that the system prompt allows, in general or for a record that was looked up."""
     for index, item in (*policy.refuses_permitted(run), *policy.refuses_allowed(run)):
         yield (
             index,
@@ -139,7 +143,9 @@ def refuses_what_is_allowed(run: Run) -> Found:
 
 
 def locked_by_itself(run: Run) -> Found:
-    """A change was refused for something that the agent itself had changed before: what came first is in the way of the rest."""
+    """A change was refused because of an earlier change by the agent itself to the same thing: done in another order,
+    both would have worked.
+    """
     changed: dict[str, str] = {}
     for call, named in run.named_changes:
         before = next((value for _, value in named if value in changed), None)
@@ -155,7 +161,9 @@ def locked_by_itself(run: Run) -> Found:
 
 
 def miscounted(run: Run) -> Found:
-    """“12 options are available”, where the tool's reply lists 12 of which 10 are."""
+    """A wrong count: “12 options are available”, although the tool's reply lists 12 options of which 10 are
+    available.
+    """
     calls, last = iter(run.calls), None
     ahead = next(calls, None)
     for index, text in run.answers[:ANSWERS]:
@@ -183,7 +191,9 @@ def _number(written: str) -> int:
 
 
 def _flagged(record: Any) -> Iterator[tuple[str, int, int]]:
-    """(field, how many are true, how many there are) of the yes-or-no fields that like things in a record have."""
+    """Yield (field, number of items where it is true, number of items) for the boolean fields of lists of similar items
+    in a record.
+    """
     left, seen = [record], 0
     while left and seen < 200:
         item, seen = left.pop(), seen + 1

@@ -1,4 +1,6 @@
-"""Estimates of runs whose outcome nobody recorded, and which runs people are asked about: written with the diagnoses of the rules."""
+"""Store estimates for runs without a recorded outcome, and draw the runs that people check. Runs along with the rules'
+diagnosis.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ from apps.failures.outcomes.peers import NOBODY, Comparison
 from apps.failures.rules.reading import Run, read
 from apps.trajectories.models import Outcome, Trajectory
 
-MODE = "incomplete_execution"  # of a failure of which only the outcome is guessed, or said
-FLAGGED_TIMES = 5  # a flagged run is checked so many times as often
-SHARE = 0.02  # before a project says otherwise
+MODE = "incomplete_execution"  # mode of a failure that is known only from an estimate or a check
+FLAGGED_TIMES = 5  # a flagged run is this many times as likely to be drawn for a check
+SHARE = 0.02  # until a project sets its own
 
 
 @dataclass(frozen=True)
 class Estimator:
-    """A project's model, ready to use."""
+    """A project's outcome model, ready to use."""
 
     model: OutcomeModel | None
     weights: Weights
@@ -53,14 +55,16 @@ def facts_of(row: Trajectory) -> Facts:
 
 
 def agent_of(row: Trajectory, run: Run) -> Kind:
-    """By the tools that it was offered, or else called."""
+    """The agent that made a run, with the tools it was offered or, if none are recorded, those it called."""
     return Kind(row.agent_name, run.offer.names or frozenset(call.tool for call in run.calls))
 
 
 def write(project: Project, given: Mapping[UUID, tuple[Trajectory, dict]]) -> dict[UUID, Diagnosis]:
-    """Stores an estimate of each run of unknown outcome; returns diagnoses of those that probably failed, or of which a person says so.
+    """Store an estimate for each run with an unknown outcome; return diagnoses of those that probably failed or that a
+    person says failed.
 
-    `given` are the trajectories with what the rules read of them. Inside the transaction that stores the rules' diagnoses.
+    `given` maps ids to trajectories and the rules' input for them. Must run in the transaction that stores the rules'
+    diagnoses.
     """
     estimator = Estimator.of(project)
     runs = {pk: read(told) for pk, (_, told) in given.items()}
@@ -114,7 +118,7 @@ def _said_by_people(project: Project, given: Collection[UUID]) -> dict[UUID, Dia
 
 
 def standing(failure: Failure | None) -> Diagnosis | None:
-    """The estimate or check that a stored failure rests on, where it is all there is."""
+    """The estimate or check behind a stored failure; None if there is none."""
     items = [item for item in failure.evidence if item.get("rule") in (ESTIMATE, CHECK)] if failure else []
     if failure is None or not items:
         return None
@@ -124,13 +128,13 @@ def standing(failure: Failure | None) -> Diagnosis | None:
     )
 
 
-# Whom people are asked about
+# Drawing runs for people to check
 
 
 def draw(project: Project, runs: Iterable[UUID], flagged: Collection[UUID]) -> None:
-    """Chooses runs to be checked, each by a number that is its own for ever: looked at again, the same ones are chosen.
+    """Draw the runs that people check. Each run has a fixed random number, so drawing again selects the same runs.
 
-    Where the chance has risen since (it was flagged, the share was raised), the higher one is the chance it had.
+    If a run's sampling probability rises later (it was flagged, or the share was raised), the higher one is stored.
     """
     shares = Classifier.objects.filter(project=project).values_list("check_share", flat=True)
     share = next(iter(shares), SHARE)
@@ -148,6 +152,8 @@ def draw(project: Project, runs: Iterable[UUID], flagged: Collection[UUID]) -> N
 
 
 def number_of(project: int, run: UUID, use: bytes = b"check") -> float:
-    """Between 0 and 1, evenly spread over the runs of a project; another one for each use."""
+    """A fixed pseudo-random number in [0, 1) for a run, uniform over a project's runs and independent for each
+    `use`.
+    """
     digest = hashlib.blake2b(b"%s %d " % (use, project) + run.bytes, digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

@@ -1,4 +1,6 @@
-"""A run as numbers for `model`: which signs it shows, how large it is for its project, and its words by hash. Pure."""
+"""A run as numbers for `model`: the signs it shows, its size relative to the project's runs, and its words by hash.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ SIZE_TEXTS = {
     "words": "words of the agent", "tokens": "tokens", "cost": "cost", "latency": "time",
 }  # fmt: skip
 BUCKETS = 4096
-QUANTILES = 41  # every 2.5%
-FEWEST = 20  # runs before a project's sizes are compared
+QUANTILES = 41  # one every 2.5%
+FEWEST = 20  # runs needed before sizes are ranked within a project
 WORDS_OF_A_RUN = 400
 _WORD = re.compile(r"[^\W\d_]{3,24}")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a run besides its messages; None where it is not recorded. Cost in USD, latency in ms."""
+    """What is known about a run besides its messages; None if not recorded. Cost in USD, latency in ms."""
 
     tokens: float | None = None
     cost: float | None = None
@@ -37,7 +39,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Features:
-    """`dense` is 0 or 1 for a sign (a share for `peers`), -1 to 1 for a size by its rank; `hashed` is bucket → weight."""
+    """`dense` is 0 or 1 for a sign (a share for `peers`) and -1 to 1 for a size, by its rank; `hashed` maps bucket →
+    weight.
+    """
 
     signs: list[Signal]
     dense: dict[str, float]
@@ -45,7 +49,9 @@ class Features:
 
 
 def features(run: Run, facts: Facts, usual: Usual, *, words: bool, compared: Comparison = NOBODY) -> Features:
-    """`words`: also the hashed ones, which only a model that was trained on decisions weighs; `compared`: with others of its request."""
+    """`words`: also hash words, which only a model trained on decisions weighs; `compared`: with other runs of the same
+    request.
+    """
     signs = [*signals(run), *compared.signs()]
     dense = dict.fromkeys((sign.name for sign in signs), 1.0) | compared.dense()
     for name, value in sizes(run, facts).items():
@@ -54,7 +60,7 @@ def features(run: Run, facts: Facts, usual: Usual, *, words: bool, compared: Com
 
 
 def sizes(run: Run, facts: Facts) -> dict[str, float]:
-    """How large a run is, by what is known of it."""
+    """The sizes of a run that are known, by name."""
     known = {
         "messages": len(run.messages),
         "calls": len(run.calls),
@@ -69,14 +75,16 @@ def sizes(run: Run, facts: Facts) -> dict[str, float]:
 
 
 class Usual:
-    """The sizes of a project's runs, as quantiles. `quantiles` is size → sorted values at equal shares; may be empty."""
+    """The sizes of a project's runs, as quantiles. `quantiles` maps size → sorted values at equal shares; may be
+    empty.
+    """
 
     def __init__(self, quantiles: Mapping[str, Sequence[float]]) -> None:
         self.quantiles = {name: list(values) for name, values in quantiles.items() if len(values) > 1}
 
     @classmethod
     def of(cls, runs: Iterable[Mapping[str, float]]) -> Usual:
-        """From the `sizes` of runs; of a size that fewer than FEWEST have, nothing is known."""
+        """From the `sizes` of runs. A size that fewer than FEWEST runs have is left out."""
         columns: dict[str, list[float]] = {}
         for run in runs:
             for name, value in run.items():
@@ -84,7 +92,9 @@ class Usual:
         return cls({name: _quantiles(sorted(values)) for name, values in columns.items() if len(values) >= FEWEST})
 
     def rank(self, name: str, value: float) -> float:
-        """-1 for the smallest, 0 for the median, 1 for the largest; 0 where nothing is known, the middle of ties."""
+        """-1 for the smallest, 0 for the median, 1 for the largest, the middle rank for ties; 0 if the project has no
+        quantiles for it.
+        """
         known = self.quantiles.get(name)
         if known is None or known[0] == known[-1]:
             return 0.0
@@ -98,7 +108,9 @@ def _quantiles(values: list[float]) -> list[float]:
 
 
 def hashed(run: Run) -> dict[int, float]:
-    """The tools that were called, those that failed, and the words of users and of the last answers: unit length."""
+    """Hash the called tools, the failed tools, and the words of the users and of the last answers, as a vector of unit
+    length.
+    """
     found = {f"tool {call.tool}" for call in run.calls} | {f"failed {call.tool}" for call in run.calls if call.error}
     users = " ".join(words[:LOOKED_AT] for _, words in run.users[:20])
     answers = " ".join(words[:LOOKED_AT] for _, words in run.answers[-2:])

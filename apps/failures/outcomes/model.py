@@ -1,7 +1,8 @@
-"""P(failure) of a run from its features, as a logistic regression: weights that are shipped, and a team's changes to them. Pure.
+"""P(failure) of a run from its features, by logistic regression: shipped weights, adjusted by a team's decisions. Pure.
 
-`Weights` are plain numbers, stored as JSON. The shipped ones (`prior`) come from labelled runs of one public benchmark; what
-a team decides moves them (`training`). A probability is calibrated once a team has decided on runs, and a ranking before.
+`Weights` are plain numbers, stored as JSON. The shipped ones (`prior`) come from labelled runs of one public benchmark;
+a team's decisions adjust them (`training`). Until a team has decided on enough runs, the probability is only good for
+ranking; afterwards it is calibrated.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from apps.failures.outcomes.features import SIZE_TEXTS, Features, Usual
 from apps.failures.outcomes.prior import DENSE, INTERCEPT, THRESHOLD
 
 MOST_REASONS = 5
-LIMIT = 30.0  # of log-odds
+LIMIT = 30.0  # clips the log-odds
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Log-odds per feature. `slope` and `shift` calibrate the sum; from `threshold` on a run is shown to people. `agents` are those
-    whose runs were learned from."""
+    """Log-odds per feature. `slope` and `shift` calibrate the sum; runs with a probability of at least `threshold` are
+    shown to people. `agents` are the agents whose runs it was trained on.
+    """
 
     dense: dict[str, float]
     intercept: float
@@ -42,11 +44,11 @@ class Weights:
         return cls(**given | {"hashed": hashed, "agents": Agents.from_json(given.get("agents", []))})
 
     def for_runs_of(self, agent: Kind) -> Weights:
-        """These, or the shipped ones where too few runs of such an agent were decided."""
+        """These weights, or the shipped ones if too few runs of this agent were decided on."""
         return self if self.agents.include(agent) else PRIOR
 
     def log_odds(self, run: Features) -> float:
-        """Before calibration."""
+        """The log-odds of failure, before calibration."""
         dense = sum(self.dense.get(name, 0.0) * value for name, value in run.dense.items())
         words = (
             sum(self.hashed.get(bucket, 0.0) * value for bucket, value in run.hashed.items()) if self.hashed else 0.0
@@ -71,8 +73,9 @@ def logit(share: float) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """`reasons` are [{rule, message_index, text, quote, weight}], what speaks most for a failure first. `threshold` is that of the
-    weights it was made with."""
+    """`reasons` is a list of {rule, message_index, text, quote, weight}, the strongest first. `threshold` is that of
+    the weights used.
+    """
 
     probability: float
     reasons: list[dict[str, Any]]
@@ -84,7 +87,7 @@ class Estimate:
 
 
 def estimate(run: Features, weights: Weights, usual: Usual) -> Estimate:
-    """The probability, and what made it: only what speaks for a failure is a reason."""
+    """The probability of failure, with reasons. Only evidence for a failure is a reason, never evidence against it."""
     found: dict[str, dict[str, Any]] = {}
     for sign in run.signs:
         weight = weights.dense.get(sign.name, 0.0) * run.dense.get(sign.name, 1.0)

@@ -1,7 +1,8 @@
-"""Runs of the same request, and whether they ended in the same changes: where two differ, at least one failed. Pure.
+"""Compares runs of the same request by the changes they ended with: if two differ, at least one of them failed. Pure.
 
-Runs are of the same request where they carry the same task, or where their users say nearly the same (Jaccard index of the words,
-estimated by one-permutation MinHash, Li, Owen and Zhang 2012) and do not name different things (order numbers, user names).
+Two runs have the same request if they carry the same task id, or if their users say nearly the same thing (Jaccard
+index of the words, estimated by one-permutation MinHash, Li, Owen and Zhang 2012) and do not name different things
+(order numbers, user names).
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from apps.failures.rules.reading import Run, is_identifier, kind_of
 from apps.failures.rules.words import content_words
 
 BINS = 64
-SAME_WORDS = 0.3  # Jaccard index from which on two texts are the same request
-FEWEST_WORDS, SAME_FEW_WORDS = 12, 0.9  # of fewer words nearly all must be the same
-TURNS = 6  # of the user
+SAME_WORDS = 0.3  # lowest Jaccard index at which two texts count as the same request
+FEWEST_WORDS, SAME_FEW_WORDS = 12, 0.9  # short texts must match almost completely
+TURNS = 6  # first user turns that are compared
 MOST_NAMES, MOST_NAMES_SEEN = 8, 200
-SHORT_TEXT = 3  # spaces: longer arguments are prose, which differs without meaning another change
+SHORT_TEXT = 3  # spaces; longer arguments are prose, which may differ although the change is the same
 MOST_CHANGES = 100
-MOST_PEERS = 20  # the newest
+MOST_PEERS = 20  # the newest ones
 _WORD = re.compile(r"[#\w][\w\-@.]{2,80}\w")
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """What of a run is compared. `words`: BINS numbers, 0 for an empty bin; `names`: hashes of what users name; `changes` is equal for the
-    same changes and 0 where nothing was changed."""
+    """The parts of a run that are compared. `words`: BINS numbers, 0 for an empty bin; `names`: hashes of the names
+    that users mention; `changes`: equal for equal changes, 0 if nothing was changed.
+    """
 
     task: str
     words: bytes
@@ -59,7 +61,9 @@ def _min_hashes(words: frozenset[str]) -> bytes:
 
 
 def _names(said: Sequence[str]) -> bytes:
-    """Hashes of the order numbers, user names and the like in a text: the smallest ones."""
+    """Hashes of order numbers, user names and similar identifiers in the texts; at most MOST_NAMES, the smallest
+    hashes.
+    """
     words = [word for text in said for word in _WORD.findall(text[:4000])[:MOST_NAMES_SEEN]]
     named = {word.strip("#.").casefold() for word in words if any(map(str.isdigit, word)) and is_identifier(word)}
     digests = sorted(zlib.crc32(name.encode("utf-8", "replace")) for name in named)
@@ -67,7 +71,7 @@ def _names(said: Sequence[str]) -> bytes:
 
 
 def _changes(run: Run) -> int:
-    """A number of 63 bits that stands for the changes that worked, whatever their order, and for a hand-over."""
+    """A 63-bit fingerprint of the successful changes and hand-overs, in any order; 0 if there were none."""
     made = set()
     for call in run.calls[:MOST_CHANGES]:
         kind = kind_of(call.tool)
@@ -81,7 +85,7 @@ def _changes(run: Run) -> int:
 
 
 def _plain(value: object, depth: int = 0) -> object:
-    """Arguments without prose, in one way of writing."""
+    """Arguments without prose, normalized so that equal values compare equal."""
     if isinstance(value, dict) and depth < 8:
         items = {str(key): _plain(item, depth + 1) for key, item in value.items() if not _is_prose(item)}
         return {key.encode("utf-8", "replace").decode(): item for key, item in items.items()}
@@ -98,15 +102,16 @@ def _is_prose(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of a run with others of its request: how many there are, how many ended in the same changes, and whether its own are those of
-    fewer runs than another's."""
+    """One run compared with others of the same request: the number of others, the number that ended in the same
+    changes, and whether some other outcome is more common than this run's.
+    """
 
     others: int
     same: int
     minority: bool
 
     def dense(self) -> dict[str, float]:
-        """As features of the model."""
+        """As features for the model."""
         if not self.others:
             return {}
         same = self.same / self.others
@@ -129,12 +134,12 @@ NOBODY = Comparison(0, 0, False)
 
 
 def _marks(words: np.ndarray) -> np.ndarray:
-    """One number for a value in its bin."""
+    """Combine each value with its bin into one number, so that equal numbers mean equal values in the same bin."""
     return words.astype(np.int64) * BINS + np.arange(BINS)
 
 
 class Peers:
-    """Sketched runs, among which those of the same request are looked up; `keys` name them, the newest first."""
+    """Sketches of runs, searchable for runs of the same request. `keys` identify the runs, newest first."""
 
     def __init__(self, keys: Sequence[object], sketches: Sequence[Sketch]) -> None:
         self.keys, self._sketches = list(keys), list(sketches)
@@ -149,7 +154,7 @@ class Peers:
                 self._tasks.setdefault(item.task, []).append(at)
 
     def of(self, key: object, sketch: Sketch) -> list[int]:
-        """Where the other runs of the same request stand; at most MOST_PEERS."""
+        """The positions of the other runs of the same request; at most MOST_PEERS."""
         if sketch.task:
             found = self._tasks.get(sketch.task, [])
         else:
@@ -174,13 +179,13 @@ class Peers:
         return [int(at) for at in near[both[near] >= least * either] if self._may_be(sketch, int(at))]
 
     def _may_be(self, sketch: Sketch, at: int) -> bool:
-        """Whether users name nothing, or the same thing."""
+        """Whether the two could be the same request: they name something in common, or one of them names nothing."""
         other = self._sketches[at]
         one, two = (set(np.frombuffer(item.names, dtype="<u4").tolist()) for item in (sketch, other))
         return not one or not two or not one.isdisjoint(two)
 
     def compare(self, key: object, sketch: Sketch) -> Comparison:
-        """Nothing is said of requests for which no run changed anything."""
+        """Compare a run with its peers; NOBODY if there are none, or if no run of the request changed anything."""
         changes = [self._sketches[at].changes for at in self.of(key, sketch)]
         if not changes or not (sketch.changes or any(changes)):
             return NOBODY

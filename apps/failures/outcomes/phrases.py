@@ -1,6 +1,6 @@
-"""What users and agents say when a run goes wrong, or well: English phrases, for no product in particular. Pure.
+"""What users and agents say when a run goes wrong, or well: English phrases that are not specific to a product. Pure.
 
-RE2's patterns, as in `rules.words`: no text makes them slow.
+The patterns are compiled with RE2, as in `rules.words`, so no text can make them slow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re2
 
 
 def any_of(patterns: Iterable[Any]) -> Any:
-    """One pattern that is found where any of them is."""
+    """One pattern that matches wherever any of the given ones does."""
     return _phrases("|".join(f"(?:{pattern.pattern})" for pattern in patterns))
 
 

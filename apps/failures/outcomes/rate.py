@@ -1,10 +1,11 @@
-"""How many runs really failed, and how many of those each layer finds, from checks of randomly chosen runs. Pure.
+"""How many runs really failed, and how many of those each layer finds, estimated from checks of randomly drawn runs.
+Pure.
 
-Each run was asked about with a known probability. Within a stratum (runs that the same layers flagged) a check counts by the inverse
-of that (Horvitz–Thompson's weights); between strata by how many runs there are. A stratum's interval is Korn and Graubard's
-(1998: Clopper–Pearson with the effective number of checks), and the strata's are put together by Zou and Donner's method (2008),
-which keeps what a stratum without any failure leaves open. What people chose to decide in triage counts for itself only; what they are
-unsure of counts as either.
+Each run is drawn with a known probability. Within a stratum (runs flagged by the same layers) a check is weighted by
+the inverse of that probability (Horvitz–Thompson); strata are weighted by their number of runs. A stratum's interval is
+that of Korn and Graubard (1998: Clopper–Pearson with the effective number of checks). The strata's intervals are
+combined by Zou and Donner's method (2008), which preserves the uncertainty of a stratum without any failure. Runs that
+people chose to decide in triage represent only themselves; runs that people are unsure about count as either.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Flags = frozenset[str]  # names of the layers that flagged a run
 
 
 class How(Enum):
-    """How a drawn run came to its answer. Who is asked in the order of random numbers says something about those who wait."""
+    """How a drawn run got its answer. Only runs asked about in random order represent the ones still waiting."""
 
     ASKED = "asked"
     CHOSEN = "chosen"  # decided in triage, where people choose what they look at
@@ -29,7 +30,9 @@ class How(Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """A drawn run, with the probability with which it was drawn. `failed` is None where people are unsure, or nobody has answered."""
+    """A drawn run and the probability with which it was drawn. `failed` is None if people are unsure or nobody has
+    answered.
+    """
 
     flags: Flags
     probability: float
@@ -39,17 +42,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Stratum:
-    """`runs` runs that the same layers flagged, and the checks of some of them."""
+    """The number of runs that the same layers flagged, and the checks of some of them."""
 
     flags: Flags
     runs: int
     checks: Sequence[Check]
 
     def failed(self) -> Estimate:
-        """How many of them failed, with the interval; where nobody has checked any, between none and all.
+        """The number of failed runs, with its interval; anywhere between none and all if nobody has checked any.
 
-        Those that people are unsure of count as fine below and as failed above. Those that wait are like the ones that were
-        asked about; where none was, they are as uncertain as the unsure.
+        Unsure answers count as fine for the lower bound and as failed for the upper. Waiting runs are represented by
+        those that were asked about; if there are none, they are treated as unsure.
         """
         weighted = self._weighted()
         known = [(weight, failed) for weight, failed in weighted if failed is not None]
@@ -63,7 +66,7 @@ class Stratum:
         return Estimate(min(1.0, bad / sure) * self.runs, low * self.runs, high * self.runs, len(known))
 
     def _weighted(self) -> list[tuple[float, bool | None]]:
-        """(weight, failed) of the drawn runs, those that wait left to the ones that were asked about."""
+        """(weight, failed) of the drawn runs. The weight of waiting runs is spread over those that were asked about."""
         of: dict[How, list[tuple[float, bool | None]]] = {how: [] for how in How}
         for check in self.checks:
             of[check.how].append((1 / check.probability, check.failed))
@@ -76,7 +79,7 @@ class Stratum:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95% interval, from n checks."""
+    """A number with its 95% interval, from `n` checks."""
 
     value: float
     low: float
@@ -85,7 +88,7 @@ class Estimate:
 
 
 def strata(runs: Iterable[tuple[Flags, int]], checks: Iterable[Check]) -> list[Stratum]:
-    """`runs` are how many there are of each kind of flags."""
+    """Group checks into strata. `runs` are (flags, number of runs with exactly these flags)."""
     by_flags: dict[Flags, list[Check]] = {}
     for check in checks:
         by_flags.setdefault(check.flags, []).append(check)
@@ -94,7 +97,7 @@ def strata(runs: Iterable[tuple[Flags, int]], checks: Iterable[Check]) -> list[S
 
 
 def failure_rate(given: Sequence[Stratum]) -> Estimate | None:
-    """The share of all runs that failed; None where there are no runs or no checks."""
+    """The share of all runs that failed; None if there are no runs or no checks."""
     runs, total = sum(stratum.runs for stratum in given), added(given)
     if not runs or not total.n:
         return None
@@ -102,7 +105,7 @@ def failure_rate(given: Sequence[Stratum]) -> Estimate | None:
 
 
 def added(given: Sequence[Stratum]) -> Estimate:
-    """How many failed in all strata together."""
+    """The number of failed runs in all strata together."""
     parts = [stratum.failed() for stratum in given]
     value = sum(part.value for part in parts)
     below = sqrt(sum((part.value - part.low) ** 2 for part in parts))
@@ -111,10 +114,10 @@ def added(given: Sequence[Stratum]) -> Estimate:
 
 
 def recall(given: Sequence[Stratum], layer: str) -> Estimate | None:
-    """The share of all failures that a layer flagged; None where no check failed.
+    """The share of all failures that a layer flagged; None if no checked run failed.
 
-    The interval takes the worst of both: few among the flagged and many among the others, and the other way round. It covers at
-    least 95%, usually more.
+    The interval combines the worst cases: few failures among the flagged runs with many among the others, and the
+    reverse. Its coverage is at least 95%, usually more.
     """
     if not any(check.failed for stratum in given for check in stratum.checks):
         return None

@@ -1,8 +1,8 @@
-"""Signs in a run that it went wrong, or well, with the words that show them: what speaks when nobody recorded an outcome.
+"""Signs that a run went wrong, or well, with the words that show them: the evidence when nobody recorded an outcome.
 
-Pure: no Django. One pass over the users' messages, one over the agent's answers, one over the calls; texts are looked at up to
-`words.LOOKED_AT` characters. The phrases are English; those about calls and replies hold in any language. A sign by itself
-proves nothing: `model` weighs them.
+Pure: no Django. One pass over the users' messages, one over the agent's answers, one over the calls; only the first
+`words.LOOKED_AT` characters of a text are read. The phrases are English; signs based on calls and replies work in any
+language. A single sign proves nothing: `model` weighs them.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from apps.failures.rules.words import (
 )
 
 SAME_REQUEST, SIMILAR_REQUEST, REQUEST_WORDS, REQUESTS_KEPT = 0.8, 0.45, 3, 8
-ASKED = 400  # characters at the end of an answer, which ask for something
-SEVERAL = 3  # different kinds of changes
-LAST_TURNS = 2  # of the user: how a conversation ends
-SCANNED = 400  # calls, and values of calls, that are looked at
-MAX_SEEN = 400_000  # characters of a run in which a value is looked for
+ASKED = 400  # characters at the end of an answer that are searched for a question
+SEVERAL = 3  # different kinds of requested changes
+LAST_TURNS = 2  # user turns that count as the end of a conversation
+SCANNED = 400  # calls, and values of calls, that are read
+MAX_SEEN = 400_000  # characters of a run that are searched for a value
 _DIGIT = re.compile(r"\d")
 _NUMBER = re.compile(r"(?<![\w.,-])\$?(\d{1,3}(?:,\d{3})+|\d{2,9})(\.\d{1,2})?(?![\w-])")
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One sign: its name, the message that shows it, a sentence, and that message's own words."""
+    """One sign: its name, the message that shows it, a sentence for people, and a quote from that message."""
 
     name: str
     message_index: int | None
@@ -57,7 +57,7 @@ Signals = Iterator[Signal]
 
 
 def signals(run: Run) -> list[Signal]:
-    """All signs of a run, by kind and in the order of its messages."""
+    """All signs of a run, by kind and then in message order."""
     seen = _Seen(run)
     return [
         *_of_users(run),
@@ -98,7 +98,7 @@ def _of_users(run: Run) -> Signals:
 
 
 def _said(index: int, words: str, any_of: Any, among: tuple[tuple[str, Any, str], ...]) -> Signals:
-    """Each phrase that a message has; most have none, which one search for `any_of` says."""
+    """Yield each phrase that a message contains. Most messages contain none, so one search for `any_of` comes first."""
     if search(any_of, words) is None:
         return
     for name, pattern, text in among:
@@ -107,7 +107,7 @@ def _said(index: int, words: str, any_of: Any, among: tuple[tuple[str, Any, str]
 
 
 def _asked_again(run: Run, began: int) -> Signals:
-    """A request in nearly the same words as an earlier one, or in similar ones."""
+    """A request that repeats an earlier one in nearly the same, or similar, words."""
     asked: deque[frozenset[str]] = deque(maxlen=REQUESTS_KEPT)
     for index, words in run.users:
         now = content_words(words)
@@ -141,10 +141,10 @@ def _of_answers(run: Run) -> Signals:
 
 
 def _claims(run: Run) -> Signals:
-    """An answer that says it is done although no call that could have done it had worked."""
+    """An answer that claims something was done before any call that could have done it had succeeded."""
     done = min((call.index for call in run.calls if call.worked and kind_of(call.tool) != "read"), default=None)
     if not (run.calls or run.offer.names):
-        return  # an agent without tools does what it says by saying it
+        return  # an agent without tools does what it says just by saying it
     for index, words in run.answers:
         if (done is None or index < done) and not run.messages[index].get("tool_calls") and claims_success(words):
             yield Signal("claim_without_a_call", index, "The agent says it is done, but no call did it.", cut(words))
@@ -152,7 +152,7 @@ def _claims(run: Run) -> Signals:
 
 
 def _numbers(run: Run, seen: _Seen) -> Signals:
-    """Numbers in an answer that stand nowhere before it: worked out in the head, or made up."""
+    """Numbers in an answer that appear nowhere earlier: computed without a tool, or made up."""
     for index, words in run.answers[:SCANNED]:
         for match in _NUMBER.finditer(words[:LOOKED_AT]):
             if not seen.before(index, match[1]) and not seen.before(index, match[1].replace(",", "")):
@@ -163,7 +163,7 @@ def _numbers(run: Run, seen: _Seen) -> Signals:
 
 
 class _Seen:
-    """What stood in a run before a message: read when it is first asked for."""
+    """Looks up whether a value occurs in a run before some message. The text is built on first use."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._starts, self._text = run, [], ""
@@ -213,7 +213,7 @@ def _signal(name: str, call: Call, text: str, quote: str | None) -> Signal:
 
 
 def _never_worked(run: Run) -> Signals:
-    """The last failed call of each tool that has not worked since."""
+    """The last failed call of each tool that never worked afterwards."""
     last: dict[str, Call] = {}
     for call in run.calls:
         if call.error:
@@ -225,7 +225,7 @@ def _never_worked(run: Run) -> Signals:
 
 
 def _done_again(run: Run) -> Signals:
-    """The same tool changes the same thing again: the first time was not right."""
+    """The same tool changes the same thing twice, which suggests that the first change was wrong."""
     done: set[tuple[str, str]] = set()
     for call in run.calls[:SCANNED]:
         if not call.worked or not call.args or kind_of(call.tool) != "write":
@@ -237,7 +237,7 @@ def _done_again(run: Run) -> Signals:
 
 
 def _values(run: Run, seen: _Seen) -> Signals:
-    """A change with a value that stood nowhere before: nobody gave it."""
+    """A change with a value that appears nowhere earlier: nobody provided it."""
     for call in run.calls[:SCANNED]:
         if call.args and kind_of(call.tool) == "write":
             value = next((value for value in _leaves(call.args) if not seen.before(call.index, value)), None)
@@ -251,7 +251,9 @@ def _values(run: Run, seen: _Seen) -> Signals:
 
 
 def _leaves(args: object) -> Iterator[str]:
-    """Short identifiers and numbers among the arguments, in lower case: free text is made up by right."""
+    """Short identifiers and numbers in the arguments, in lower case. Free text is left out: an agent is supposed to
+    write that itself.
+    """
     waiting, looked = [args], 0
     while waiting and looked < SCANNED:
         value = waiting.pop()
@@ -266,11 +268,11 @@ def _leaves(args: object) -> Iterator[str]:
             yield value.casefold()
 
 
-# How it ends
+# How the run ends
 
 
 def _of_the_request(run: Run) -> Signals:
-    """Several things are asked for: each can be left undone."""
+    """The user asks for several things, any of which may be left undone."""
     wishes: set[str] = set()
     for index, words in run.users:
         wishes.update(wished(words))
@@ -280,7 +282,7 @@ def _of_the_request(run: Run) -> Signals:
 
 
 def _agreed_and_not_done(run: Run) -> Signals:
-    """The user agrees to a change that the agent asks to confirm, and from then on only reads are called."""
+    """The user confirms a change that the agent proposed, but afterwards the agent only reads."""
     done = max((call.index for call in run.calls if kind_of(call.tool) != "read"), default=-1)
     for index, words in run.users if run.calls else ():
         step = run.assistant_at_or_before(index)

@@ -1,4 +1,6 @@
-"""Sketches of a project's runs: written with the diagnoses, compared with the newest ones and with all of the same task."""
+"""Stores sketches of a project's runs with their diagnoses, and compares them with the newest runs and with all of the
+same task.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,16 @@ from apps.failures.outcomes.peers import Comparison, Peers, Sketch
 from apps.failures.rules.reading import Run
 from apps.trajectories.models import Outcome, Trajectory
 
-MOST_COMPARED = 2_000  # newest runs among which the same request is looked for by its words
+MOST_COMPARED = 2_000  # newest runs that are searched for the same request by its words
 MOST_OF_TASKS = 4_000
 FIELDS = ("task", "words", "names", "changes")
 
 
 def compare(project: Project, runs: Mapping[UUID, tuple[Trajectory, Run]]) -> dict[UUID, Comparison]:
-    """Stores the sketches of runs and compares each with the others of its request. Earlier runs that a new or changed one is
-    compared with are noted to be estimated again, once the transaction has ended."""
+    """Store the sketches of runs and compare each with other runs of the same request.
+
+    Earlier runs that match a new or changed one are queued for a new estimate once the transaction has ended.
+    """
     made = {pk: Sketch.of(run, task_of(row)) for pk, (row, run) in runs.items()}
     changed = _store(project, made)
     peers = _peers(project, {item.task for item in made.values()} - {""})
@@ -33,20 +37,20 @@ def compare(project: Project, runs: Mapping[UUID, tuple[Trajectory, Run]]) -> di
 
 
 def compared(project: Project, trajectories: Collection[UUID]) -> dict[UUID, Comparison]:
-    """Comparisons of runs that are sketched; of the others nothing."""
+    """Comparisons of those of the given runs that have a sketch."""
     rows = _sketches(RunSketch.objects.filter(project=project, trajectory__in=trajectories))
     peers = _peers(project, {item.task for _, item in rows} - {""})
     return {pk: peers.compare(pk, item) for pk, item in rows}
 
 
 def task_of(row: Trajectory) -> str:
-    """The task that a run carries; empty where it carries none."""
+    """The id of the task that a run carries; empty if none."""
     task = (row.metadata or {}).get("task_id")
     return "" if task is None or isinstance(task, dict | list) else str(task)[:120].replace("\0", "")
 
 
 def _store(project: Project, made: Mapping[UUID, Sketch]) -> list[UUID]:
-    """Returns those that are new or were something else."""
+    """Store the sketches; return the ids of runs whose sketch is new or has changed."""
     known = dict(_sketches(RunSketch.objects.filter(trajectory__in=list(made))))
     changed = sorted(pk for pk, item in made.items() if known.get(pk) != item)
     rows = [RunSketch(trajectory_id=pk, project=project, **vars(made[pk])) for pk in changed]
@@ -55,7 +59,7 @@ def _store(project: Project, made: Mapping[UUID, Sketch]) -> list[UUID]:
 
 
 def _peers(project: Project, tasks: Collection[str]) -> Peers:
-    """The newest runs of a project, and the newest of these tasks."""
+    """The newest runs of a project, plus the newest of the given tasks."""
     rows = RunSketch.objects.filter(project=project).order_by("-trajectory_id")
     found = dict(_sketches(rows[:MOST_COMPARED]))
     if tasks:
@@ -71,8 +75,9 @@ def _sketches(rows: Iterable[RunSketch]) -> list[tuple[UUID, Sketch]]:
 
 
 def _note(project: Project, trajectories: list[UUID]) -> None:
-    """They are diagnosed again with what comes next. Outside of the transaction: two that note each other's runs would wait for
-    each other."""
+    """Queue runs to be diagnosed again with the next batch. Called outside of the transaction: two transactions that
+    queue each other's runs would deadlock.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO failures_unclassified (trajectory_id, project_id) "

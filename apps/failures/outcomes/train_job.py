@@ -1,4 +1,6 @@
-"""Making a project's model from what its people have decided: a job, queued by hand or by a beat once enough decisions are new."""
+"""The job that trains a project's outcome model on people's decisions, queued by hand or periodically after enough new
+decisions.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,16 @@ from apps.failures.rules.reading import read
 from apps.failures.rules.words import content_words
 from apps.trajectories.models import Outcome, Trajectory, in_chunks, with_content
 
-MOST = 4_000  # decided runs that are learned from: the newest
-MOST_USUAL = 2_000  # runs whose sizes are the usual ones
-NEW_DECISIONS = 20  # or a tenth of those the model knows, whichever is more
+MOST = 4_000  # the newest decided runs, used for training
+MOST_USUAL = 2_000  # runs whose sizes define what is usual
+NEW_DECISIONS = 20  # or a tenth of the decisions that the model knows, whichever is more
 MODELS_KEPT = 20
-MOST_ESTIMATED_AGAIN, CHUNK = 20_000, 500  # newest runs of unknown outcome, with a new model
+MOST_ESTIMATED_AGAIN, CHUNK = 20_000, 500  # newest runs of unknown outcome that a new model estimates again
 Steps = Generator[Progress, None, dict]
 
 
 def start(*, project: Project, by: Any) -> OutcomeTraining:
-    """Queues a training; the one that is under way, if there is one."""
+    """Queue a training; if one is already active, return that."""
     try:
         return jobs.submit(
             OutcomeTraining(project=project, name="Train the outcome model", total=_total(project)), by=by
@@ -45,12 +47,12 @@ def start(*, project: Project, by: Any) -> OutcomeTraining:
 
 
 def _total(project: Project) -> int:
-    """Runs that will be estimated again."""
+    """The number of runs that will be estimated again."""
     return min(MOST_ESTIMATED_AGAIN, project.trajectories.filter(outcome_status=Outcome.UNKNOWN).count())
 
 
 def due() -> list[Project]:
-    """Active projects with enough decisions that their newest model does not know, or with runs and no model."""
+    """Active projects with enough decisions that their newest model does not know, or with runs but no model."""
     return [project for project in Project.objects.running() if _is_due(project)]
 
 
@@ -67,12 +69,14 @@ def _is_due(project: Project) -> bool:
 
 
 def decisions(project: Project) -> int:
-    """How many runs are decided: by people, by checks, or by an outcome that came with them."""
+    """The number of decided runs: by people in triage, by checks, or by an outcome recorded with the run."""
     return len(decided(project))
 
 
 def decided(project: Project) -> dict[UUID, bool]:
-    """Whether each decided run failed; the newest MOST. A person comes before a recorded outcome."""
+    """{id: whether the run failed} for the newest MOST decided runs. A person's decision overrides a recorded
+    outcome.
+    """
     known = project.trajectories.exclude(outcome_status=Outcome.UNKNOWN).order_by("-pk")
     found = {pk: status == Outcome.FAILURE for pk, status in known.values_list("pk", "outcome_status")[:MOST]}
     checks = OutcomeCheck.objects.filter(project=project, answer__in=["failed", "fine"]).order_by("-trajectory_id")
@@ -84,7 +88,9 @@ def decided(project: Project) -> dict[UUID, bool]:
 
 
 def steps(job: OutcomeTraining) -> Steps:
-    """Makes the model, then estimates the newest runs of unknown outcome again with it, in chunks; a job that died goes on there."""
+    """Train the model, then estimate the newest runs of unknown outcome again in chunks. A job that died continues with
+    the next chunk.
+    """
     project, cursor = job.project, {"done": 0, "after": None} | job.cursor
     yield Progress(done=cursor["done"], cursor=dict(cursor))
     if "result" not in cursor:
@@ -148,6 +154,8 @@ def _examples(project: Project, answers: dict[UUID, bool], usual: Usual) -> Iter
 
 
 def group_of(row: Trajectory, request: str) -> str:
-    """The same for runs of the same request: by the task's id where the run carries one, else by the words that it begins with."""
+    """A key shared by runs of the same request: the task id if the run carries one, otherwise the words of its first
+    request.
+    """
     task = sketches.task_of(row)
     return f"task {task}" if task else " ".join(sorted(content_words(request))[:40])

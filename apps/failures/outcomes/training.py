@@ -1,7 +1,8 @@
-"""Fitting a model to a team's decisions and measuring it, out of fold and grouped by request. Needs scikit-learn: import it late.
+"""Fits a model to a team's decisions and measures it, out of fold and grouped by request. Needs scikit-learn: import it
+late.
 
-The fit is the posterior mode of a logistic regression whose Gaussian prior has the shipped weights as its mean: with few
-decisions the model stays what it was, with many it is the team's own. The words start at 0.
+The fit is the posterior mode of a logistic regression with a Gaussian prior whose mean is the shipped weights: with few
+decisions the model stays close to the shipped one, with many it is the team's own. The weights of words start at 0.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from apps.failures.outcomes.features import BUCKETS, Features
 from apps.failures.outcomes.model import PRIOR, Weights
 from apps.failures.outcomes.prior import FROM_FEW
 
-FEWEST_OF_A_KIND = 5  # decisions of either answer, before anything is fitted
-FEWEST_FINE = 20  # decisions “fine”, before they choose the threshold
+FEWEST_OF_A_KIND = 5  # failed and fine decisions each, before anything is fitted
+FEWEST_FINE = 20  # “fine” decisions needed to choose the threshold from them
 FOLDS = 5
 FALSE_ALARMS = 0.10
-SPREAD_SIGNS, SPREAD_WORDS, SPREAD_INTERCEPT = 0.2, 0.5, 3.0  # standard deviations around the prior
-SPREAD_FEW = 0.6  # of signs whose shipped weights come from few runs
+SPREAD_SIGNS, SPREAD_WORDS, SPREAD_INTERCEPT = 0.2, 0.5, 3.0  # standard deviations of the prior
+SPREAD_FEW = 0.6  # for signs whose shipped weights come from few runs
 BINS = 5
 
 
 @dataclass(frozen=True)
 class Example:
-    """A decided run; those of one `group` (the same request) are never on both sides of a split."""
+    """A decided run. Runs of one `group` (the same request) are never on both sides of a split."""
 
     run: Features
     failed: bool
@@ -40,7 +41,9 @@ class Example:
 
 @dataclass(frozen=True)
 class Trained:
-    """`measured` holds AUC, Brier, recall, false alarms, reliability bins and n, out of fold; `out_of_fold` are the probabilities."""
+    """`measured` holds AUC, Brier score, recall, false alarms, reliability bins and n, out of fold; `out_of_fold` the
+    probabilities.
+    """
 
     weights: Weights
     measured: dict[str, Any]
@@ -48,13 +51,14 @@ class Trained:
 
 
 class TooFew(Exception):
-    """Not enough decisions, or all the same."""
+    """Too few decisions, or too few of one kind."""
 
 
 def train(examples: Sequence[Example], *, seed: int = 0) -> Trained:
-    """The better of two by its Brier score out of fold: the shipped weights at these runs' failure rate, or fitted ones.
+    """Return the better of two models by out-of-fold Brier score: the shipped weights shifted to these runs' failure
+    rate, or fitted ones.
 
-    Raises TooFew. On one thread: the vectors are small, and more threads only wait for each other.
+    Raises TooFew. Runs on one thread, because the vectors are so small that more threads only wait for each other.
     """
     from threadpoolctl import threadpool_limits
 
@@ -114,7 +118,7 @@ def _weights(
 
 
 def _table(examples: Sequence[Example], names: list[str]) -> csr_matrix:
-    """Rows of signs, sizes and hashed words."""
+    """One row per example: signs, sizes and hashed words."""
     dense = csr_matrix([[example.run.dense.get(name, 0.0) for name in names] for example in examples])
     rows = [row for row, example in enumerate(examples) for _ in example.run.hashed]
     columns = [bucket for example in examples for bucket in example.run.hashed]
@@ -131,13 +135,13 @@ def _folds(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Any:
 
 
 def _spread(names: Sequence[str]) -> np.ndarray:
-    """How far from the shipped weights each of intercept, signs and words may lie, as standard deviations."""
+    """The prior's standard deviation for the intercept, each sign and each word."""
     signs = [SPREAD_FEW if name in FROM_FEW else SPREAD_SIGNS for name in names]
     return np.concatenate([[SPREAD_INTERCEPT], signs, np.full(BUCKETS, SPREAD_WORDS)])
 
 
 def _fit(table: csr_matrix, offset: np.ndarray, failed: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """[intercept, signs, words] as changes to the prior: the minimum of loss plus penalty, which is convex."""
+    """[intercept, signs, words] as differences from the prior: the minimum of loss plus penalty, which is convex."""
 
     def loss(delta: np.ndarray) -> tuple[float, np.ndarray]:
         z = offset + delta[0] + table @ delta[1:]
@@ -156,7 +160,9 @@ def _scores(table: csr_matrix, offset: np.ndarray, fitted: np.ndarray) -> np.nda
 def _calibrated(
     examples: Sequence[Example], table: csr_matrix, offset: np.ndarray, failed: np.ndarray, among: np.ndarray, spread: np.ndarray, seed: int
 ) -> tuple[float, float]:  # fmt: skip
-    """Platt's slope and shift from scores out of fold within `among`. (1, 0) where a fold would lack an answer."""
+    """Platt's slope and shift, from out-of-fold scores within `among`; (1, 0) if a fold would lack failed or fine
+    runs.
+    """
     inner = [examples[at] for at in among]
     kinds = (len({example.group for example in inner}), failed[among].sum(), (failed[among] == 0).sum())
     if min(kinds) < 2:
@@ -169,7 +175,7 @@ def _calibrated(
 
 
 def platt(scores: np.ndarray, failed: np.ndarray) -> tuple[float, float]:
-    """(slope, shift) by Platt's method (1999) with his smoothed targets; the slope is never below 0.05."""
+    """(slope, shift) by Platt's method (1999) with his smoothed targets; the slope is at least 0.05."""
     positive, negative = failed.sum(), len(failed) - failed.sum()
     target = np.where(failed == 1, (positive + 1) / (positive + 2), 1 / (negative + 2))
 
@@ -183,7 +189,9 @@ def platt(scores: np.ndarray, failed: np.ndarray) -> tuple[float, float]:
 
 
 def _shift_of(offset: np.ndarray, failed: np.ndarray) -> float:
-    """What sets the prior's mean probability to the share that failed: so that the two are compared by what they know."""
+    """The shift that makes the prior's mean probability equal the observed failure rate, so that both models know the
+    base rate.
+    """
     low, high = -20.0, 20.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -192,8 +200,12 @@ def _shift_of(offset: np.ndarray, failed: np.ndarray) -> float:
 
 
 def _threshold(scores: np.ndarray, failed: np.ndarray) -> float:
-    """Above it lie at most FALSE_ALARMS of the fine runs, out of fold, and as many failed ones as that allows: halfway between the
-    highest probability that would let in more fine runs and the next failed run's, so that it does not lie at the edge of the fine ones."""
+    """The threshold that flags as many failed runs as possible with at most FALSE_ALARMS of the fine runs above it, out
+    of fold.
+
+    It lies halfway between the highest probability that would let in one more fine run and the next failed run's,
+    rather than right next to a fine run.
+    """
     fine = np.sort(_sigmoid(scores[failed == 0]))[::-1]
     if len(fine) < FEWEST_FINE:
         return max(0.5, float(fine[0]))
@@ -205,7 +217,7 @@ def _threshold(scores: np.ndarray, failed: np.ndarray) -> float:
 
 
 def measures(scores: np.ndarray, failed: np.ndarray, threshold: float) -> dict[str, Any]:
-    """Of log-odds out of fold."""
+    """Measures of out-of-fold log-odds."""
     from sklearn.metrics import roc_auc_score
 
     p = _sigmoid(scores)
@@ -227,7 +239,7 @@ def _brier(scores: np.ndarray, failed: np.ndarray) -> float:
 
 
 def _bins(p: np.ndarray, failed: np.ndarray) -> list[dict[str, float]]:
-    """Reliability: runs by their probability, in BINS of equal size, with the share of each that failed."""
+    """Reliability bins: runs sorted by probability, in BINS of equal size, with the number that failed in each."""
     parts = np.array_split(np.argsort(p, kind="stable"), BINS)
     return [
         {"n": len(part), "said": round(float(p[part].mean()), 4), "failed": int(failed[part].sum())}
