@@ -24,7 +24,7 @@ LABEL_WIDTH, TOP = 0.3, 44  # share of the chart's width; pixels above the lines
 
 @dataclass(frozen=True)
 class Change:
-    """A version or model that started at some hour, with the failure rates of the previous one and of its own."""
+    """A version or model that started at some hour, with the failure rates before and after it."""
 
     at: datetime
     kind: str
@@ -114,7 +114,7 @@ def _of(agent: Agent, name: str) -> Iterable[Change]:
 
 
 def _pairs(kind: str, seen: Mapping[str, Seen], agent: str) -> Iterable[Change]:
-    """Each named one with the one that started before it."""
+    """Pair each name with the one that started before it."""
     known = sorted((item.first, name) for name, item in seen.items() if name and item.first)
     for (_, before), (at, after) in pairwise(known):
         title = " ".join(filter(None, (agent, after)))

@@ -1,4 +1,4 @@
-"""Floor 4: which trajectories failed, how, at which step, and who says so."""
+"""Layer 4: which trajectories failed, how, at which step, and who decided that."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Severity(models.TextChoices):
 
 
 class FailureMode(models.Model):
-    """A bucket. The guide's seven are made with the project; projects add their own."""
+    """A failure mode (bucket). The guide's seven are created with the project; projects can add their own."""
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="failure_modes")
     slug = models.SlugField(max_length=60)
@@ -58,7 +58,7 @@ class Source(models.TextChoices):
 
 
 class FailureCluster(models.Model):
-    """A group of similar failures with a life of its own (`clusters.life`). It keeps its id from run to run."""
+    """A group of similar failures with its own life cycle (`clusters.life`). Its id is stable between clusterings."""
 
     class State(models.TextChoices):
         NEW = "new"
@@ -101,7 +101,7 @@ class FailureCluster(models.Model):
 
 
 class ClusterSpace(models.Model):
-    """The feature space of a project's last clustering: what a new failure is assigned with."""
+    """The feature space of a project's last clustering, used to assign new failures to clusters."""
 
     project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="cluster_space")
     space = models.TextField(help_text="See `clusters.features.Space.as_json`")
@@ -125,17 +125,18 @@ class FailureQuerySet(models.QuerySet["Failure"]):
         return self.filter(state=FailureState.OPEN)
 
     def free_for(self, user: Any) -> Self:
-        """Those that nobody else has on the screen or was given."""
+        """Cases that nobody else has open or assigned."""
         mine = Q(assigned_to=None) | Q(assigned_to=user)
         return self.filter(mine, Q(reserved_until=None) | Q(reserved_by=user) | Q(reserved_until__lt=timezone.now()))
 
 
 class Failure(models.Model):
-    """The diagnosis of one failed trajectory. A person's word is never overwritten by a layer."""
+    """The diagnosis of one failed trajectory. Rules and judge never overwrite a person's decision."""
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="failures", db_index=False)
     trajectory = models.OneToOneField(Trajectory, models.CASCADE, related_name="failure")
-    # The run's, so that failures are counted by an index alone: set by a trigger, followed by the digest (`run_counts`).
+    # Copied from the trajectory, so that failures can be counted from an index alone: set by a trigger, updated by the
+    # digest (`run_counts`).
     agent_name = models.CharField(max_length=120, blank=True, editable=False)
     agent_version = models.CharField(max_length=120, blank=True, editable=False)
     model = models.CharField(max_length=200, blank=True, editable=False)
@@ -229,9 +230,9 @@ class FailureDecision(models.Model):
 
 
 class Classifier(models.Model):
-    """Which version of the rules has gone through all trajectories of a project; 0 while the first pass lasts.
+    """The version of the rules that has processed all trajectories of a project; 0 during the first pass.
 
-    From the moment of this row on, what is stored or changed is noted in `Unclassified`.
+    Once this row exists, new and changed trajectories are noted in `Unclassified`.
     """
 
     project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="classifier")
@@ -255,7 +256,7 @@ class Unclassified(models.Model):
 
 
 class SystemPrompt(models.Model):
-    """A system prompt that states rules we understand, from the run in which it was first seen (`prompts`).
+    """A system prompt with at least one rule that is understood, and the run in which it was first seen (`prompts`).
 
     The row with an empty digest holds the rules that people wrote for all runs of the project.
     """
@@ -281,10 +282,11 @@ class PolicyRuleQuerySet(models.QuerySet["PolicyRule"]):
 
 
 class PolicyRule(models.Model):
-    """A sentence that states a rule, how it was understood, and what a person decided on it. It was read in a system prompt, or a
-    person wrote it.
+    """A sentence that states a rule, how it was understood, and people's decision on it. It comes from a system prompt
+    or was written by a person.
 
-    Only a confirmed rule gives a finding; one that was dismissed, replaced by a newer version or removed is not used at all.
+    Only a confirmed rule yields findings. Rules that were dismissed, removed or replaced by a newer version are not
+    used at all.
     """
 
     class State(models.TextChoices):
@@ -335,12 +337,14 @@ class PolicyRule(models.Model):
 
     @property
     def meaning(self) -> str:
-        """How it was understood, in words."""
+        """How the rule was understood, as a sentence."""
         return in_words(self.understood)
 
 
 class PolicyExample(models.Model):
-    """A run that breaks a rule, by the rules' reading; the newest of each rule are kept (`prompts.MOST_COUNTED`)."""
+    """A run that breaks a rule, as far as the rules can tell. Only the newest of each rule are stored
+    (`prompts.MOST_COUNTED`).
+    """
 
     rule = models.ForeignKey(PolicyRule, models.CASCADE, related_name="examples", db_index=False)
     trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="+")
@@ -356,7 +360,7 @@ class PolicyExample(models.Model):
 
 
 class Classification(Job):
-    """The rules go through what is new or has changed, or through everything where the rules are newer (`classify_job`)."""
+    """Runs the rules on new and changed trajectories, or on all of them if the rules are newer (`classify_job`)."""
 
     class Meta(Job.Meta):
         constraints = [
@@ -368,9 +372,9 @@ class Classification(Job):
 
 
 class Reclassification(Job):
-    """What the rules of today would change in the past: a diff, which a person applies or discards.
+    """Previews what the current rules would change in past diagnoses, which a person then applies or discards.
 
-    The same job compares and, once it is applied, makes the changes.
+    The same job first compares and, if it is applied, makes the changes.
     """
 
     class Decision(models.TextChoices):
@@ -400,7 +404,7 @@ class Reclassification(Job):
 
     @property
     def stage(self) -> str:
-        """In a word for the screen."""
+        """The state as one word for the page."""
         if self.is_ready:
             return "ready"
         if self.is_active:
@@ -413,7 +417,7 @@ class Reclassification(Job):
 
 
 class ReclassificationChange(models.Model):
-    """One diagnosis that would change; an empty mode is none."""
+    """One diagnosis that would change; an empty mode means no failure."""
 
     reclassification = models.ForeignKey(Reclassification, models.CASCADE, related_name="changes")
     trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="+")
@@ -469,8 +473,9 @@ class Rubric(models.Model):
 
 
 class JudgeVerdict(models.Model):
-    """One answer of the judge, kept: the same conversation is not paid for twice. Without a `trajectory` it is about a conversation
-    that is no production run, such as an output of a training run."""
+    """One stored answer of the judge, so that the same conversation is never paid for twice. Without a `trajectory` it
+    is about a conversation that is not a production run, such as an output of a training run.
+    """
 
     rubric = models.ForeignKey(Rubric, models.CASCADE, related_name="verdicts")
     content_digest = models.CharField(max_length=32, help_text="Of what was judged, as it was then")
@@ -498,7 +503,9 @@ class JudgeVerdict(models.Model):
 
 
 class OutcomeModel(models.Model):
-    """What this project's decisions say a failure looks like (`outcomes.model`); the newest one estimates. Versions are only added."""
+    """A model of failure, trained on the project's decisions (`outcomes.model`). Append-only; the newest one is
+    used.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="outcome_models", db_index=False)
     number = models.PositiveIntegerField()
@@ -520,7 +527,7 @@ class OutcomeModel(models.Model):
 
 
 class OutcomeEstimate(models.Model):
-    """The probability that a run of unknown outcome failed. Gone when the outcome is known."""
+    """The probability that a run of unknown outcome failed. Deleted once the outcome is known."""
 
     trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="outcome_estimate")
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
@@ -536,7 +543,7 @@ class OutcomeEstimate(models.Model):
 
 
 class RunSketch(models.Model):
-    """What of a run is compared with others of the same request (`outcomes.peers.Sketch`)."""
+    """The parts of a run that are compared with other runs of the same request (`outcomes.peers.Sketch`)."""
 
     trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="+")
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
@@ -556,8 +563,9 @@ class RunSketch(models.Model):
 
 
 class OutcomeCheck(models.Model):
-    """A run that a person is asked about: did it fail? `probability` is the chance with which it was chosen; null where it was not
-    by chance, so that it says nothing about the rest."""
+    """A run that a person is asked about: did it fail? `probability` is its sampling probability; null if it was not
+    drawn at random and therefore says nothing about other runs.
+    """
 
     class Answer(models.TextChoices):
         FAILED = "failed"
@@ -592,7 +600,7 @@ class OutcomeCheck(models.Model):
 
 
 class OutcomeTraining(Job):
-    """Makes an `OutcomeModel` of what people have decided so far (`outcomes.train_job`)."""
+    """Trains an `OutcomeModel` on people's decisions so far (`outcomes.train_job`)."""
 
     class Meta(Job.Meta):
         constraints = [

@@ -1,4 +1,6 @@
-"""Outcomes of all traffic over REST: the true failure rate, the layers' recall, the model, and checks. The key decides the project."""
+"""Outcomes of all traffic over REST: the true failure rate, the layers' recall, the model, and checks. The API key
+determines the project.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Policy rules over REST: what the system prompts state, what people wrote, and their decisions on it. The key determines the project."""
+"""Policy rules over REST: those in system prompts, those people wrote, and their decisions. The API key determines the
+project.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +205,7 @@ def _written(
 
 
 def _prompt(request: Request, project: Project) -> SystemPrompt | None:
-    """That of the digest in the body; None for all runs."""
+    """The prompt whose digest is in the body; None for all runs."""
     digest = str(_body(request).get("prompt") or "").replace("\0", "")
     if not digest:
         return None

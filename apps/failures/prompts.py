@@ -1,8 +1,8 @@
-"""The rules in a project's system prompts: read once, when a prompt is first seen, for a person to confirm or dismiss; and the rules
-that people wrote for a prompt, or for all runs.
+"""The rules in a project's system prompts, parsed once when a prompt is first seen, for people to confirm or dismiss;
+and the rules that people write for one prompt or for all runs.
 
-System prompts are untrusted text: what is stored of them is bounded in length and number. A prompt without any decision makes room for a
-newer one.
+System prompts are untrusted, so what is stored of them is bounded in length and number. If there are too many, prompts
+without any decision are deleted, oldest first.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from apps.failures.rules.written import rule_of
 from apps.trajectories.models import Trajectory
 
 MOST_PROMPTS, MOST_EXAMPLES = 200, 5
-MOST_COUNTED = 100  # runs of a rule that are stored, so that the page can say how many there are
+MOST_COUNTED = 100  # runs stored per rule, so that the page can say how many break it
 OPENING, LONGEST_TEXT = 300, 500
-ALL_RUNS = ""  # the digest under which rules for all runs are kept
-Rules = dict[tuple[str, str], int]  # id of a rule by its prompt's digest and its key
+ALL_RUNS = ""  # the digest of rules that apply to all runs
+Rules = dict[tuple[str, str], int]  # {(prompt digest, rule key): id of the rule}
 
 
 def rules_of(project: Project) -> QuerySet[PolicyRule]:
-    """All versions, with who decided, the newest runs that break each as `newest`, and as `runs` how many do, up to `MOST_COUNTED`."""
+    """All versions of rules, with who decided, the `newest` runs that break each, and their number as `runs` (up to
+    `MOST_COUNTED`).
+    """
     examples = PolicyExample.objects.select_related("trajectory").order_by("-trajectory_id")[:MOST_EXAMPLES]
     count = PolicyExample.objects.filter(rule=OuterRef("pk")).order_by().values("rule").annotate(n=Count("pk"))
     rows = PolicyRule.objects.filter(prompt__project=project).select_related("decided_by", "written_by", "prompt")
@@ -47,7 +49,9 @@ def undecided(project: Project) -> int:
 
 
 def policy_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[str, Any]]:
-    """What people decided on the rules of each run's prompt (`rule_states`: {rule's key: state}) and wrote (`written_rules`)."""
+    """People's decisions on the rules of each run's prompt (`rule_states`: {rule key: state}) and the rules they wrote
+    (`written_rules`).
+    """
     digests = {row.pk: policy.digest_of(system) for row in rows if policy.rules_of(system := system_of(row.messages))}
     states: dict[str, dict[str, str]] = defaultdict(dict)
     written: dict[str, list[policy.Rule]] = defaultdict(list)
@@ -55,7 +59,7 @@ def policy_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[s
     found = rules.exclude(written=False, state=PolicyRule.State.PROPOSED).select_related("prompt")
     for rule in sorted(
         found, key=lambda rule: rule.state in PolicyRule.DECISIONS
-    ):  # an earlier version says less than the current
+    ):  # the decision on the current version overrides those on earlier ones
         is_current = rule.state in PolicyRule.DECISIONS
         if rule.written and is_current:
             written[rule.prompt.digest].append(rule_of(rule.sentence, rule.understood))
@@ -89,7 +93,7 @@ def record(project: Project, given: Mapping[UUID, dict]) -> None:
     is_new = any(
         (digest, policy.key_of(rule)) not in known for digest in prompts for rule in policy.rules_of(prompts[digest])
     )
-    # Shared by those who refer to rules, exclusive for those who add some and make room for them.
+    # A shared lock for readers of rules; adding rules or making room for them takes it exclusively.
     acquire_in(project.pk, ProjectLock.POLICY, shared=not is_new)
     if is_new:
         _add(project, prompts)
@@ -160,7 +164,7 @@ def _make_room(project: Project) -> None:
 
 
 def _keep_newest(rules: list[int]) -> None:
-    """Rows that another worker is deleting at this moment are left to it."""
+    """Rows that another worker is deleting at the same moment are skipped."""
     if not rules:
         return
     with connection.cursor() as cursor:

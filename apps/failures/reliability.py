@@ -23,7 +23,7 @@ CONFIDENCES = (CERTAIN, LIKELY, HINT)
 GOAL = 0.97  # goal for “certain”: below it the page says so
 MOST_RULES = 40
 
-Said = tuple[str, str]  # the rule and its confidence
+Said = tuple[str, str]  # (rule, its confidence)
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,9 @@ def unassign_all(sender: Any, project: Project, user: Any, role: str | None, by:
 
 @transaction.atomic
 def mark_failure(*, trajectory: Trajectory, mode: FailureMode, blamed_message: int | None, by: Any) -> Failure:
-    """Marks a failure that no rule found, or found differently: the person gives mode and step. Raises Refused."""
+    """Mark a failure that no rule found, or that rules diagnosed differently; the person gives mode and step. Raises
+    Refused.
+    """
     if mode.project_id != trajectory.project_id:
         raise Refused("This failure mode belongs to another project.")
     if blamed_message is not None:
@@ -156,7 +158,7 @@ def mark_failure(*, trajectory: Trajectory, mode: FailureMode, blamed_message: i
     return _remember(failure, by, before, "marked")
 
 
-# Taking back
+# Undo
 
 
 @dataclass(frozen=True)
@@ -170,9 +172,9 @@ class Undone:
 
 @transaction.atomic
 def undo(*, project: Project, by: Any) -> Undone | None:
-    """Takes back the person's last change in the project, a bulk change as a whole; None if there is none.
+    """Undo the person's last change in the project, a bulk change as a whole. Returns None if there is none.
 
-    What somebody has changed since stays unchanged, and the next undo skips it.
+    Failures that somebody has changed since are left alone, and the next undo skips them.
     """
     rows = FailureDecision.objects.filter(failure__project=project, by=by).exclude(after__has_key="kept")
     last = rows.order_by("-id").first()
@@ -201,7 +203,7 @@ RESTORED = ["mode", "state", "source", "blamed_message", "assigned_to", "decided
 
 
 def _restored(failure: Failure, row: FailureDecision, now: dict, modes: dict[str, FailureMode]) -> bool:
-    """Restores on `failure` what the decision changed. False if any of it has changed since."""
+    """Restore on `failure` what the decision changed. Returns False if any of it has changed since."""
     if "created" in row.before:
         return all(row.after[key] == now[key] for key in ("mode", "state", "decided_at", "also"))
     changed = [key for key, value in row.before.items() if value != row.after.get(key)]
@@ -228,8 +230,8 @@ def _restored(failure: Failure, row: FailureDecision, now: dict, modes: dict[str
 def locked(failure: Failure, by: Any, seen: str | None = None) -> Failure:
     """The locked row, if this person may decide on it. Raises Refused.
 
-    What others may change meanwhile (its mode, who has it) is not joined: after a wait PostgreSQL reads the locked row again but not the
-    joined one, and leaves out a row that no longer fits.
+    Rows that others may change meanwhile (its mode, who has it) are not joined: after waiting for the lock, PostgreSQL
+    re-reads the locked row but not the joined ones, and drops the row if it no longer matches.
     """
     rows = Failure.objects.select_for_update(of=("self",))
     found = rows.select_related("project").filter(pk=failure.pk).first()

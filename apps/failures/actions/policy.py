@@ -1,4 +1,6 @@
-"""What people decide on the rules of a system prompt, and the rules they write. Each change has the project's runs classified again."""
+"""People's decisions on the rules of a system prompt, and the rules they write. Each change has the project's runs
+classified again.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ from apps.failures.rules.written import Invalid, written_rule
 
 State = PolicyRule.State
 CHANGED = "This rule was edited or removed in the meantime. Reload the page."
-MOST_WRITTEN = 100  # current ones of a project
+MOST_WRITTEN = 100  # current rules per project
 
 
 @transaction.atomic
 def decide(*, project: Project, rule: PolicyRule, state: str, by: Any) -> bool:
-    """Confirms or dismisses a rule, or takes that back. False if nothing changes. Raises Refused."""
+    """Confirm or dismiss a rule, or undo that. Returns False if nothing changes. Raises Refused."""
     if state not in PolicyRule.DECISIONS:
         raise Refused("The state must be confirmed, dismissed or proposed.")
     if (
@@ -55,7 +57,7 @@ def write(
     state: str = State.CONFIRMED,
     by: Any,
 ) -> PolicyRule:
-    """A rule that a person writes for the runs of a prompt, or for all runs. Raises Invalid and Refused."""
+    """Add a rule that a person wrote for the runs of a prompt, or for all runs. Raises Invalid and Refused."""
     _lock(project)
     prompt = prompt or SystemPrompt.objects.get_or_create(project=project, digest=ALL_RUNS, defaults={"length": 0})[0]
     if PolicyRule.objects.current().filter(prompt__project=project, written=True).count() >= MOST_WRITTEN:
@@ -71,7 +73,7 @@ def write(
 def edit(
     *, project: Project, rule: PolicyRule, sentence: str, form: Mapping[str, str], state: str = State.CONFIRMED, by: Any
 ) -> PolicyRule:
-    """A new version of a rule, which replaces it. Raises Invalid and Refused."""
+    """Replace a rule with a new version. Raises Invalid and Refused."""
     _lock(project)
     if key_of(written_rule(sentence, form)) == rule.key:
         raise Invalid({"sentence": "Nothing has changed."})
@@ -87,7 +89,9 @@ def edit(
 
 @transaction.atomic
 def remove(*, project: Project, rule: PolicyRule, by: Any) -> None:
-    """Removes a rule that a person wrote. If it replaced one that was read in the prompt, that one is a proposal again. Raises Refused."""
+    """Remove a rule that a person wrote. If it had replaced a rule from the prompt, that one becomes a proposal again.
+    Raises Refused.
+    """
     _lock(project)
     if not rule.written:
         raise Refused("This rule is in the system prompt and would be found again. Dismiss it instead.")
@@ -128,7 +132,7 @@ def _decided(state: str, by: Any) -> dict[str, Any]:
 
 
 def _lock(project: Project) -> None:
-    """One writer of a project's rules at a time; a classification that adds rules, or makes room for them, waits."""
+    """Serialize writers of a project's rules, including a classification that adds rules or makes room for them."""
     acquire_in(project.pk, ProjectLock.POLICY)
 
 
@@ -139,7 +143,7 @@ def _classify_again(project: Project, by: Any) -> None:
 
 @transaction.atomic
 def undo(*, project: Project, by: Any) -> PolicyRule | None:
-    """Makes the rule that the person decided on last a proposal again; None if there is none."""
+    """Turn the rule that the person decided on last back into a proposal. Returns it, or None if there is none."""
     rows = PolicyRule.objects.select_for_update(of=("self",)).current().filter(prompt__project=project, decided_by=by)
     rule = rows.order_by("-decided_at", "-pk").first()
     if rule is not None:

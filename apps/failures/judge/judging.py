@@ -1,8 +1,9 @@
-"""The judge at work: which runs it is asked about, what it may cost, and what its word does to a failure.
+"""Runs the judge: picks the runs it is asked about, enforces its budget, and applies its verdicts to failures.
 
-A run is asked about in three steps: `_claim` books the dearest it can cost (one at a time in a project, so that two
-workers cannot spend the same dollar), the question is asked outside of any transaction, `_settle` writes the answer, its
-true cost and the failure in one. Several questions are asked at the same time, each booked before it is asked. A worker that dies in between leaves a claim, which is taken over after `LOST_AFTER`.
+A run is judged in three steps: `_claim` reserves its maximum cost (one claim at a time per project, so that two workers
+cannot spend the same dollar), the question is asked outside of any transaction, and `_settle` stores the answer, the
+actual cost and the failure in one transaction. Several questions are asked in parallel, each reserved before it is
+asked. If a worker dies in between, its claim is taken over after `LOST_AFTER`.
 """
 
 from __future__ import annotations
@@ -37,16 +38,17 @@ from apps.failures.outcomes.rate import Check, Estimate, failure_rate, strata
 from apps.trajectories.models import Outcome, Trajectory, with_content
 
 log = logging.getLogger(__name__)
-RETRIES = 3  # of a run that got no verdict
+RETRIES = 3  # for a run that got no verdict
 RETRY_AFTER, LOST_AFTER = timedelta(minutes=15), timedelta(minutes=15)
-TOO_MANY_ERRORS = 3  # in a row: the server is away
+TOO_MANY_ERRORS = 3  # errors in a row after which the server counts as down
 CHUNK, BATCH_S = 20, 120.0
+# (estimate, sampling probability): the first line whose estimate is above a run's own gives the probability.
 DRAWN = (
     (0.1, 0.02),
     (0.2, 0.06),
     (1.1, 0.2),
-)  # up to this estimate: the chance with which a run that nothing flags is drawn
-DRAWN_AMONG = 5_000  # newest runs that nothing flags and that the judge has not seen
+)
+DRAWN_AMONG = 5_000  # newest unflagged runs that the judge has not seen
 UNDER_WAY = "asked, no answer yet"
 OF = f"of {RETRIES + 1} tries used:"
 LAST_TRY = f"{RETRIES + 1} {OF}"
@@ -54,7 +56,7 @@ LAST_TRY = f"{RETRIES + 1} {OF}"
 
 @dataclass
 class Report:
-    """What came of it. `stopped` says why not all were looked at."""
+    """The result of judging a batch. `stopped` says why not all runs were judged; empty if they were."""
 
     asked: int = 0
     failures: int = 0
@@ -72,8 +74,9 @@ class Report:
 
 @dataclass(frozen=True)
 class Subject:
-    """A conversation to be judged, as `prompt.make` takes it. Without a `trajectory` it is no production run, and the verdict has no
-    effect on failures. `digest` [32] identifies its content."""
+    """A conversation to be judged, as `prompt.make` takes it. Without a `trajectory` it is not a production run, and
+    the verdict does not affect any failure. `digest` (32 characters) identifies its content.
+    """
 
     digest: str
     run: dict[str, Any]
@@ -88,7 +91,7 @@ class Subject:
 
 
 class Standing(Enum):
-    """How a run stands before it is asked about."""
+    """Whether a run may be asked about now, and if not, why."""
 
     OURS = "ours"
     ANSWERED = "answered"
@@ -104,7 +107,7 @@ def judge(
     sleep: Callable[[float], None] = time.sleep,
     for_s: float = math.inf,
 ) -> Report:
-    """`judge_subjects` of production runs."""
+    """`judge_subjects` for production runs."""
     return judge_subjects(project=project, subjects=_subjects(trajectories), sleep=sleep, for_s=for_s)
 
 
@@ -121,8 +124,11 @@ def judge_subjects(
     sleep: Callable[[float], None] = time.sleep,
     for_s: float = math.inf,
 ) -> Report:
-    """Asks about those without a verdict of the rubric that is on, until the day's budget, or the time, is used up; about as many at
-    the same time as the rubric says. Only the questions are asked in threads: what is booked and written is done here."""
+    """Ask about the subjects that have no verdict of the active rubric, until the day's budget or the time is used up.
+
+    At most `rubric.concurrency` questions run in parallel. The threads only ask questions; reserving money and storing
+    results happens here.
+    """
     report = Report()
     rubric = rubrics.current(project)
     if rubric is None:
@@ -145,7 +151,7 @@ def judge_subjects(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked about at the moment, and what was booked for it."""
+    """A question being asked, and the cost reserved for it."""
 
     subject: Subject
     verdict: JudgeVerdict
@@ -154,7 +160,7 @@ class _Asked:
 
 
 class _Batch:
-    """Runs that are judged side by side. Not for several threads: its own ask questions and nothing else."""
+    """Judges runs in parallel. Not thread-safe itself: its threads only ask questions and do nothing else."""
 
     def __init__(
         self, project: Project, rubric: Rubric, threads: ThreadPoolExecutor, report: Report, sleep: Callable[[float], None]
@@ -163,12 +169,17 @@ class _Batch:
         self._known, self._modes = ensure_modes(project), rubrics.modes_of(project)
         self._under_way: dict[Future[Judged], _Asked] = {}
         self._errors_in_a_row = 0
-        self._room = 1  # doubled by each verdict up to the rubric's number, one again after an error: a server that is away is asked little
-        self._times_dearer = 1.0  # than was estimated: some servers count more tokens
+        # questions at a time: doubled by each verdict up to the rubric's limit, back to 1 after an error, to go easy on
+        # a server that is down
+        self._room = 1
+        self._times_dearer = 1.0  # factor on the estimated cost: some servers count more tokens than estimated
 
     def judge(self, subject: Subject) -> None:
-        """Books the run and asks about it, once there is room. Where the money is booked by others of the batch, these are waited for:
-        they may cost less."""
+        """Reserve the cost of a run and ask about it, once a slot is free.
+
+        If the rest of the budget is reserved by other questions of the batch, wait for those first: they may cost less
+        than reserved.
+        """
         while len(self._under_way) >= self._room:
             self._settle_first()
         if self._report.stopped:
@@ -198,7 +209,9 @@ class _Batch:
             self._settle_first()
 
     def _settle_first(self) -> None:
-        """Waits for an answer and writes what has come. A question that broke keeps what was booked for it, and is asked again later."""
+        """Wait for at least one answer and store those that have arrived. A question that crashed keeps its reservation
+        and is retried later.
+        """
         for done in wait(self._under_way, return_when=FIRST_COMPLETED).done:
             asked = self._under_way.pop(done)
             self._report.asked += 1
@@ -239,7 +252,7 @@ def _why(standing: Standing, rubric: Rubric) -> str:
 
 @transaction.atomic
 def _claim(project: Project, rubric: Rubric, subject: Subject, dearest: float) -> tuple[Standing, JudgeVerdict | None]:
-    """Books the dearest cost and the run, if it is to be asked about. The verdict's `at` is the mark of the claim."""
+    """Reserve the maximum cost and claim the run, if it is due. The verdict's `at` marks when it was claimed."""
     rubrics.locked(project)
     if not Rubric.objects.filter(pk=rubric.pk, is_on=True).exists():
         return Standing.OFF, None
@@ -254,14 +267,14 @@ def _claim(project: Project, rubric: Rubric, subject: Subject, dearest: float) -
     verdict = found or JudgeVerdict(rubric=rubric, content_digest=subject.digest, probability=chance)
     verdict.trajectory, verdict.at = subject.trajectory, timezone.now()
     verdict.error = f"{tries(verdict.error) + 1} {OF} {UNDER_WAY}."
-    # What earlier tries have cost moves to today with this one: never too little is counted against the budget.
+    # The cost of earlier tries moves to today together with this one, so the budget is never undercounted.
     verdict.cost_usd += dearest
     verdict.save()
     return Standing.OURS, verdict
 
 
 def _chance(row: Trajectory) -> float | None:
-    """With which a run was drawn; None for one that was flagged, failed, or chosen by a person."""
+    """The probability with which a run was drawn; None if it was flagged, failed, or chosen by a person."""
     if row.outcome_status == Outcome.FAILURE or Failure.objects.filter(trajectory=row).exists():
         return None
     estimate = OutcomeEstimate.objects.filter(trajectory=row).values_list("probability", flat=True).first()
@@ -270,14 +283,14 @@ def _chance(row: Trajectory) -> float | None:
 
 
 def drawn_rate(project: Project) -> Estimate | None:
-    """The share of runs that the judge sees a failure in, among those that nothing flagged; None where none was drawn."""
+    """The share of unflagged runs in which the judge sees a failure; None if none were drawn."""
     said = JudgeVerdict.objects.filter(rubric__project=project, error="", probability__isnull=False)
     checks = [Check(frozenset(), chance, bool(mode)) for chance, mode in said.values_list("probability", "mode")]
     return failure_rate(strata([(frozenset[str](), max(1, len(checks)))], checks))
 
 
 def tries(error: str) -> int:
-    """How often a run without a verdict was asked about: its error begins with “2 of 4 tries used:”."""
+    """How often a run without a verdict was asked about; its error begins with “2 of 4 tries used:”."""
     count, _, rest = error.partition(" ")
     return int(count) if rest.startswith(OF) and count.isdigit() else 0
 
@@ -296,7 +309,9 @@ def _settle(
     judged: Judged,
     correction: float,
 ) -> None:
-    """Writes the answer and what it means. Where another worker took the claim over, only its own cost is booked."""
+    """Store the answer and its effect on the failure. If another worker has taken over the claim, only the cost is
+    recorded.
+    """
     ours = JudgeVerdict.objects.select_for_update().filter(pk=verdict.pk).first()
     if ours is None:
         return
@@ -312,7 +327,7 @@ def _settle(
 
 def _write(verdict: JudgeVerdict, judged: Judged, subject: Subject) -> None:
     if judged.verdict is None:
-        used = tries(verdict.error) - judged.final  # a wrong key is not the run's fault
+        used = tries(verdict.error) - judged.final  # a wrong API key is not the run's fault
         verdict.error = f"{used} {OF} {judged.error}"[:2000]
         log.info("The judge gave no verdict on %s: %s", subject, judged.error)
         return
@@ -322,11 +337,11 @@ def _write(verdict: JudgeVerdict, judged: Judged, subject: Subject) -> None:
 
 
 def _apply(project: Project, known: dict[str, FailureMode], row: Trajectory, verdict: JudgeVerdict) -> None:
-    """Makes the judge's word count where it may. Inside a transaction; applying it twice changes nothing."""
+    """Apply the judge's verdict where it may count. Call it inside a transaction; applying it twice changes nothing."""
     same = Trajectory.objects.filter(pk=row.pk, content_digest=verdict.content_digest).exists()
     if not same or (verdict.mode and verdict.mode not in known):
-        return  # it has changed since, or the mode is gone
-    if verdict.mode:  # a failure that rules or another worker make at this moment stays
+        return  # the run has changed since, or the mode no longer exists
+    if verdict.mode:  # keeps a failure that the rules or another worker create at the same moment
         made = Failure(project=project, trajectory=row, mode=known[verdict.mode], source=Source.JUDGE)
         Failure.objects.bulk_create([made], ignore_conflicts=True)
     failure = Failure.objects.select_for_update(of=("self",)).filter(trajectory=row).first()
@@ -340,7 +355,9 @@ def _apply(project: Project, known: dict[str, FailureMode], row: Trajectory, ver
 
 
 def _diagnose(failure: Failure, known: dict[str, FailureMode], verdict: JudgeVerdict) -> None:
-    """A failure that nobody has decided on, by the policy. One that only the judge saw goes when it takes it back."""
+    """Combine rules and verdict for a failure nobody has decided on; delete it if only the judge saw it and now no
+    longer does.
+    """
     rules = rules_word(failure)
     word = choose(rules, Verdict(verdict.mode, verdict.blamed_message, verdict.quote, verdict.reason))
     if word.mode not in known:
@@ -353,7 +370,7 @@ def _diagnose(failure: Failure, known: dict[str, FailureMode], verdict: JudgeVer
 
 
 def rules_word(failure: Failure) -> Label:
-    """What the rules said of a failure, whoever has the last word now."""
+    """The rules' diagnosis of a failure, even if the judge decided its mode."""
     evidence = [item for item in failure.evidence if item.get("rule") != RULE]
     if failure.source == Source.RULE:
         return Label(failure.mode.slug, failure.blamed_message, evidence)
@@ -361,9 +378,10 @@ def rules_word(failure: Failure) -> Label:
 
 
 def pending(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:
-    """Runs to ask about: with a failure that nobody decided on, or a bad outcome that rules saw nothing in; newest first.
+    """Runs to ask about, newest first: those with an undecided failure, or with a bad outcome in which the rules found
+    nothing.
 
-    Not those with a verdict of this rubric, nor those whose retry is not due.
+    Left out are runs with a verdict of this rubric, and those whose retry is not due yet.
     """
     waits = Q(at__gt=timezone.now() - RETRY_AFTER) | Q(error__startswith=LAST_TRY)
     known = JudgeVerdict.objects.filter(Q(error="") | waits, rubric=rubric)
@@ -384,12 +402,14 @@ def pending(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajec
 
 
 def next_runs(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:
-    """What was flagged or failed, and then runs drawn from all others."""
+    """Flagged or failed runs first, then a random sample of the others."""
     return pending(project, rubric, limit) or drawn(project, rubric, limit)
 
 
 def drawn(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:
-    """Runs that nothing flagged, the newest first: each is drawn by a number of its own, the likelier ones more often (`chance_of`)."""
+    """Unflagged runs that are drawn for the judge, newest first. Each has a fixed random number; runs that are more
+    likely to have failed are drawn more often (`chance_of`).
+    """
     known = JudgeVerdict.objects.filter(rubric=rubric, content_digest=OuterRef("content_digest"))
     rows = project.trajectories.exclude(outcome_status=Outcome.FAILURE).filter(
         ~Exists(Failure.objects.filter(trajectory=OuterRef("pk"))), ~Exists(known)
@@ -400,12 +420,14 @@ def drawn(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajecto
 
 
 def chance_of(estimate: float | None) -> float:
-    """With which a run that nothing flags is drawn: more often where it is less sure that it went well."""
+    """The probability of drawing an unflagged run: higher the less certain it is that the run went well."""
     return next((share for up_to, share in DRAWN if (estimate or 0.0) < up_to), DRAWN[-1][1])
 
 
 def judge_new(project: Project, limit: int = CHUNK) -> Report:
-    """What waits and what is drawn, until the day's money or BATCH_S is used up. An empty report where the judge is off."""
+    """Judge waiting runs and a random sample until the day's budget or BATCH_S is used up. Returns an empty report if
+    the judge is off.
+    """
     rubric = rubrics.current(project)
     if rubric is None:
         return judge(project=project, trajectories=[])

@@ -108,7 +108,7 @@ def _by_halving(question: Question, server: Server, judged: Judged, verdict: Ver
 def _asked(
     server: Server, judged: Judged, chat: list[dict[str, str]], read: Callable[[str], Any], sleep: Sleep
 ) -> tuple[Judged, Any]:
-    """What was paid and written so far including this answer, and the answer; None if it is not usable."""
+    """(everything paid and written so far, including this answer; the answer, or None if it is unusable)."""
     found = asking.answer_to(server, chat, read, sleep)
     judged = replace(judged, raw=[*judged.raw, *found.raw], usage=judged.usage + found.usage, final=found.final)
     return judged, found.answer

@@ -36,7 +36,7 @@ TRY_S = 30.0  # a person waits for it
 
 
 class RubricForm(PlainForm):
-    """Everything of a version. An engineer may change the text only, to try it."""
+    """All settings of a rubric version. Engineers may change only the text, and only to try it."""
 
     text = forms.CharField(max_length=MAX_TEXT, label="Rubric")
     base_url = forms.CharField(max_length=200, label="Server URL, ending in /v1")
@@ -125,7 +125,7 @@ def _page(request: HttpRequest, project: Project, form: RubricForm, shown: Rubri
 
 
 def _problem(rubric: Rubric) -> str:
-    """What would stop the judge before its first question."""
+    """What would stop the judge before its first question, as a sentence; empty if nothing does."""
     server = rubrics.server_of(rubric)
     try:
         key_of(server, check_url(server.base_url, allow_private=server.allow_private).host)
@@ -144,7 +144,9 @@ def _chart(spent: list[tuple[Any, float, int]]) -> dict | None:
 
 
 def _samples(project: Project) -> list[Failure]:
-    """Failures to try it on, the newest; those that people decided on first, since their mode is known to be right."""
+    """The newest failures to try the rubric on. Those that people decided on come first, since their mode is known to
+    be right.
+    """
     rows = Failure.objects.filter(project=project).select_related("trajectory", "mode")
     decided = list(rows.exclude(decided_at=None).order_by("-decided_at")[: OFFERED // 2])
     return decided + list(rows.exclude(pk__in=[row.pk for row in decided])[: OFFERED - len(decided)])
@@ -167,7 +169,7 @@ def save(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.OPERATOR)
 def switch(request: HttpRequest, project: Project) -> HttpResponse:
-    """Switches a version on, or the judge off where none is named."""
+    """Activate a version, or turn the judge off if no version is given."""
     version = whole(request.POST.get("version"), 1)
     if version is None and not project.rubrics.exists():
         messages.info(request, "Save a rubric first.")
@@ -182,7 +184,7 @@ def switch(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def run(request: HttpRequest, project: Project) -> HttpResponse:
-    """Judges a batch now instead of within minutes."""
+    """Judge a batch now instead of waiting for the schedule."""
     if rubrics.current(project) is None:
         messages.info(request, "The judge is off. An operator can switch it on.")
     else:
@@ -204,7 +206,7 @@ def diff(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view()
 def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
-    """What the judge said, run by run."""
+    """The judge's verdicts, run by run."""
     rows = JudgeVerdict.objects.filter(rubric__project=project).select_related("rubric", "trajectory__failure__mode")
     only = request.GET.get("only", "")
     kinds = {"failures": rows.filter(error="").exclude(mode=""), "fine": rows.filter(error="", mode=""),
@@ -218,13 +220,13 @@ def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "failures/judge.html", context)
 
 
-# Trying
+# Trying a rubric
 
 
 @require_POST
 @project_view(Role.ENGINEER)
 def try_it(request: HttpRequest, project: Project) -> HttpResponse:
-    """A place for each chosen run, which then asks for its own verdict: no page waits on a model."""
+    """Render a placeholder for each chosen run, which then requests its own verdict: no page waits for a model."""
     form, problem = _tried_form(request, project)
     rows = [] if problem else _chosen(request, project)
     if not problem and not rows:
@@ -236,7 +238,7 @@ def try_it(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def try_one(request: HttpRequest, project: Project) -> HttpResponse:
-    """One run before the rubric in the form: prompt, raw answer, verdict, cost. Nothing is stored but the cost."""
+    """Ask about one run with the rubric in the form: prompt, raw answer, verdict, cost. Only the cost is stored."""
     form, problem = _tried_form(request, project)
     rows = [] if problem else _chosen(request, project)
     if not rows:
@@ -266,9 +268,9 @@ def _try(
 
 
 def _tried_form(request: HttpRequest, project: Project) -> tuple[RubricForm, str]:
-    """The form as it may be tried, and what is wrong with it. The server is the saved one, unless an operator tries.
+    """The form as it may be tried, and what is wrong with it. Unless an operator tries it, the saved server is used.
 
-    Else an engineer could send conversations, and the key, to a server of their choice.
+    Otherwise an engineer could send conversations, and the API key, to any server.
     """
     data = request.POST.copy()
     if not request.membership.may(Role.OPERATOR):
@@ -284,7 +286,7 @@ def _tried_form(request: HttpRequest, project: Project) -> tuple[RubricForm, str
 
 
 def _chosen(request: HttpRequest, project: Project) -> list[Trajectory]:
-    """At most MAX_SAMPLES runs, by our id or the client's."""
+    """At most MAX_SAMPLES runs, by Flywheel's id or the client's."""
     found: dict[UUID, Trajectory] = {}
     for name in [*request.POST.getlist("run"), *request.POST.get("more", "").replace(",", " ").split()][:20]:
         row = _by_our_id(project, name) or find(project, name)

@@ -1,9 +1,11 @@
-"""Conditions that a system prompt states about records: “An order can only be cancelled if its status is pending”. Pure.
+"""Conditions that a system prompt states about records, such as “An order can only be cancelled if its status is
+pending”. Pure.
 
-Read are sentences of the form *what* can (not, only, always) be *done* (if *field* is *value*). A condition is about the records
-whose values its subject names (“Basic economy flights”: records with a field that says `basic_economy`), or about all of them where
-the subject is only a kind of thing. What else a policy says is not understood, so a condition is a sign and not a proof: only a
-rule that a person has confirmed gives a finding (`violations`). `Run.rule_states` has what people decided, by `key_of` the rule.
+It reads sentences of the form *subject* can (not, only, always) be *done* (if *field* is *value*). A condition applies
+to the records whose values its subject names (“Basic economy flights”: records with a field whose value is
+`basic_economy`), or to all records if the subject is only a kind of thing. Nothing else in a policy is understood, so a
+condition is evidence rather than proof: only a rule that a person has confirmed yields a finding (`violations`).
+`Run.rule_states` holds people's decisions, by the rule's `key_of`.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from apps.failures.rules import words
 from apps.failures.rules.reading import Call, Run, is_identifier, name_parts, scalars
 
 READ_OF_A_PROMPT, MOST_CONDITIONS = 40_000, 60
-MOST_RULES, LONGEST_SENTENCE = 40, 600  # of one prompt that people are shown
+MOST_RULES, LONGEST_SENTENCE = 40, 600  # per prompt, and characters per sentence, as shown to people
 PROPOSED, CONFIRMED, DISMISSED = "proposed", "confirmed", "dismissed"
-# What changes from run to run in the same prompt: dates, times of day and UUIDs.
+# The parts of a prompt that change from run to run: dates, times of day and UUIDs.
 _CHANGING = re.compile(
     r"\d{4}-\d\d-\d\d|\b\d{1,2}:\d\d(?::\d\d)?(?:\.\d+)?\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
     r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6} \d{1,2}(?:st|nd|rd|th)?,? \d{4}\b"
@@ -60,8 +62,9 @@ _DONE = words.word_set("bought paid met available present given included active 
 
 @dataclass(frozen=True)
 class Condition:
-    """`allowed` is "never", "always" or "if"; `field` and `value` belong to "if": no value means anything but no. `days` is how long
-    after a record was made the prompt allows it anyway."""
+    """`allowed` is "never", "always" or "if". `field` and `value` belong to "if"; without a value, anything but “no”
+    satisfies it. `days`: for how many days after a record was created the prompt allows it anyway.
+    """
 
     sentence: str
     subject: str
@@ -74,7 +77,7 @@ class Condition:
 
 @lru_cache(maxsize=256)
 def conditions(system: str) -> tuple[Condition, ...]:
-    """The conditions in a system prompt, in its order."""
+    """The conditions in a system prompt, in order."""
     if " be " not in system:
         return ()
     text = system[:READ_OF_A_PROMPT].replace("’", "'")
@@ -87,7 +90,9 @@ def conditions(system: str) -> tuple[Condition, ...]:
 
 
 def _allowed_at_first(text: str) -> dict[str, int]:
-    """Days after a record was made in which something is allowed for all of them, by participle; a day begun counts as one."""
+    """{participle: days}: what is allowed for every record within so many days of its creation. Hours are rounded up to
+    days.
+    """
     return {
         found["verb"].casefold(): -(-int(found["n"]) // (24 if found["unit"].casefold() == "hour" else 1))
         for found in _AT_FIRST.finditer(text)
@@ -114,7 +119,9 @@ def _condition(sentence: str) -> Condition | None:
 
 @dataclass(frozen=True)
 class Permission:
-    """“The user can modify passengers”: `thing` is the first word of what, `except_for` the words of the clauses that take something back."""
+    """“The user can modify passengers”: `thing` is the first word of the object, `except_for` the words of clauses that
+    exclude something.
+    """
 
     sentence: str
     verb: str
@@ -124,7 +131,7 @@ class Permission:
 
 @lru_cache(maxsize=256)
 def permissions(system: str) -> tuple[Permission, ...]:
-    """What a system prompt says that can be changed."""
+    """The changes that a system prompt says can be made."""
     if " can " not in system:
         return ()
     parts = (part for part in re.split(r"(?<=[.!?])\s+|\n", system[:READ_OF_A_PROMPT]) if " can " in part)
@@ -144,14 +151,14 @@ def _permitted(sentence: str) -> Iterator[Permission]:
 
 @dataclass(frozen=True)
 class Consent:
-    """“Ask the user to confirm before you change anything.”"""
+    """A sentence such as “Ask the user to confirm before you change anything.”"""
 
     sentence: str
 
 
 @lru_cache(maxsize=256)
 def consent(system: str) -> Consent | None:
-    """The first sentence of a system prompt that asks for the user's confirmation before changes."""
+    """The first sentence of a system prompt that requires the user's confirmation before changes."""
     for line in system[:READ_OF_A_PROMPT].splitlines():
         if words.search(words.CONSENT, line):
             parts = re.split(r"(?<=[.!?])\s+", line)
@@ -165,7 +172,9 @@ Rule = Condition | Permission | Consent
 
 @lru_cache(maxsize=256)
 def rules_of(system: str) -> tuple[Rule, ...]:
-    """All rules that are understood, each once, at most `MOST_RULES`: confirmation, then conditions, then permissions."""
+    """All rules that are understood, without duplicates, at most `MOST_RULES`: confirmation first, then conditions,
+    then permissions.
+    """
     asked = consent(system)
     found: list[Rule] = [*((asked,) if asked else ()), *conditions(system), *permissions(system)]
     return tuple({key_of(rule): rule for rule in reversed(found)}.values())[::-1][:MOST_RULES]
@@ -173,14 +182,18 @@ def rules_of(system: str) -> tuple[Rule, ...]:
 
 @lru_cache(maxsize=4096)
 def key_of(rule: Rule) -> str:
-    """The same for the same rule, whatever date the prompt has; other words or another reading make another rule."""
+    """A key for a rule that does not depend on dates in the prompt. Different wording, or another reading of it, gives
+    another key.
+    """
     parts = [sorted(part) if isinstance(part, frozenset) else part for part in astuple(rule) if part != 0]
     return _digest(" ".join(_CHANGING.sub("#", repr([type(rule).__name__, *parts])).split()), 12)
 
 
 @lru_cache(maxsize=512)
 def digest_of(system: str) -> str:
-    """Of a prompt without what changes from run to run: one that has today's date in it is one prompt, not one for each day."""
+    """A digest of a prompt without the parts that change from run to run, so that a prompt with today's date is the
+    same prompt every day.
+    """
     return _digest(" ".join(_CHANGING.sub("#", system).split()), 16)
 
 
@@ -189,7 +202,7 @@ def _digest(text: str, size: int) -> str:
 
 
 def understood(rule: Rule) -> dict[str, str]:
-    """How a rule was understood: `kind`, and what else belongs to it. All values are short texts."""
+    """How a rule was understood: `kind` and the fields of that kind. All values are short texts."""
     if isinstance(rule, Consent):
         return {"kind": "confirm"}
     if isinstance(rule, Permission):
@@ -205,7 +218,7 @@ def understood(rule: Rule) -> dict[str, str]:
 
 
 def in_words(given: dict[str, str]) -> str:
-    """What `understood` means, for people."""
+    """The meaning of `understood`, as a sentence."""
     kind, subject, verb, days = (given.get(name, "") for name in ("kind", "subject", "verb", "days"))
     anyway = f" (or within {days} {'day' if days == '1' else 'days'} of being made)" if days else ""
     if kind == "confirm":
@@ -220,7 +233,7 @@ def in_words(given: dict[str, str]) -> str:
 
 
 def in_use(run: Run, kind: type[Rule], stated: Sequence[Any]) -> list[Any]:
-    """Those that the prompt states and those of the kind that people wrote, without the dismissed ones."""
+    """The rules of a kind that the prompt states or people wrote, without dismissed ones."""
     rules = [*stated, *(rule for rule in run.written_rules if isinstance(rule, kind))]
     return [rule for rule in rules if not run.rule_states or run.rule_states.get(key_of(rule)) != DISMISSED]
 
@@ -230,13 +243,13 @@ def source_of(run: Run, rule: Rule) -> str:
 
 
 def consents_asked(run: Run) -> list[Consent]:
-    """The rules that changes need a confirmation, without dismissed ones."""
+    """The rules that require a confirmation before changes, without dismissed ones."""
     asked = consent(run.system)
     return in_use(run, Consent, [asked] if asked else [])
 
 
 def refuses_permitted(run: Run) -> Iterator[tuple[int, Permission]]:
-    """Answers that refuse a change of something which the system prompt says can be changed, and which no call changed."""
+    """Answers that refuse a change which the system prompt permits, and which no call made either."""
     if not (stated := in_use(run, Permission, permissions(run.system))):
         return
     done = [f"{call.tool} {call.raw}".casefold() for call in run.changes_made]
@@ -259,7 +272,7 @@ def _changes(said: str, item: Permission) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A change that a condition forbids, by the record that was looked up before it."""
+    """A change that a condition forbids, given the record that was looked up before it."""
 
     call: Call
     record: str
@@ -268,7 +281,7 @@ class Broken:
 
 
 def broken(run: Run) -> Iterator[Broken]:
-    """Changes to records for which a rule says that they cannot be made, with each such rule."""
+    """Each change to a record together with each rule that forbids it."""
     stated = in_use(run, Condition, conditions(run.system))
     if not stated:
         return
@@ -281,7 +294,7 @@ def broken(run: Run) -> Iterator[Broken]:
 
 
 def always_allowed(run: Run) -> list[Condition]:
-    """Conditions that allow something for a record that was looked up, whatever else holds."""
+    """Conditions that always allow something for a record that was looked up."""
     stated = [item for item in in_use(run, Condition, conditions(run.system)) if item.allowed == "always"]
     if not stated:
         return []
@@ -301,7 +314,7 @@ def refuses_allowed(run: Run) -> Iterator[tuple[int, Condition]]:
 
 
 def _why_not(item: Condition, record: dict, call: Call) -> str:
-    """What of a record a condition does not allow; empty where it allows it or says nothing about it."""
+    """Why a condition does not allow a change to a record; empty if it allows it or says nothing about it."""
     named = _named(item.subject, record)
     if not named and not is_a_kind(item.subject):
         return ""
@@ -317,7 +330,7 @@ def _why_not(item: Condition, record: dict, call: Call) -> str:
 
 
 def _made_lately(run: Run, record: dict, days: int) -> bool:
-    """Whether a record was made at most so many days ago, by its own field and the day in the system prompt."""
+    """Whether a record was created at most `days` days ago, by its own date field and the date in the system prompt."""
     made = (
         words.day_of(value) for name, value in record.items() if type(value) is str and _MADE & set(name_parts(name))
     )
@@ -326,7 +339,7 @@ def _made_lately(run: Run, record: dict, days: int) -> bool:
 
 
 def is_a_kind(subject: str) -> bool:
-    """Whether a subject names only a kind of thing: “an order”."""
+    """Whether a subject is only a kind of thing, such as “an order”."""
     return len(subject.split()) == 2 and subject.split()[0] in _KINDS
 
 
@@ -342,14 +355,14 @@ def _named(subject: str, record: dict) -> list[tuple[str, str]]:
 
 
 def _is_of(verb: str, tool: str) -> bool:
-    """Whether a tool does what a participle says: cancelled of cancel_order, modified of update_order."""
+    """Whether a tool does what a participle says: cancel_order for cancelled, update_order for modified."""
     own = frozenset().union(*(words.SAME_ACTION.get(part, frozenset((part,))) for part in name_parts(tool)))
     stems = (verb[:-2], verb[:-1], verb[:-3], f"{verb[:-3]}y")
     return any(stem in own for stem in stems)
 
 
 def says_verb(text: str, verb: str) -> bool:
-    """Whether a text has a form of a participle: cancelled, cancel, cancellation."""
+    """Whether a text contains a form of a participle: cancelled, cancel or cancellation."""
     return verb[: max(4, len(verb) - 4)] in text.casefold()
 
 
@@ -358,7 +371,7 @@ def allows(verb: str, tools: Sequence[str]) -> bool:
 
 
 def _records(run: Run, call: Call) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What was last looked up, before a change, by each identifier among its arguments."""
+    """Yield (identifier, record): for each identifier in the arguments of a change, the record last looked up by it."""
     for _, value in scalars(call.args):
         if type(value) is str and is_identifier(value):
             before = [other for other in run.looked_up.get(value, ()) if other.index < call.index]

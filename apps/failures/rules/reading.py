@@ -21,7 +21,7 @@ from apps.trajectories.arguments import Checker
 from workers.lib.messages import OpenCalls, ToolCall, functions_of, is_example, native_calls, text_of
 
 CACHED_TOOL_SETS = 512
-CHANGES_LOOKED_AT = 40  # of one run
+CHANGES_LOOKED_AT = 40  # per run
 MAX_REPLY = 20_000  # characters of a tool's reply that are parsed as JSON
 MAX_KNOWN = 200_000  # characters in which a value is searched
 MAX_VALUES = 60  # scalars per call or record
