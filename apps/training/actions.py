@@ -1,4 +1,4 @@
-"""Writes of floor 8: freezing what trains, and starting a run."""
+"""Actions of the training layer: freezing datasets and starting, resuming and estimating runs."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from workers.lib.gold import gold_answers
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert, plain
 
-FEWEST_PAIRS = 4  # of a reward model
+FEWEST_PAIRS = 4  # pairs for a reward model
 
 
 class TrainingError(Rejected):
-    """A run that may not be started; the message is a sentence for the screen.
+    """A run that may not be started. The message is a sentence for the page.
 
-    `held`: canonical hashes of the held-out tasks that it says something about.
+    `held`: canonical hashes of the held-out tasks that the message reveals something about.
     """
 
     def __init__(self, sentence: str, held: Collection[str] = ()) -> None:
@@ -60,11 +60,12 @@ def freeze_dataset(
     shape: Shape = Shape.TASKS,
     examples: Sequence[judged.Example] = (),
 ) -> Dataset:
-    """The training tasks of a frozen set, as they are; with `keys` (ids of tasks) only those, in the set's order.
+    """Freeze the training tasks of a frozen set, in the set's order; with `keys` (task ids) only those.
 
-    `picked_by`: the evaluation of these tasks that chose the keys. `examples` (`sources.find_examples`) of another `shape`: they
-    train, and the tasks are those that they are about. The same content twice is one dataset.
-    Raises TrainingError, also for a key that is not a training task of this set.
+    `picked_by`: the evaluation of these tasks that chose the keys. With another `shape`, `examples`
+    (`sources.find_examples`) are what trains, and the dataset's tasks are those that the examples are about. Freezing
+    the same content again returns the same dataset. Raises TrainingError, also for a key that is not a training task of
+    this set.
     """
     if not eval_set.is_frozen:
         raise TrainingError(f"{eval_set} is a draft. Freeze it before training on it.")
@@ -129,20 +130,23 @@ def _chosen(eval_set: EvalSet, tasks: list[Task], keys: Collection[str | UUID]) 
 
 @transaction.atomic
 def submit_training(**given: Any) -> TrainingRun:
-    """Queues what `prepared_run` makes of the same arguments. Raises TrainingLocked, TrainingError."""
+    """Queue the run that `prepared_run` makes of the same arguments. Raises TrainingLocked, TrainingError."""
     return jobs.submit(prepared_run(**given), by=given["by"])
 
 
 def _shows_how(dataset: Dataset, environment: Environment) -> bool:
-    """Whether there is an answer to learn from, or, in an environment with tools, an episode as it should go."""
+    """Whether there is anything to imitate: a task's demonstration or, in an environment with tools, an expected
+    sequence of calls.
+    """
     if dataset.rows.exclude(task__demonstration="").exists():
         return True
     return environment.needs_tools and any(gold_answers(task.as_spec()) for task in dataset.tasks())
 
 
 def no_tools(parent: ModelVersion, environment: Environment) -> str:
-    """Why a model cannot act in an environment: its chat template does not carry the tools. "" where it can, or that is
-    unknown."""
+    """Why a model cannot act in an environment: its chat template does not support tools. "" if it can, or if that is
+    unknown.
+    """
     template = parent.chat_template
     if not environment.needs_tools or template is None or template.carries_tools:
         return ""
@@ -150,7 +154,9 @@ def no_tools(parent: ModelVersion, environment: Environment) -> str:
 
 
 def no_turn_rewards(config: dict, environment: Environment) -> str:
-    """Why a config cannot train in an environment: it compares turns, which the environment does not reward. "" where it can."""
+    """Why a config cannot train in an environment: it needs rewards per turn, which the environment does not report. ""
+    if it can.
+    """
     if config.get("advantages") != "turn" or environment.has_turn_rewards:
         return ""
     return f"{environment} does not report rewards per turn. Set advantages to “per episode”, or choose an environment that does."
@@ -174,12 +180,14 @@ def prepared_run(
     teacher: ModelVersion | None = None,
     teacher_on: str = "",
 ) -> TrainingRun:
-    """A run that may start, not saved yet; `picked_by` is the evaluation that chose its tasks, `samples_of` the one whose samples are
-    examples. `sample_on`: names of servers that GRPO samples from; `steps_ahead` 1: during the update, with the weights before it.
-    `teacher`: of on-policy distillation.
+    """A new run that may start; it is not saved yet.
 
-    Raises TrainingLocked where the reward is not reviewed for this environment and these tasks or this person may not start
-    it, TrainingError for what cannot train.
+    `picked_by` is the evaluation that chose its tasks, `samples_of` the one whose samples are examples. `sample_on`:
+    names of the servers that GRPO samples on; with `steps_ahead` 1 they sample during the update, with the previous
+    weights. `teacher`: for on-policy distillation.
+
+    Raises TrainingLocked if the reward is not reviewed for this environment and these tasks or this person may not
+    start the run, and TrainingError for anything that cannot be trained.
     """
     if archived := next((row for row in (parent, environment) if row.archived_at), None):
         raise TrainingError(f"{archived} is archived. Choose another, or unarchive it under “Manage” on its page.")
@@ -282,8 +290,9 @@ def prepared_run(
 
 
 def freeze_estimate(run: TrainingRun, start: int = 0) -> None:
-    """What the run will cost as far as is known now, which its page later shows beside what it did. `start`: the step of the
-    checkpoint that it goes on from."""
+    """Store the estimated cost of a run, which its page later compares with the actual cost. `start`: the checkpoint's
+    step for a fork.
+    """
     asked = asked_of(
         project=run.project, method=run.method, parent=run.parent, environment=run.environment, dataset=run.dataset,
         config=run.spec["config"], rollouts=run.spec.get("rollouts"), start=start,
@@ -293,7 +302,7 @@ def freeze_estimate(run: TrainingRun, start: int = 0) -> None:
 
 
 def _not_judged(project: Project, method: Method) -> str:
-    """Why the LLM judge cannot read a run's outputs; "" where it can."""
+    """Why the LLM judge cannot read a run's outputs; "" if it can."""
     if method == Method.REWARD:
         return "A reward model gives no outputs that the LLM judge could read. Set judge_outputs to 0."
     if rubrics.current(project) is None:
@@ -302,9 +311,10 @@ def _not_judged(project: Project, method: Method) -> str:
 
 
 def resume(*, run: TrainingRun, by: Any) -> int:
-    """Queues a failed or cancelled run again, from its last checkpoint; returns that step.
+    """Queue a failed or cancelled run again, from its last checkpoint; return that step.
 
-    Raises TrainingError where there is none or the run goes on, TrainingLocked where the reward may not train any more.
+    Raises TrainingError if there is no checkpoint or the run is active, TrainingLocked if the reward may no longer be
+    trained on.
     """
     require_unlocked(environment=run.environment, tasks=run.dataset.tasks(), by=by)
     checkpoint = checkpoints.latest(run)
@@ -317,7 +327,7 @@ def resume(*, run: TrainingRun, by: Any) -> int:
 
 
 def _sources(dataset: Dataset) -> dict[str, Any]:
-    """How many examples come from where; nothing where tasks train."""
+    """The number of examples by source; {} for a dataset of tasks."""
     if dataset.shape == Shape.TASKS:
         return {}
     counts = dataset.examples.order_by().values_list("source").annotate(n=Count("pk"))
@@ -325,7 +335,7 @@ def _sources(dataset: Dataset) -> dict[str, Any]:
 
 
 def _picked(dataset: Dataset, by: EvalRun | None) -> dict[str, Any]:
-    """Which evaluation chose the tasks of a run, and how many of how many; nothing where all of them train."""
+    """The evaluation that chose the tasks of a run, and how many it chose; {} if the run trains on all of them."""
     if by is None:
         return {}
     return {"picked_by": str(by.pk), "picked": dataset.size, "picked_of": dataset.eval_set.tasks.trainable().count()}

@@ -20,18 +20,20 @@ SOMETIMES = 0.1
 MIXED_ENOUGH = 0.15
 DEMONSTRATIONS_ENOUGH = 20
 PAIRS_ENOUGH = 50
-THUMBS_ENOUGH = 20  # of the rarer kind
-REWARD_PAIRS = 200  # from which a reward model generalises, and the fifth that is held back shows how well
-CLEARLY_BETTER = 0.1  # by how much a teacher's success exceeds the model's
-SOMETIMES_MORE = 0.1  # pass@k minus success: what the model does sometimes, an instruction may make it do always
+THUMBS_ENOUGH = 20  # ratings of the rarer kind
+REWARD_PAIRS = 200  # enough for a reward model to generalise, and for the held-back fifth to show how well
+CLEARLY_BETTER = 0.1  # how much higher the teacher's success must be than the model's
+# pass@k minus success: a gap that instructions may close, since the model already succeeds sometimes
+SOMETIMES_MORE = 0.1
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an evaluation of the current model and the collected data show. Rates are in [0, 1]. `prompt_tried`: a search for a better
-    prompt has finished, or the model has a prompt version; `prompt_cost` is a sentence about the cost of a search. `thumbs`: ratings
-    up and down. `teacher`: the best other model evaluated on the same tasks, its success, and whether it has the model's tokenizer
-    and runs here."""
+    """What an evaluation of the current model and the collected data show. Rates are in [0, 1]. `prompt_tried`: a
+    search for a better prompt has finished, or the model has a prompt version; `prompt_cost` is a sentence about the
+    cost of a search. `thumbs`: numbers of ratings up and down. `teacher`: the best other model evaluated on the same
+    tasks, its success, and whether it has the model's tokenizer and runs here.
+    """
 
     success: float
     valid_json: float
@@ -81,7 +83,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Advice:
-    """One recommendation; the first of a list is what to do now, the others come later."""
+    """One recommendation. The first of a list is what to do now, the others come later."""
 
     fix: Fix
     title: str
@@ -124,7 +126,9 @@ def _training(evidence: Evidence) -> list[Advice]:
 
 
 def _preferences(evidence: Evidence) -> list[Advice]:
-    """Learning from feedback works offline: cheaper than sampling, and the only signal if no verifier can judge."""
+    """Learning from feedback works offline: it is cheaper than sampling, and the only signal if no verifier can
+    judge.
+    """
     if evidence.preference_pairs >= PAIRS_ENOUGH:
         reason = "" if evidence.verifiable else ", and no verifier can"
         found = [
@@ -159,7 +163,7 @@ def _reward_model(evidence: Evidence) -> Advice:
 
 
 def _distillation(evidence: Evidence) -> list[Advice]:
-    """A model that already succeeds says more about each answer than a reward does."""
+    """A teacher that already succeeds gives more information per answer than a reward does."""
     if evidence.teacher is None or evidence.teacher[1] < evidence.success + CLEARLY_BETTER:
         return []
     name, success, same_tokens = evidence.teacher
@@ -184,7 +188,9 @@ def _rejection(evidence: Evidence) -> Advice:
 
 
 def _prompt_can_help(evidence: Evidence) -> bool:
-    """Format and tool choice can be described in words; so can what the model does right sometimes."""
+    """Format and tool choice can be explained in a prompt; so can behaviour that the model already gets right
+    sometimes.
+    """
     return not evidence.prompt_tried and (
         evidence.valid_json < RELIABLE
         or evidence.correct_tool < RELIABLE

@@ -1,4 +1,6 @@
-"""The alarms of a new run as a table of inputs: the setting stores what differs from the defaults, as in a training config."""
+"""The alarms of a new run as a table of inputs. Only values that differ from the defaults are stored, as in a training
+config.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ NAME = "alarms"
 
 
 def as_inputs(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """{name of an input: value} of what differs from the defaults."""
+    """{input name: value} for the values that differ from the defaults."""
     return {f"{NAME}-{rule}-{what}": value for rule, given in settings.items() for what, value in given.items()}
 
 

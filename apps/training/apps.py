@@ -20,7 +20,7 @@ class TrainingConfig(AppConfig):
         filters.LINKED["trained"] = narrow
 
         def returned(digests: set[str]) -> set[str]:
-            """Adapters sent by a cluster's job that have no version yet."""
+            """Adapters that a cluster's job has sent and that have no model version yet."""
             rows = TrainingRun.objects.active().filter(result__returned__artifact__in=list(digests))
             return set(rows.values_list("result__returned__artifact", flat=True))
 
@@ -35,7 +35,9 @@ class TrainingConfig(AppConfig):
         ))  # fmt: skip
 
         def needed(run: EvalRun) -> str:
-            """How often a hold-out was evaluated determines what a comparison on it is worth, so no deletion takes an evaluation back."""
+            """The number of evaluations on a hold-out affects every comparison on it, so deleting an evaluation must
+            not reduce it.
+            """
             if run.split == Split.HOLDOUT and run.started_at is not None:
                 return "It ran on a hold-out, and counts towards the number of comparisons made there."
             chose = TrainingRun.objects.filter(project=run.project_id, spec__picked_by=str(run.pk)).exists()

@@ -57,8 +57,9 @@ Marks = Callable[[set[str]], list[tuple[int, str, str]]]
 
 
 def curves(values: dict[str, list[tuple[int, float]]], marks: Marks = lambda metrics: []) -> list[tuple[str, dict]]:
-    """(id, figure) for each chart that has points; `values` is {metric: [(step, value)]}. `marks` are (step, words, colour) of the
-    alarms about any of some metrics."""
+    """(id, figure) for each chart with points. `values` is {metric: [(step, value)]}; `marks` returns (step, title,
+    colour) of the alarms about any of the given metrics.
+    """
     found = []
     for name, title, metrics in FIGURES:
         series = {
@@ -72,7 +73,7 @@ def curves(values: dict[str, list[tuple[int, float]]], marks: Marks = lambda met
 
 
 def marked(figure: dict, marks: Sequence[tuple[int, str, str]]) -> dict:
-    """A dotted line at the step of each alarm, with a triangle that says which."""
+    """Add a dotted line at the step of each alarm, with a triangle whose tooltip names the alarm."""
     layout = figure["layout"]
     layout["shapes"] = [
         {"type": "line", "x0": step, "x1": step, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": colour, "width": 1.2, "dash": "dot"}}
@@ -86,7 +87,7 @@ def marked(figure: dict, marks: Sequence[tuple[int, str, str]]) -> dict:
     return figure
 
 
-DASHES = ("solid", "dash", "dot")  # after the last colour they begin again, with another dash
+DASHES = ("solid", "dash", "dot")  # once all colours are used, they repeat with the next dash style
 
 
 def colour_of(at: int) -> str:
@@ -96,8 +97,9 @@ def colour_of(at: int) -> str:
 def overlaid(
     series: Sequence[tuple[str, int, Sequence[float], Sequence[float]]], title: str, *, x: str, log: bool
 ) -> dict:
-    """(name, number of the run, xs, ys) of several runs in one chart, five digits of each number. On a logarithmic axis what
-    is not above zero has no place."""
+    """Several runs in one chart, from (name, number of the run, xs, ys); numbers are rounded to five digits. On a
+    logarithmic axis, values that are not positive are left out.
+    """
     figure = lines({name: (xs, [float(f"{y:.5g}") for y in ys]) for name, _, xs, ys in series}, title, x=x, height=260)
     for trace, (_, at, xs, _) in zip(figure["data"], series, strict=True):
         trace["line"] = {"color": colour_of(at), "width": 1.6, "dash": DASHES[at // len(PALETTE) % len(DASHES)]}

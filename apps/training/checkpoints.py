@@ -36,8 +36,10 @@ def best(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
 
 
 def before_alarm(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
-    """The newest one before the first sign of what ended the run, or else before the first active alarm: a warning that has been active
-    since the beginning says nothing about a later explosion. `checkpoints` are newest first."""
+    """The newest checkpoint from before the first sign of whatever ended the run, or else before the first active
+    alarm: a warning that has been active from the beginning says nothing about a later explosion. `checkpoints` are
+    newest first.
+    """
     first = _first_steps(run)
     acted = run.alarms.filter(cleared_step=None, action__in=("pause", "stop")).values_list("name", flat=True)
     steps = [first[name] for name in acted] or list(first.values())
@@ -47,7 +49,7 @@ def before_alarm(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint 
 def _first_steps(run: TrainingRun) -> dict[str, int]:
     """{active alarm: the step of its first sign}"""
     rows = run.alarms.filter(cleared_step=None).order_by("-step").values_list("name", "step")
-    return dict(rows)  # if there are several, the first step counts
+    return dict(rows)  # the first step wins
 
 
 def _before(step: int, checkpoints: list[Checkpoint]) -> Checkpoint | None:

@@ -53,8 +53,9 @@ def names_of(runs: Sequence[TrainingRun]) -> list[str]:
 def curves_of(
     runs: Sequence[TrainingRun], name: str, *, by_time: bool = False, points: int = POINTS
 ) -> dict[UUID, Curve]:
-    """{run: [(x, value)]} of a metric. For a long run each point is the mean of several steps, placed at the last of them. x is the
-    step, or the hours since the run's first value."""
+    """{run: [(x, value)]} of a metric. In a long run each point is the mean of several steps, placed at the last of
+    them. x is the step, or the hours since the run's first value.
+    """
     rows = Metric.objects.filter(run__in=runs, name=name).order_by()
     spans = rows.values("run").annotate(last=Max("step"), begin=Min("at"))
     ends = {row["run"]: (row["last"], row["begin"]) for row in spans}
@@ -73,7 +74,7 @@ def curves_of(
 
 
 def smoothed(values: Sequence[float], weight: float) -> list[float]:
-    """The exponential moving average, its start corrected like Adam's moments (as in Weights & Biases and TensorBoard)."""
+    """The exponential moving average with bias correction as in Adam (and in Weights & Biases and TensorBoard)."""
     if not weight:
         return list(values)
     found, mean, held = [], 0.0, 1.0
@@ -87,8 +88,9 @@ def smoothed(values: Sequence[float], weight: float) -> list[float]:
 
 
 def ends_of(runs: Sequence[TrainingRun]) -> dict[UUID, dict[str, dict[str, float]]]:
-    """{run: {metric: {last, step, mean, low, high}}} of the metrics that a table shows: the last value, and mean, least and
-    greatest value over the last tenth of the steps."""
+    """{run: {metric: {last, step, mean, low, high}}} for the metrics in the table: the last value, and mean, minimum
+    and maximum over the last tenth of the steps.
+    """
     lasts = dict(
         Metric.objects.filter(run__in=runs, name__in=SUMMED).order_by().values_list("run").annotate(last=Max("step"))
     )
@@ -109,8 +111,9 @@ def ends_of(runs: Sequence[TrainingRun]) -> dict[UUID, dict[str, dict[str, float
 
 
 def across_seeds(runs: Sequence[TrainingRun]) -> list[tuple[str, float, float | None, float | None]]:
-    """(metric, mean, low, high) over the seeds of one group, of each run's mean at its end, with Student's 95% interval; [] for
-    other runs. No interval where all are equal."""
+    """(metric, mean, low, high) across the seeds of one group, from each run's final mean, with Student's 95% interval;
+    [] for other runs. No interval if all values are equal.
+    """
     if len({run.spec.get("group") or run.pk for run in runs}) != 1 or len(runs) < 2:
         return []
     values: dict[str, list[float]] = defaultdict(list)

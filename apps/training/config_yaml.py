@@ -1,4 +1,4 @@
-"""A run's settings as YAML, as the guide writes them: what trains what on what, and each setting of the method by its name."""
+"""A run's settings as YAML, in the guide's format: what trains on what, and each setting of the method by name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from workers.lib.presets import PRESETS
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import Count, FormError, Text, convert, plain, unknown
 
-GUIDE = {"generations": "num_generations_per_prompt", "eval_every": "eval_interval"}  # the guide's names of settings
+GUIDE = {"generations": "num_generations_per_prompt", "eval_every": "eval_interval"}  # the guide's names for settings
 OURS = {guide: ours for ours, guide in GUIDE.items()}
 
 
 class ConfigError(Rejected):
-    """A file that cannot be read; the message is a sentence, `field` the key that is wrong ("" for the whole)."""
+    """A file that cannot be read. The message is a sentence; `field` is the invalid key ("" for the whole file)."""
 
     def __init__(self, sentence: str, field: str = "") -> None:
         super().__init__(sentence)
@@ -33,9 +33,11 @@ class ConfigError(Rejected):
 
 
 class Head(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a file says besides the settings. `reward`, where it is given, must be the environment's verifier. `samples_of`: the id of
-    an evaluation whose samples are examples, beside all other sources that the method learns from. `teacher_on`: the server that
-    a teacher runs on; without it a served model on its own, others in the run's process."""
+    """The part of a file other than the settings. `reward`, if given, must be the environment's verifier. `samples_of`:
+    the id of an evaluation whose samples are examples, in addition to all other sources that the method learns from.
+    `teacher_on`: the server that a teacher runs on; by default a served model runs on its own server, any other in the
+    run's process.
+    """
 
     model: Text
     algorithm: Text
@@ -50,7 +52,7 @@ class Head(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RunConfig(Struct, kw_only=True):
-    """A file that was read: `config` is whole, with every default."""
+    """A parsed file; `config` is complete, with every default."""
 
     head: Head
     config: dict[str, Any]
@@ -60,7 +62,7 @@ HEAD = tuple(field.name for field in structs.fields(Head))
 
 
 def config_of(run: TrainingRun) -> RunConfig:
-    """Raises ConfigError for a run whose settings this version does not know any more."""
+    """Raises ConfigError if the run has settings that this version no longer supports."""
     environment, eval_set = run.environment, run.dataset.eval_set
     head = Head(
         model=str(run.parent), algorithm=run.method, training_data=f"{eval_set.slug}@{eval_set.version}",
@@ -71,13 +73,13 @@ def config_of(run: TrainingRun) -> RunConfig:
 
 
 def write(found: RunConfig) -> str:
-    """What is None is left out: it means the same."""
+    """Settings that are None are left out: that means the same."""
     settings = {GUIDE.get(name, name): value for name, value in found.config.items() if value is not None}
     return write_yaml({name: value for name, value in plain(found.head).items() if value != ""} | settings)
 
 
 def read(text: str) -> RunConfig:
-    """Raises ConfigError with the key, and what was probably meant."""
+    """Raises ConfigError with the key, and a suggestion of what was probably meant."""
     try:
         value = load_yaml(text)
     except YamlError as error:
@@ -129,7 +131,9 @@ def _preset(name: Any, algorithm: str) -> dict[str, Any]:
 
 
 def rows_of(found: RunConfig, project: Project) -> dict[str, Any]:
-    """{parent, eval_set, environment, teacher?, teacher_on?, samples_of?} that a file names. Raises ConfigError where the project has none of that name."""
+    """The objects that a file names: {parent, eval_set, environment, teacher?, teacher_on?, samples_of?}. Raises
+    ConfigError if the project has nothing of that name.
+    """
     head = found.head
     rows = {
         "parent": _named(project.model_versions.current().trainable(), "model", head.model, "-v", "name"),

@@ -21,7 +21,7 @@ from apps.training.models import Checkpoint, Method, TrainingRun
 from apps.training.teachers import server_name_of, teacher_of
 from workers.lib.specs import Lora
 
-FIXED = Lora.__struct_fields__  # the adapter in the checkpoint has its shape
+FIXED = Lora.__struct_fields__  # the adapter in the checkpoint already has its shape
 LONGEST = 20_000  # characters of settings
 START = "0 (the start: nothing of what it learned)"
 
@@ -62,13 +62,14 @@ class ForkForm(PlainForm):
 
 
 def as_yaml(config: dict[str, Any]) -> str:
-    """What is None or empty is left out: it means the same."""
+    """Settings that are None or empty are left out: that means the same."""
     return write_yaml({name: config[name] for name in sorted(config) if config[name] not in (None, {}, [])})
 
 
 def default_step(run: TrainingRun) -> int:
-    """The checkpoint before what ended the run first showed, else the newest one; the start where an alarm stopped the run and all
-    checkpoints come after its first sign."""
+    """The step to fork from: the checkpoint before the first sign of what ended the run, else the newest one. It is 0
+    (the start) if an alarm stopped the run and every checkpoint is later than its first sign.
+    """
     found = available(run)
     if before := checkpoints.before_alarm(run, found):
         return before.step
@@ -77,15 +78,17 @@ def default_step(run: TrainingRun) -> int:
 
 
 def available(run: TrainingRun) -> list[Checkpoint]:
-    """The checkpoints whose folders are there, the newest first."""
+    """The checkpoints whose folders exist, newest first."""
     return [one for one in run.checkpoints.all() if Path(one.path).is_dir()]
 
 
 def fork(
     *, run: TrainingRun, step: int, config: dict[str, Any], by: Any, seed: int | None = None, name: str = ""
 ) -> TrainingRun:
-    """Queues it. Without a change it goes on as the original would have. Step 0: from the start, with nothing of what was learned.
-    Raises TrainingError and TrainingLocked."""
+    """Queue a fork. Without changes it continues as the original would have. Step 0 starts over from the run's parent.
+
+    Raises TrainingError and TrainingLocked.
+    """
     found = next((one for one in available(run) if one.step == step), None) if step else None
     if found is None and step:
         raise TrainingError(f"{run} has no checkpoint at step {step} any more. Choose another one.")
@@ -128,7 +131,7 @@ def fork(
 
 
 def sampling_of(run: TrainingRun) -> dict[str, Any]:
-    """The servers that a run samples on, by the names that they have now."""
+    """The servers that a run samples on, by their current names."""
     given = run.spec.get("rollouts")
     if not given:
         return {}
@@ -138,7 +141,7 @@ def sampling_of(run: TrainingRun) -> dict[str, Any]:
 
 
 def changes(run: TrainingRun) -> list[tuple[str, Any, Any]]:
-    """(setting, before, now) of a fork against the run that it came from."""
+    """(setting, before, now) of a fork compared with the run it came from."""
     if run.forked_from is None:
         return []
     before, now = (
@@ -151,7 +154,7 @@ def changes(run: TrainingRun) -> list[tuple[str, Any, Any]]:
 
 
 def copied(source: Path, target: Path) -> Path:
-    """The folder under another name: nothing writes into a checkpoint, so its files are shared where the disk allows."""
+    """A copy of the folder. Nothing writes into a checkpoint, so its files are hard links where the disk allows."""
 
     def link(one: str, other: str) -> None:
         try:

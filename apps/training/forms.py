@@ -101,7 +101,9 @@ class ParentField(forms.ModelChoiceField):
 
 
 class TrainingForm(GrpoFields, PlainForm):
-    """A run's settings; what is offered is the project's own. Fields of the other methods are hidden and not checked."""
+    """The settings of a new run. All choices belong to the project. Fields of other methods are hidden and not
+    validated.
+    """
 
     method = forms.ChoiceField(choices=Method.choices)
     parent = ParentField(None, label="Start from")
@@ -247,7 +249,7 @@ class TrainingForm(GrpoFields, PlainForm):
             del self.fields["judge_outputs"]
         servers = [(server.name, server.name) for server in offered(project)]
         self.fields["sample_on"].choices = servers
-        if not servers:  # these are offered only where something could serve them
+        if not servers:  # offered only if some server could serve the run's adapters
             del self.fields["sample_on"], self.fields["one_step_ahead"]
         if not any(row.has_turn_rewards for row in self.fields["environment"].queryset):
             del self.fields["advantages"]
@@ -261,13 +263,13 @@ class TrainingForm(GrpoFields, PlainForm):
             methods = [method for method, names in OF_METHOD.items() if name in names]
             if methods and name not in LORA:
                 field.widget.attrs["data-methods"] = " ".join(methods)
-        for name in ("parent", "eval_set", "environment"):  # the newest is chosen, not a row of dashes
+        for name in ("parent", "eval_set", "environment"):  # preselect the newest instead of an empty choice
             self.fields[name].empty_label = None
-        for name in LORA:  # left empty, the usual
+        for name in LORA:  # empty means the default
             self.fields[name].required = False
 
     def parts(self) -> list[tuple[str, str, list[forms.BoundField]]]:
-        """(title, what is said below it, fields) in the order of the page."""
+        """(title, text below it, fields) in the order of the page."""
         of_method = {name for names in OF_METHOD.values() for name in names}
         rest = [name for name in self.fields if name not in of_method and name not in (*LORA, *MORE, *WATCHED)]
         common = ("steps", "seed", "seeds")
@@ -293,7 +295,7 @@ class TrainingForm(GrpoFields, PlainForm):
 
     @property
     def folded(self) -> set[str]:
-        """Titles of the parts that are shown on demand: the advanced ones, unless a field of theirs is wrong."""
+        """Titles of the parts that are collapsed: the advanced ones, unless one of their fields has an error."""
         wrong = {title for title, _, fields in self.parts() if any(field.errors for field in fields)}
         return {"LoRA adapter", "More options", "Alarms"} - wrong
 
@@ -324,7 +326,7 @@ class TrainingForm(GrpoFields, PlainForm):
         return data
 
     def _clean_sources(self, data: dict[str, Any]) -> None:
-        """Sources that the method does not learn from are left out, an evaluation is of the set's own tasks."""
+        """Drop sources that the method does not learn from, and check that an evaluation belongs to the set."""
         known = SOURCES[data["method"]]
         chosen = known if len(known) == 1 else [source for source in known if source in data.get("sources", ())]
         run, eval_set = data.get("samples_of"), data.get("eval_set")
@@ -339,14 +341,14 @@ class TrainingForm(GrpoFields, PlainForm):
         data["sources"] = chosen
 
     def found(self) -> Found:
-        """The examples of the chosen sources."""
+        """The examples from the chosen sources."""
         data = self.cleaned_data
         return find_examples(
             eval_set=data["eval_set"], shape=SHAPES[data["method"]].value, sources=data["sources"], evaluation=data.get("samples_of")
         )  # fmt: skip
 
     def sampling(self) -> dict[str, Any]:
-        """Arguments of `prepared_run`: where GRPO samples, who teaches."""
+        """Arguments of `prepared_run`: where GRPO samples, and which teacher is used."""
         data = self.cleaned_data
         if data["method"] in TAUGHT:
             return {"teacher": data.get("teacher"), "teacher_on": data.get("teacher_on") or ""}
@@ -355,7 +357,7 @@ class TrainingForm(GrpoFields, PlainForm):
         return {"sample_on": data["sample_on"], "steps_ahead": int(data["one_step_ahead"])}
 
     def _check_config(self, data: dict[str, Any]) -> None:
-        """What only all settings together can say, at the field that it is about."""
+        """Validate the settings as a whole; errors are added to the field they are about."""
         try:
             convert(self.config(), CONFIGS[data["method"]])
         except FormError as error:
@@ -392,7 +394,7 @@ class TrainingForm(GrpoFields, PlainForm):
                 "prompts_per_step": data["prompts_per_step"],
                 "generations": data["generations"],
                 "beta": data["beta"],
-                "eval_every": common["save_every"],  # so that a checkpoint's validation is what is read beside it
+                "eval_every": common["save_every"],  # so that every checkpoint has a validation result
                 "eval_samples": 2,
                 "max_new_tokens": _longest(data),
             }
@@ -401,7 +403,7 @@ class TrainingForm(GrpoFields, PlainForm):
         )
 
     def _of_rows(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The settings of what TRL trains."""
+        """The settings of methods that TRL trains."""
         method, every = data["method"], data.get("eval_every")
         found = {
             "batch_size": data["batch_size"],
@@ -442,12 +444,12 @@ class TrainingForm(GrpoFields, PlainForm):
 
 
 def limit_processes(field: forms.IntegerField, most: int) -> None:
-    """To those that an operator allows."""
+    """Limit the field to the number of processes that the operator allows."""
     field.validators.append(MaxValueValidator(most))
     field.widget.attrs["max"] = most
     field.help_text = f"Up to {most} share each step, one for each GPU; the update stays the same. 1 if empty"
 
 
 def _longest(data: dict[str, Any]) -> int:
-    """Tokens of an answer, as the environment has them."""
+    """The token limit of an answer in the environment."""
     return data["environment"].harness.get("max_new_tokens", 64)

@@ -1,4 +1,6 @@
-"""The jobs of floor 8: what a training run gives its child process and what it keeps of the answers; prompt searches."""
+"""The jobs of the training layer: what a training run passes to its child process, and what it stores of the output;
+prompt searches.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,9 @@ from workers.lib.specs import SIDE_BY_SIDE
 
 
 def child_spec(run: TrainingRun) -> dict:
-    """Asks the lock again: a review, the policy, the judge or a remote server may have changed since the run was queued.
-    Raises TrainingLocked, HoldoutLeak."""
+    """The spec of the child process. Checks the lock again: a review, the policy, the judge or a remote server may have
+    changed since the run was queued. Raises TrainingLocked, HoldoutLeak.
+    """
     record_scorer(run, run.environment)
     checkpoint, tasks = checkpoints.latest(run), run.dataset.tasks()
     require_unlocked(environment=run.environment, tasks=tasks, by=run.created_by, scorer=run.spec["scorer"])
@@ -105,12 +108,14 @@ def child_spec(run: TrainingRun) -> dict:
 
 
 def named_task(task: Task) -> dict:
-    """With the key by which people know it, for what the run says of it."""
+    """The task's spec with its key, which messages of the run use."""
     return task.as_spec() | {"key": task.key}
 
 
 def success_rates(run: TrainingRun) -> dict[str, float]:
-    """{task: share that passed} by the evaluation that chose the run's tasks, else the newest of its parent on the train split."""
+    """{task: share of samples that passed} in the evaluation that chose the run's tasks, or else in the parent's newest
+    on the train split.
+    """
     found = EvalRun.objects.filter(
         project=run.project, eval_set=run.dataset.eval_set, split=Split.TRAIN, state=JobState.SUCCEEDED
     )
@@ -149,7 +154,9 @@ def store_events(run: TrainingRun, events: list[dict]) -> None:
 
 
 def complete(run: TrainingRun, result: dict) -> dict:
-    """Stores the adapter and makes its version, in the transaction that ends the run. Raises ModelError where its weights hold NaN."""
+    """Store the adapter and create its model version, in the transaction that ends the run. Raises ModelError if its
+    weights contain NaN.
+    """
     measured, numbers = result.get("metrics") or {}, numbers_of(Path(result["adapter"]))
     with transaction.atomic():
         artifact = store_folder(Path(result["adapter"]))

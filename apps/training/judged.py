@@ -1,4 +1,4 @@
-"""Turns judged answers into what preference methods learn from: pairs, labelled answers, good answers. Pure."""
+"""Turns judged answers into training data for preference methods: pairs, labelled answers, good answers. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uuid import UUID
 from workers.lib.messages import clean
 
 Shape = Literal["pairs", "labels", "answers"]
-MOST_PER_PROMPT = 4  # examples per request and source, so that a request that was answered often does not dominate
+MOST_PER_PROMPT = 4  # examples per request and source, so that frequent requests do not dominate
 
 SAME = "the same answer on both sides"
 EMPTY = "an empty answer"
@@ -22,8 +22,9 @@ ALONE = "no answer with the opposite verdict for the same request"
 
 @dataclass(frozen=True)
 class Judged:
-    """One answer to one request. `request` is the same for the same conversation, whoever had it; `messages` is that conversation
-    without the harness's part, if no task has it."""
+    """One answer to one request. `request` identifies the conversation, whichever run it is from; `messages` is the
+    conversation without the harness's part, and only set if no task contains it.
+    """
 
     source: str
     request: str
@@ -54,7 +55,7 @@ class Example:
 def examples_of(
     answers: Iterable[Judged], shape: Shape, *, extremes: frozenset[str] = frozenset()
 ) -> tuple[list[Example], Counter[str]]:
-    """(examples, number of answers left out by reason). Each example once, the sources in their given order.
+    """(examples, {reason: number of answers left out}). Duplicates are dropped; sources come in the given order.
 
     Of the sources in `extremes`, only the best and the worst answer to a request count.
     """
@@ -71,10 +72,13 @@ def examples_of(
 
 
 def kept_aside(groups: Sequence[str], share: float, kinds: Sequence[Any] = ()) -> set[int]:
-    """Positions of the examples that do not train, given the group of each: whole groups in the order of a digest of their names, the
-    same for every seed, until at least this share is held back. At least one group trains, and if there are two, one is held back;
-    but examples of each kind always train (KTO learns nothing from good answers alone), so a group that contains all remaining
-    examples of a kind trains, too."""
+    """The positions of the examples held back for validation, given the group of each.
+
+    Whole groups are held back, in the order of a hash of their names (the same for every seed), until the share is
+    reached. At least one group trains, and with two or more groups at least one is held back. Every kind in `kinds`
+    keeps an example that trains (KTO cannot learn from good answers alone), so a group with all remaining examples of
+    some kind is not held back.
+    """
     if not share:
         return set()
     names = sorted(set(groups), key=lambda name: hashlib.sha256(name.encode()).digest())
@@ -90,7 +94,7 @@ def kept_aside(groups: Sequence[str], share: float, kinds: Sequence[Any] = ()) -
 
 
 def _by_request(answers: Iterable[Judged], left_out: Counter[str]) -> dict[tuple[str, str], list[Judged]]:
-    """Without empty ones, and without those judged both right and wrong; equal answers once."""
+    """{(source, request): its answers}, without empty answers, duplicates, and answers judged both right and wrong."""
     groups: dict[tuple[str, str], dict[str, Judged]] = defaultdict(dict)
     torn: set[tuple[str, str, str]] = set()
     for one in answers:

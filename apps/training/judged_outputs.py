@@ -1,5 +1,8 @@
-"""Outputs of a training run that people judge in the reward review's queue, or the project's LLM judge reads at checkpoints, and what
-their verdicts say of its reward. The two are kept apart; a person's verdict on an output counts in place of the judge's."""
+"""Outputs of a training run that people judge in the reward review's queue, or that the project's LLM judge reads at
+checkpoints, and what their verdicts say about the run's reward.
+
+The two kinds of verdicts are kept separate. If both exist for an output, the person's verdict counts.
+"""
 
 from __future__ import annotations
 
@@ -33,23 +36,26 @@ from apps.training.models import JudgedOutput, Metric, Rollout, TrainingRun
 from workers.lib.alarms import judged_gap
 from workers.lib.environments import Environment
 
-SENT = 20  # outputs of one button
+SENT = 20  # outputs per click
 OF_REVIEW = ("review/verifier_success", "review/people_success", "review/outputs")
 OF_JUDGE = ("judge/verifier_success", "judge/success", "judge/outputs")
-PATIENCE = timedelta(days=1)  # after a run's end in which the judge still reads its outputs: its budget is of a day
-BATCH_S, AT_ONCE = 120.0, 200  # of one task: seconds and outputs
+PATIENCE = timedelta(days=1)  # the judge still reads outputs this long after a run ends, since its budget is per day
+BATCH_S, AT_ONCE = 120.0, 200  # per task: seconds and outputs
 
 
 class NothingToSend(Rejected):
-    """The message is a sentence for the screen."""
+    """The message is a sentence for the page."""
 
 
 @transaction.atomic
 def send(
     *, run: TrainingRun, by: Any, step: int | None = None, number: int | None = None, n: int = SENT, seed: int = 0
 ) -> tuple[RewardReview, int]:
-    """A seeded sample of a step's outputs, or the one rollout `number`, to the run's review; (it, how many were new). Only what has a
-    score can be judged against it. Raises NothingToSend."""
+    """Send a seeded sample of a step's outputs, or the one rollout `number`, to the run's review. Returns the review
+    and how many were new.
+
+    Only outputs with a score can be judged against it. Raises NothingToSend.
+    """
     rows = run.rollouts.filter(masked=False).select_related("task")
     if number is not None:
         chosen = list(rows.filter(pk=number))
@@ -80,7 +86,7 @@ def reviews_of(run: TrainingRun) -> list[RewardReview]:
 
 
 def verdicts_of(run: TrainingRun) -> dict[int, str]:
-    """{rollout: what people say of it as one, else that it is in review} of those that were sent."""
+    """{rollout: people's verdict, or that it is in review} for the outputs that were sent."""
     found: dict[int, str] = {}
     for review in reviews_of(run):
         rollouts = dict(review.items.values_list("pk", "sent__source__rollout"))
@@ -93,7 +99,7 @@ def verdicts_of(run: TrainingRun) -> dict[int, str]:
 
 
 def hear(review: RewardReview) -> None:
-    """People have judged an output of a run: their verdicts are metrics of it, and the alarm `judge_gap` is judged again."""
+    """People have judged an output of a run: update its metrics and evaluate the alarm `judge_gap` again."""
     training = review.training or {}
     run = (
         TrainingRun.objects.filter(project=review.project_id, pk=training.get("run")).select_related("project").first()
@@ -108,8 +114,9 @@ Pairs = dict[int, list[tuple[bool, bool]]]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What people, or the LLM judge, say of a run's outputs beside its verifier. `gap` as `workers.lib.alarms.judged_gap`, of the last
-    `recent` outputs; None where they are too few."""
+    """How people, or the LLM judge, rate a run's outputs compared with its verifier. `gap` is
+    `workers.lib.alarms.judged_gap` over the `recent` outputs; None if there are too few.
+    """
 
     who: str
     pairs: Pairs
@@ -128,7 +135,7 @@ class Judgement:
         return sum(map(len, self.pairs.values()))
 
     def share(self, place: int) -> float | None:
-        """Of the recent outputs, those that pass: by the verifier (0), by who judged (1)."""
+        """The share of recent outputs that pass, according to the verifier (0) or to people or the judge (1)."""
         found = [pair[place] for pair in self.recent]
         return sum(found) / len(found) if found else None
 
@@ -146,7 +153,7 @@ PEOPLE, JUDGE = "People", "LLM judge"
 
 
 def by_people(run: TrainingRun) -> tuple[Pairs, set[int]]:
-    """What people settled, and the rollouts that it is about."""
+    """Outputs that people have settled, and the ids of their rollouts."""
     pairs: Pairs = defaultdict(list)
     settled: set[int] = set()
     for review in reviews_of(run):
@@ -159,7 +166,7 @@ def by_people(run: TrainingRun) -> tuple[Pairs, set[int]]:
 
 
 def by_judge(run: TrainingRun, settled: set[int]) -> Pairs:
-    """Without the outputs that people settled: their verdict counts."""
+    """Outputs that the judge has read, except those that people have settled."""
     pairs: Pairs = defaultdict(list)
     rows = run.judged_outputs.filter(verdict__error="").exclude(rollout__in=settled)
     for step, success, mode in rows.values_list("rollout__step", "rollout__success", "verdict__mode"):
@@ -168,14 +175,16 @@ def by_judge(run: TrainingRun, settled: set[int]) -> Pairs:
 
 
 def judgements_of(run: TrainingRun) -> list[Judgement]:
-    """Of people and of the LLM judge, apart."""
+    """Separately for people and for the LLM judge."""
     least = run_alarms.limits_of(run, "judge_gap").over
     people, settled = by_people(run)
     return [Judgement(PEOPLE, people, least), Judgement(JUDGE, by_judge(run, settled), least)]
 
 
 def weigh(run: TrainingRun) -> None:
-    """Stores what people and the judge say as metrics, and judges the alarm `judge_gap` by the greater gap of the two."""
+    """Store the ratings of people and judge as metrics, and evaluate the alarm `judge_gap` on the larger of the two
+    gaps.
+    """
     found = [one for one in judgements_of(run) if one.pairs]
     for one in found:
         store(run, one.pairs, OF_REVIEW if one.who == PEOPLE else OF_JUDGE)
@@ -196,7 +205,9 @@ def in_words(one: Judgement) -> str:
 
 
 def recent(pairs: Pairs, least: int) -> list[tuple[bool, bool]]:
-    """Of the last steps that have at least so many together: what was said of the start is no word on the policy of now."""
+    """The pairs of the last steps that together have at least `least`: ratings of the first steps say nothing about the
+    current policy.
+    """
     found: list[tuple[bool, bool]] = []
     for step in sorted(pairs, reverse=True):
         if len(found) >= least:
@@ -224,7 +235,7 @@ def store(run: TrainingRun, pairs: Pairs, names: tuple[str, ...]) -> None:
 
 
 def due() -> list[UUID]:
-    """Runs whose outputs the judge is to read: those that ask for it, until a day after their end."""
+    """Runs whose outputs the judge should read: those that request it, until a day after their end."""
     asked = TrainingRun.objects.filter(
         spec__config__judge_outputs__gt=0, project__rubrics__is_on=True, project__in=Project.objects.running()
     )
@@ -233,21 +244,24 @@ def due() -> list[UUID]:
 
 
 def undrawn(run: TrainingRun) -> list[int]:
-    """The steps at which the policy was sampled and nothing was drawn for the judge; of a run that goes on, the last one is complete
-    when a later step has reported."""
+    """Steps at which the policy was sampled but nothing was drawn for the judge. In an active run, the last step is
+    complete only once a later step has reported.
+    """
     drawn = set(run.judged_outputs.values_list("rollout__step", flat=True).distinct())
     last = run.metrics.aggregate(last=Max("step"))["last"] or 0
     return [step for step in outputs.steps_of(run) if step not in drawn and (not run.is_active or step < last)]
 
 
 def unjudged(run: TrainingRun) -> QuerySet[JudgedOutput]:
-    """Those that the judge is still to be asked about: after its last try it gave no verdict, and will give none."""
+    """Outputs that the judge still has to read. If it gave no verdict on its last try, it is not asked again."""
     failed = ~Q(verdict__error="") & ~Q(verdict__error__startswith=judging.LAST_TRY)
     return run.judged_outputs.filter(Q(verdict=None) | failed)
 
 
 def draw(run: TrainingRun) -> None:
-    """The same tasks at each step, in an order that does not depend on what was said; only what has a score can be compared with it."""
+    """Draw outputs of the same tasks at each step, in an order that does not depend on their content. Only outputs with
+    a score are drawn, since only those can be compared with it.
+    """
     for step in undrawn(run):
         rows = run.rollouts.filter(phase__in=outputs.PHASES, step=step, masked=False)
         order = sorted(rows.values_list("task", "index", "phase", "pk"), key=lambda one: place_of(run, *one[:2]))
@@ -260,8 +274,9 @@ def place_of(run: TrainingRun, task: UUID, index: int) -> str:
 
 
 def ask_judge(run: TrainingRun, sleep: Callable[[float], None] = time.sleep) -> judging.Report:
-    """Draws outputs, has the judge read them as far as today's budget goes, and weighs what it says. An output that it has read before,
-    of the same task, is not paid for again."""
+    """Draw outputs, have the judge read them as far as today's budget goes, and store the result. An output that it has
+    already read for the same task is not paid for again.
+    """
     draw(run)
     first = (F("verdict").asc(nulls_first=True), "-rollout__step", "pk")
     rows = list(unjudged(run).select_related("rollout__task").order_by(*first)[:AT_ONCE])
@@ -286,7 +301,7 @@ def ask_judge(run: TrainingRun, sleep: Callable[[float], None] = time.sleep) -> 
 
 
 def subject_of(environment: Environment, row: Rollout) -> judging.Subject:
-    """The conversation as the policy had it. Neither the verifier's score nor the expected answer is shown."""
+    """The conversation as the policy had it, without the verifier's score or the expected answer."""
     episode = environment.open(row.task.as_spec())
     said = row.messages or [{"role": "assistant", "content": row.output}]
     conversation = {"messages": [*episode.messages, *said], "tools": episode.offered, "interventions": []}
@@ -294,6 +309,6 @@ def subject_of(environment: Environment, row: Rollout) -> judging.Subject:
 
 
 def judge_says(run: TrainingRun) -> dict[int, tuple[bool, str]]:
-    """{rollout: (whether it passes by the LLM judge, its reason)} of those that it has read."""
+    """{rollout: (whether it passes according to the LLM judge, its reason)} for those that it has read."""
     rows = run.judged_outputs.filter(verdict__error="").values_list("rollout", "verdict__mode", "verdict__reason")
     return {pk: (not mode, reason) for pk, mode, reason in rows}

@@ -1,6 +1,7 @@
-"""What a model version learned from, back to the production trajectories, and what learned from a trajectory or a task.
+"""What a model version learned from, back to the production trajectories, and which versions learned from a trajectory
+or a task.
 
-Every step is an index look-up: task by trajectory, row by task, run by dataset, version by parent; counts end at a cap.
+Every step is an index look-up: task by trajectory, row by task, run by dataset, version by parent. Counts are capped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from apps.training.models import DatasetRow, Example, PromptSearch, TrainingRun
 from apps.trajectories.models import Trajectory
 
 Job = TrainingRun | PromptSearch
-COUNTED, AT_ONCE = 10_000, 20_000  # trajectories: the cap for counting, and the cap for finding them first
+COUNTED, AT_ONCE = 10_000, 20_000  # caps: trajectories counted, and trajectories collected before filtering
 MOST, DEEPEST = 100, 50  # runs or versions shown; generations
 NAMED = re.compile(r"([-a-zA-Z0-9_]{1,80})-v(\d{1,9})")
 
@@ -28,7 +29,7 @@ NAMED = re.compile(r"([-a-zA-Z0-9_]{1,80})-v(\d{1,9})")
 
 
 def jobs_behind(version: ModelVersion) -> list[tuple[ModelVersion, Job | None]]:
-    """The version and its ancestors, the nearest first, each with the training run or prompt search that made it."""
+    """The version and its ancestors, nearest first, each with the training run or prompt search that created it."""
     chain = [version, *version.ancestors()]
     made: dict[int, Job] = {}
     for kind in (TrainingRun, PromptSearch):
@@ -38,14 +39,15 @@ def jobs_behind(version: ModelVersion) -> list[tuple[ModelVersion, Job | None]]:
             .order_by("-created_at")
         )
         for job in rows:
-            # the first run that made it stays: the same content made twice is one version
+            # the first run wins: the same content made twice is one version
             made[job.model_version_id] = job
     return [(node, made.get(node.pk)) for node in chain]
 
 
 def trajectories_of(datasets: Iterable[UUID]) -> QuerySet[Trajectory]:
-    """The production runs from which the tasks of these datasets were made, or the tasks that they are variants of; and those whose
-    answers are examples in them."""
+    """The production runs that the tasks of these datasets, or the seeds of their variants, were made from, and the
+    runs whose answers are examples in them.
+    """
     rows = DatasetRow.objects.filter(dataset__in=list(datasets)).order_by()
     own = rows.filter(task__trajectory__isnull=False).values("task__trajectory")
     seeds = rows.filter(task__variant_of__trajectory__isnull=False).values("task__variant_of__trajectory")
@@ -54,7 +56,7 @@ def trajectories_of(datasets: Iterable[UUID]) -> QuerySet[Trajectory]:
 
 
 def ids_of(datasets: Iterable[UUID], most: int) -> set[UUID]:
-    """At most this many, from the rows alone: deleting a run also deletes its link."""
+    """At most `most` ids, from the rows alone: deleting a trajectory also deletes its link."""
     rows, found = DatasetRow.objects.filter(dataset__in=list(datasets)).order_by(), set()
     for path in ("task__trajectory", "task__variant_of__trajectory"):
         found |= set(rows.filter(**{f"{path}__isnull": False}).values_list(path, flat=True).distinct()[:most])
@@ -73,8 +75,9 @@ def datasets_behind(version: ModelVersion) -> list[UUID]:
 
 
 def narrow(rows: QuerySet[Trajectory], value: str) -> QuerySet[Trajectory]:
-    """The filter `trained`: what a version (“support-v4”) and its ancestors learned from, or one run by its id; nothing for any other
-    value. `rows` are those of a project, so another project's version finds nothing."""
+    """The filter `trained`: trajectories that a version (“support-v4”) and its ancestors learned from, or a single run
+    by its id; nothing for any other value. `rows` belong to one project, so another project's version finds nothing.
+    """
     datasets = set(_datasets_named(value))
     if not datasets:
         return rows.none()
@@ -96,7 +99,7 @@ def _datasets_named(value: str) -> Iterator[UUID]:
 
 @dataclass(frozen=True)
 class Learner:
-    """A job that learned from it, and what it made; `heirs` are the versions made from that in turn."""
+    """A job that learned from it and the version it created; `heirs` are versions derived from that one."""
 
     job: Job
     kind: str
@@ -118,7 +121,7 @@ def learners_of_trajectory(trajectory: UUID) -> list[Learner]:
 
 
 def _learners(tasks: list[UUID], datasets: Sequence[UUID] = ()) -> list[Learner]:
-    """Of these tasks and these datasets, the newest first."""
+    """For these tasks and datasets, newest first."""
     rows = DatasetRow.objects.filter(task__in=tasks).order_by()
     datasets = [*datasets, *(rows.values_list("dataset_id", flat=True).distinct() if tasks else ())]
     if not datasets:
@@ -139,7 +142,7 @@ def _learners(tasks: list[UUID], datasets: Sequence[UUID] = ()) -> list[Learner]
 
 
 def heirs_of(versions: set[int]) -> dict[int, list[ModelVersion]]:
-    """{version: all that were made from it, over all generations}, one query per generation."""
+    """{version: all versions derived from it, over all generations}, with one query per generation."""
     found: dict[int, list[ModelVersion]] = {version: [] for version in versions}
     parents: dict[int, int] = {}
     level = set(versions)

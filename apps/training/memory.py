@@ -1,4 +1,6 @@
-"""What a run can do with less memory: the settings that leave its update as it is, what to change, and the retry that changes them."""
+"""Reducing the memory of a run: which settings do so without changing the update, advice for people, and the automatic
+retry.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,16 @@ from apps.training.models import TrainingRun
 from workers.lib.specs import CONFIGS, SIDE_BY_SIDE
 
 Settings = dict[str, Any]
-SMALL = 4  # what a retry computes at a time
+SMALL = 4  # rows or answers that a retry computes at a time
 
 
 def settings_of(run: TrainingRun) -> Settings:
-    """As the next attempt has them."""
+    """The settings of the next attempt."""
     return run.spec["config"] | run.reduced
 
 
 def at_once(name: str, config: Settings) -> int:
-    """How many rows or answers a setting allows side by side in a process, 0 where there is no such setting."""
+    """How many rows or answers a process computes at a time under a setting."""
     if name == "sample_batch":
         every = config["prompts_per_step"] * config["generations"]
         return min(every, config.get(name) or SIDE_BY_SIDE)
@@ -28,12 +30,14 @@ def at_once(name: str, config: Settings) -> int:
 
 
 def own_rows(config: Settings) -> int:
-    """Rows of a step that one of its processes computes, at most."""
+    """The maximum number of rows of a step that one process computes."""
     return -(-config["batch_size"] // config.get("processes", 1))
 
 
 def reductions(method: str, config: Settings, to: int = SMALL) -> Settings:
-    """The settings that need less memory for the same update, as far as the method has them; {} where all is small already."""
+    """Settings of the method that need less memory for the same update; {} if everything is already as small as
+    possible.
+    """
     names = {field.encode_name for field in structs.fields(CONFIGS[method])}
     found: Settings = {}
     for name in ("micro_batch", "sample_batch"):
@@ -48,7 +52,7 @@ def reductions(method: str, config: Settings, to: int = SMALL) -> Settings:
 
 
 def in_words(changed: Settings, config: Settings) -> str:
-    """“micro_batch to 4 (now 32), gradient_checkpointing to true”."""
+    """A phrase such as “micro_batch to 4 (now 32), gradient_checkpointing to true”."""
     words = [
         f"{name} to true" if value is True else f"{name} to {value} (now {at_once(name, config)})"
         for name, value in changed.items()
@@ -68,7 +72,7 @@ def advice(run: TrainingRun) -> str:
 
 
 def reduce(run: TrainingRun) -> str:
-    """Once in a run."""
+    """Reduce the settings of a run, at most once. Returns a sentence, or "" if nothing was changed."""
     config = settings_of(run)
     changed = reductions(run.method, config)
     if not config.get("retry_smaller") or run.reduced or not changed:

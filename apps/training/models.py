@@ -1,4 +1,4 @@
-"""Floor 8: frozen training data, training runs, prompt searches, and what they report."""
+"""Layer 8: frozen training data, training runs, prompt searches, and what they report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from apps.trajectories.models import Trajectory
 
 
 class Shape(models.TextChoices):
-    """What a dataset's rows are: tasks, or examples of one of these forms beside the tasks that they are about."""
+    """What a dataset's rows are: tasks, or examples of one of these kinds plus the tasks they are about."""
 
     TASKS = "tasks", "tasks"
     PAIRS = "pairs", "pairs"
@@ -29,8 +29,9 @@ class Shape(models.TextChoices):
 
 
 class Dataset(models.Model):
-    """What trains, frozen: rows are added with it and never changed. Only training tasks can be rows. `size` counts tasks, or
-    examples where the dataset has them (`shape`)."""
+    """Frozen training data: its rows are created with it and never change. Only training tasks can be rows. `size`
+    counts examples if the dataset has any (`shape`), otherwise tasks.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="datasets")
@@ -54,7 +55,9 @@ class Dataset(models.Model):
 
 
 class DatasetRow(models.Model):
-    """`split` is the task's, held equal to it by a composite foreign key (see the migration), and must be train."""
+    """`split` is the task's split, kept equal to it by a composite foreign key (see the migration), and must be
+    train.
+    """
 
     dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="rows")
     task = models.ForeignKey(Task, models.PROTECT, related_name="dataset_rows")
@@ -82,8 +85,9 @@ class Source(models.TextChoices):
 
 
 class Example(models.Model):
-    """One preference pair, labelled answer or good answer of a dataset (`judged.Example`). Of a training task or of a production
-    run; `split` is the task's, as in DatasetRow."""
+    """One preference pair, labelled answer or good answer of a dataset (`judged.Example`), from a training task or a
+    production run. `split` is the task's, as in DatasetRow.
+    """
 
     dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="examples")
     position = models.PositiveIntegerField()
@@ -118,7 +122,7 @@ class Method(models.TextChoices):
     GRPO = "grpo", "GRPO"
 
 
-# Of the methods that learn from examples: what those are, and where they may come from.
+# For the methods that learn from examples: the kind of examples, and their possible sources.
 SHAPES: dict[str, Shape] = {
     Method.REJECTION: Shape.ANSWERS,
     Method.DPO: Shape.PAIRS,
@@ -136,7 +140,7 @@ SOURCES: dict[str, list[Source]] = {
 PROGRAMS: dict[str, str] = {
     Method.REJECTION: Method.SFT,
     Method.DISTILL: Method.SFT,
-}  # the program that trains, where it has another name
+}  # programs whose name differs from the method's
 
 
 class TrainingRunQuerySet(JobQuerySet, ArchivableQuerySet):
@@ -167,17 +171,17 @@ class TrainingRun(Archivable, Job):
     class Meta(Job.Meta):
         pass
 
-    is_new = False  # whether this request made it
-    prompt: dict = {}  # like an evaluation's: no prompt version trains, so the environment's own is used
+    is_new = False  # whether this request created it
+    prompt: dict = {}  # as in evaluations; prompt versions are not trained, so the environment's own prompt is used
 
     @property
     def on_cluster(self) -> bool:
-        """Whether it is a job on a Ray cluster (engines.ray)."""
+        """Whether it runs as a job on a Ray cluster (engines.ray)."""
         return "cluster" in self.spec
 
     @property
     def paused_by(self) -> dict[str, Any] | None:
-        """The alarm that paused it; it can be resumed."""
+        """The alarm that paused the run, which can then be resumed."""
         return self.result.get("paused") if self.state == JobState.CANCELLED else None
 
     def get_absolute_url(self) -> str:
@@ -185,8 +189,10 @@ class TrainingRun(Archivable, Job):
 
 
 class Measurement(Job):
-    """How fast a model samples and trains on a machine, and what it needs of its memory: a job of half a minute, from which runs are
-    estimated (apps.training.budget). `key`: the model and the options that it holds for."""
+    """How fast a model samples and trains on a machine, and how much memory that needs: a half-minute job, on which the
+    estimates of runs are based (apps.training.budget). `key` identifies the model and the settings that it is valid
+    for.
+    """
 
     parent = models.ForeignKey(ModelVersion, models.CASCADE, related_name="measurements")
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="measurements")
@@ -195,7 +201,7 @@ class Measurement(Job):
 
 
 class Metric(models.Model):
-    """One number at one step. A resumed attempt that repeats a step replaces it."""
+    """One number at one step. If a resumed attempt repeats the step, it overwrites the value."""
 
     run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="metrics")
     step = models.PositiveIntegerField()
@@ -212,7 +218,9 @@ class Metric(models.Model):
 
 
 class RunAlarm(models.Model):
-    """An alarm that a step raised (workers.lib.alarms). `cleared_step`: when it was over; null: it is not."""
+    """An alarm raised by a step (workers.lib.alarms). `cleared_step`: the step at which it cleared; null while it is
+    active.
+    """
 
     class Action(models.TextChoices):
         WARN = "warn", "warning"
@@ -259,12 +267,12 @@ class Checkpoint(models.Model):
 
 
 class Rollout(SampleFields):
-    """One scored output during training: a rollout, a sample of the validation at intervals, or one at a checkpoint."""
+    """One scored output during training: a rollout, a sample of a periodic validation, or a sample at a checkpoint."""
 
     class Phase(models.TextChoices):
         TRAIN = "train"
         VALIDATION = "validation"
-        CHECKPOINT = "checkpoint"  # the same tasks at the start and at each checkpoint, for people to read
+        CHECKPOINT = "checkpoint"  # the same tasks at the start and at every checkpoint, for people to read
 
     run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="rollouts")
     task = models.ForeignKey(Task, models.CASCADE, related_name="rollouts")
@@ -283,7 +291,7 @@ class Rollout(SampleFields):
 
 
 class JudgedOutput(models.Model):
-    """A rollout that was drawn for the project's LLM judge (`judged_outputs`), and what it says: null until it was asked."""
+    """A rollout drawn for the project's LLM judge (`judged_outputs`), and its verdict: null until it was asked."""
 
     run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="judged_outputs")
     rollout = models.OneToOneField(Rollout, models.CASCADE, related_name="judged")
@@ -294,8 +302,9 @@ class JudgedOutput(models.Model):
 
 
 class PromptSearch(Job):
-    """Has GEPA improve the system prompt of `version`: proposals are made from failures on the training tasks of `dataset` and
-    selected on the validation tasks of its set. The best becomes a prompt version."""
+    """Has GEPA improve the system prompt of `version`. Proposals come from failures on the training tasks of `dataset`
+    and are selected on the validation tasks of its set. The best becomes a prompt version.
+    """
 
     version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="prompt_searches")
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="prompt_searches")
@@ -310,8 +319,9 @@ class PromptSearch(Job):
 
 
 class PromptCandidate(models.Model):
-    """One prompt of a search. `score` is on the validation tasks; `before` and `after` are sums over the few training tasks
-    that it was proposed from, of its parent and of itself. `calls` and `usd` are what the search had used by then."""
+    """One prompt of a search. `score` is on the validation tasks; `before` and `after` are the parent's and its own
+    total on the few training tasks that it was proposed from. `calls` and `usd` are the search's totals at that point.
+    """
 
     class State(models.TextChoices):
         START = "start", "Start"

@@ -21,8 +21,8 @@ from apps.training.models import Rollout, TrainingRun
 PHASES = (Rollout.Phase.CHECKPOINT, Rollout.Phase.VALIDATION)
 CHANGES = {"better": "Better", "worse": "Worse", "other": "Same reward, different text", "same": "Unchanged"}
 SPLITS = {Rollout.Phase.CHECKPOINT.value: "Training tasks", Rollout.Phase.VALIDATION.value: "Validation tasks"}
-LEVEL = 1e-9  # difference below which two rewards are equal
-DIFF_WORDS = 2_000  # length of two texts together above which they are not compared word by word
+LEVEL = 1e-9  # rewards closer than this are equal
+DIFF_WORDS = 2_000  # words in both texts together above which they are not diffed
 
 
 def samples_of(run: TrainingRun) -> QuerySet[Rollout]:
@@ -30,20 +30,21 @@ def samples_of(run: TrainingRun) -> QuerySet[Rollout]:
 
 
 def steps_of(run: TrainingRun) -> list[int]:
-    """At which the policy was sampled."""
+    """The steps at which the policy was sampled."""
     return sorted(set(samples_of(run).order_by().values_list("step", flat=True).distinct()))
 
 
 def choice_for(run: TrainingRun, filters: Filters) -> Chosen | None:
-    """`choose` among the steps of a run. Without a choice it compares checkpoints: a step that was only validated has no answers to the
-    training tasks."""
+    """`choose` among the steps of a run. By default it compares checkpoints, because a step that was only validated has
+    no answers to the training tasks.
+    """
     sampled = samples_of(run).filter(phase=Rollout.Phase.CHECKPOINT).order_by().values_list("step", flat=True)
     return choose(steps_of(run), filters, usual=set(sampled))
 
 
 @dataclass(frozen=True)
 class Filters(QueryFilters):
-    """`at` and `than` are steps; `q` words of the task's key, of its request, or of an output shown."""
+    """`at` and `than` are steps; `q` is searched in the task's key, its request and the outputs shown."""
 
     at: str = ""
     than: str = ""
@@ -63,7 +64,7 @@ class Filters(QueryFilters):
 
 @dataclass(frozen=True)
 class Chosen:
-    """The three steps that are shown side by side; `than` and `baseline` may be the same, and `at` may be the only one."""
+    """The three steps shown side by side. `than` and `baseline` may be equal, and `at` may be the only step."""
 
     steps: list[int]
     baseline: int
@@ -72,7 +73,7 @@ class Chosen:
 
     @property
     def columns(self) -> list[int]:
-        """Each once, in order."""
+        """The distinct steps, in order."""
         return sorted({self.baseline, self.than, self.at})
 
     @property
@@ -85,8 +86,9 @@ class Chosen:
 
 
 def choose(steps: list[int], filters: Filters, usual: Collection[int] = ()) -> Chosen | None:
-    """From the URL, or else the last step and the one before it, of the `usual` steps if there are any; for a step that does not exist,
-    the nearest lower one is used."""
+    """The steps in the URL, or else the last of the `usual` steps and the one before it. A step that does not exist is
+    replaced by the nearest lower one.
+    """
     if not steps:
         return None
     often = [step for step in steps if step in usual] or steps
@@ -108,7 +110,7 @@ def _nearest(steps: Sequence[int], wanted: int | None, usual: int) -> int:
 
 @dataclass(frozen=True)
 class Cell:
-    """A task's samples at one step: their mean reward, how many of them passed, and the first of them."""
+    """A task's samples at one step: mean reward, number that passed, number of samples, and the first one."""
 
     reward: float | None
     passed: int
@@ -118,7 +120,9 @@ class Cell:
 
 @dataclass
 class Row:
-    """A task over the columns. `delta`: the reward minus that of the earlier step; None if one of the two is missing."""
+    """A task across the columns. `delta` is the change of the reward from the earlier step; None if one of the two is
+    missing.
+    """
 
     task: Any  # its pk
     key: str
@@ -128,7 +132,7 @@ class Row:
     shown: dict[int, Rollout] | None = None
 
     def weight(self) -> tuple[float, str]:
-        """The largest changes first, in either direction; then by key."""
+        """Sort key: largest change in either direction first, then by task key."""
         return (-abs(self.delta or 0.0), self.key)
 
 

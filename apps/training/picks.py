@@ -1,4 +1,4 @@
-"""The form of a run where evaluations of training tasks say which of them teach."""
+"""The form of a run that can select its tasks by an evaluation of the training tasks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from apps.training.budget.asked import whole as whole_config
 from apps.training.forms import TrainingForm
 from apps.training.models import SHAPES, Method, Source
 
-OFFERED = 10  # evaluations, the newest; each is read for its count
+OFFERED = 10  # newest evaluations offered; each is read to count its informative tasks
 
 
 class PickForm(TrainingForm):
-    """Offers all training tasks, and for each evaluation of them those that it says teach; without one, only all."""
+    """Offers all training tasks, or the informative ones according to one of their evaluations."""
 
     picked_by = forms.ModelChoiceField(
         None,
@@ -43,8 +43,9 @@ class PickForm(TrainingForm):
         asked: QueryDict | None = None,
         advised: dict[str, Any] | None = None,
     ) -> None:
-        """`asked`: the query of the page, in which a link may name fields, an evaluation and the cap. `advised`: what is chosen
-        where the link says nothing."""
+        """`asked`: the page's query, in which a link may set fields, an evaluation and the cap. `advised`: defaults
+        where the link says nothing.
+        """
         given = data if data is not None else asked or QueryDict()
         named = given.get("picked_by", "")
         self.labels = offers(project, whole(given.get("per_group"), 1), named)
@@ -77,16 +78,16 @@ class PickForm(TrainingForm):
         return {"samples_of": data.get("samples_of")} if Source.EVALUATION in data["sources"] else {}
 
     def selection(self) -> dict[str, Any]:
-        """What `freeze_dataset` takes of the choice: nothing where all tasks train."""
+        """The arguments of `freeze_dataset` for this choice; {} if all tasks train."""
         if shape := SHAPES.get(self.cleaned_data["method"]):
-            return {"shape": shape, "examples": self.found().examples}  # chosen by their sources, not by learnability
+            return {"shape": shape, "examples": self.found().examples}  # chosen by their source, not by learnability
         run = self.cleaned_data.get("picked_by")
         if run is None:
             return {}
         return {"picked_by": run, "keys": RunLearnability(run).pick(self.cleaned_data.get("per_group")).chosen}
 
     def asked(self) -> Asked:
-        """What would be estimated; nothing is frozen for it. Raises ModelError for servers that it cannot sample on."""
+        """The run to be estimated; nothing is frozen for it. Raises ModelError for servers that it cannot sample on."""
         data, examples = self.cleaned_data, ()
         tasks = list(data["eval_set"].tasks.trainable())
         if data["method"] in SHAPES:
@@ -111,7 +112,8 @@ class PickForm(TrainingForm):
 
 
 def offers(project: Project, per_group: int | None = None, named: str = "") -> dict[str, str]:
-    """{evaluation: what it offers}, the newest first: finished, of the train split of a frozen set, with a task to teach.
+    """{evaluation: label of the choice}, newest first: finished, of the train split of a frozen set, with at least one
+    informative task.
 
     `named` is offered however old it is.
     """
@@ -145,7 +147,9 @@ def _label(run: EvalRun, per_group: int | None) -> str:
 
 
 def _initial(project: Project, given: QueryDict, labels: dict[str, str]) -> dict[str, Any]:
-    """The evaluation that a link named, its set, and the cap; what teaches RL is for GRPO."""
+    """The evaluation that a link names, its set and the cap. Since informative tasks are meant for RL, the method is
+    GRPO.
+    """
     if given.get("picked_by", "") not in labels:
         return {}
     run = EvalRun.objects.only("eval_set").get(project=project, pk=given["picked_by"])

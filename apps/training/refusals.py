@@ -1,4 +1,4 @@
-"""The last check before anything is optimised on tasks."""
+"""The last check against the hold-outs before a job trains or optimises on tasks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from apps.trajectories.models import Trajectory, with_content
 def refuse_leaks(
     run: TrainingRun | PromptSearch, tasks: list[Task], rows: Iterable[tuple[str, dict]], prompt: dict | None = None
 ) -> None:
-    """The last check before anything trains, over (task, row as it is written into the job's spec): hold-outs may have been frozen since
-    the dataset was. `prompt`: a prompt version's, which replaces the harness's. Raises HoldoutLeak."""
+    """Raises HoldoutLeak if any (task, row as written into the job's spec) is held out: hold-outs may have been frozen
+    after the dataset. `prompt`: that of a prompt version, which replaces the harness's.
+    """
     if refused := groups.refusal(run.project, tasks):
         record_membership(run.project, refused.held, by=run.created_by, detail=f"a refusal to train: {run}")
         raise HoldoutLeak(f"Nothing was trained. {refused.sentence}")
@@ -32,7 +33,7 @@ def refuse_leaks(
 
 
 def refuse_held_runs(run: TrainingRun | PromptSearch) -> None:
-    """Raises HoldoutLeak if a production run that it learns from belongs to a held-out group by now."""
+    """Raises HoldoutLeak if a production run that it learns from now belongs to a held-out group."""
     pks = run.dataset.examples.exclude(trajectory=None).values_list("trajectory", flat=True)
     if held := _held_runs(run.project, pks):
         raise HoldoutLeak(f"Nothing was trained. {held}")

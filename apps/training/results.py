@@ -1,4 +1,6 @@
-"""The result of a run, wherever it was trained: its curves, the name of its version and that version's lineage."""
+"""Storing the result of a run, wherever it was trained: its metrics, the name of its version and that version's
+lineage.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def version_name(run: TrainingRun) -> str:
 
 
 def lineage(run: TrainingRun) -> dict:
-    """Everything that made the version, frozen: enough to make it again and to find its production trajectories."""
+    """Everything that produced the version, frozen: enough to reproduce it and to find its production trajectories."""
     made_from = {name: value for name, value in run.spec.items() if name != "estimate"}
     return (
         made_from

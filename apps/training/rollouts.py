@@ -14,13 +14,13 @@ from apps.training.models import Method, Rollout, TrainingRun
 from workers.lib.advantages import OVERLONG, group_advantages, returns, turn_advantages
 
 OUTCOME = {name: OUTCOMES[name] for name in ("passed", "failed", "invalid", "unsafe", "truncated", "masked")}
-ORDER = ("-step", "task__key", "index", "pk")  # as the list shows them
+ORDER = ("-step", "task__key", "index", "pk")  # the order of the list
 OTHER_STEPS = 40
 
 
 @dataclass(frozen=True)
 class Filters(QueryFilters):
-    """`step` is a number; `q` words of the task's key or of the output."""
+    """`step` is a number; `q` is searched in the task's key and the output."""
 
     phase: str = ""
     outcome: str = ""
@@ -56,7 +56,7 @@ class Filters(QueryFilters):
 
 
 def neighbours(chosen: Filters, run: TrainingRun, row: Rollout) -> tuple[int | None, int | None]:
-    """The rollouts before and after one in the filtered list, by step numbers: a step is short."""
+    """The rollouts before and after one in the filtered list. They are searched step by step, since a step is small."""
     rows = chosen.apply(run)
     here = list(rows.filter(step=row.step).values_list("pk", flat=True))
     if row.pk not in here:
@@ -118,7 +118,7 @@ def _weigh(run: TrainingRun, group: list[Rollout]) -> None:
         for row in group:
             row.advantage = None
         return
-    # The overlong penalty is not part of the reward, but counts.
+    # The overlong penalty is not part of the reward, but counts for the advantage.
     shaped = [None if row.reward is None else row.reward + row.components.get(OVERLONG, 0.0) for row in group]
     weights = group_advantages(shaped, config.get("scale_rewards", "group"), config.get("baseline", "mean"))
     for row, weight in zip(group, weights, strict=True):
@@ -126,7 +126,7 @@ def _weigh(run: TrainingRun, group: list[Rollout]) -> None:
 
 
 def _weigh_turns(config: dict, group: list[Rollout]) -> None:
-    """`turn_advantages` of each; the first is its `advantage`."""
+    """Set `turn_advantages` of each rollout; the first of them becomes its `advantage`."""
     earned = [
         None if row.reward is None
         else [one + row.components.get(OVERLONG, 0.0) for one in returns(row.reward, row.components, row.turns or 1)]

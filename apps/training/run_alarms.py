@@ -1,4 +1,4 @@
-"""The alarms of a run as they are stored: kept, told to whoever started it, and where one paused the run, its end."""
+"""A run's alarms in the database: stored, sent to the person who started the run, and able to pause or end it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def title_of(name: str) -> str:
 
 
 def store(run: TrainingRun, events: list[dict[str, Any]]) -> None:
-    """In the runner's transaction. A resumed attempt may raise an alarm of the same step again: it is one."""
+    """Called in the runner's transaction. If a resumed attempt raises an alarm of the same step again, it is stored
+    once.
+    """
     for event in events:
         if event["type"] != "alarm":
             continue
@@ -50,8 +52,9 @@ def store(run: TrainingRun, events: list[dict[str, Any]]) -> None:
 def judge_outside(
     run: TrainingRun, name: str, step: int, value: float | None, note: str = "", title: str = ""
 ) -> RunAlarm | None:
-    """Raises or clears an alarm that no step can judge, by the run's own settings; the one that holds now. A run that has ended is only
-    warned of. `title`: what the value is."""
+    """Raise or clear an alarm that cannot be evaluated within a step, by the run's own settings; return the active one.
+    For a run that has ended it can only warn. `title`: the name of the value.
+    """
     limits = limits_of(run, name)
     held = run.alarms.filter(name=name, attempt=run.attempt, cleared_step=None).order_by("-pk").first()
     alarm = None if value is None or limits.action == "ignore" else alarm_at(limits, step, value, title=title)
@@ -77,13 +80,13 @@ def limits_of(run: TrainingRun, name: str) -> Limits:
 
 
 def pause(run: TrainingRun, why: dict[str, Any]) -> None:
-    """Ends it as one that was asked to stop: it is neither done nor failed, and can be resumed."""
+    """End the run like one that was asked to stop: it is neither done nor failed, and can be resumed."""
     rows = TrainingRun.objects.filter(pk=run.pk, state=JobState.RUNNING, cancel_requested_at=None)
     rows.update(cancel_requested_at=Now(), result={"paused": why})
 
 
 def tell(run: TrainingRun, name: str, action: str) -> None:
-    """Not the message: it may quote an output."""
+    """Without the alarm's message, which may quote an output."""
     notify(
         topic=Topic.TRAINING_ALARM, project=run.project, to=[run.created_by], page=f"{run.get_absolute_url()}#alarms",
         subject=f"Training run “{run.name}”: the alarm “{title_of(name)}” {DID[action]}",
@@ -92,7 +95,7 @@ def tell(run: TrainingRun, name: str, action: str) -> None:
 
 
 def listed(run: TrainingRun) -> list[dict[str, Any]]:
-    """The alarms for a page and for the API, the newest first."""
+    """The alarms for the page and the API, newest first."""
     return [
         {
             "name": row.name, "title": title_of(row.name), "step": row.step, "action": row.action, "value": row.value,
@@ -103,7 +106,7 @@ def listed(run: TrainingRun) -> list[dict[str, Any]]:
 
 
 def marks_of(alarms: list[dict[str, Any]], metrics: set[str]) -> list[tuple[int, str, str]]:
-    """(step, title, colour) of the alarms that are about one of these metrics, each step once."""
+    """(step, title, colour) of the alarms about one of these metrics, at most one per step."""
     found: dict[int, tuple[int, str, str]] = {}
     for alarm in alarms:
         if metrics & set(metrics_of(RULES[alarm["name"]]) if alarm["name"] in RULES else ()):

@@ -1,4 +1,4 @@
-"""Training runs over REST: their state, their curves thinned out, their rollouts, and several side by side."""
+"""Training runs over REST: their state, their downsampled curves, their rollouts, and several side by side."""
 
 from __future__ import annotations
 

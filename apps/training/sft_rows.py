@@ -1,4 +1,4 @@
-"""What is learned from rows: those of SFT's tasks, and those of examples."""
+"""The rows that a job learns from: SFT's tasks, and examples."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from workers.lib.gold import gold_turns
 
 
 def sft_row(task: Task, environment: Environment) -> dict:
-    """The conversation and the tools as an agent is given them, and the answer it should give; in an environment of several
-    turns, where the task says how, all of an episode that succeeds. {} where nothing shows what is right."""
+    """The conversation and tools as an agent sees them, and the answer it should give; in a multi-turn environment, all
+    messages of a successful episode if the task contains one. {} if the task does not say what is right.
+    """
     episode = environment.open(task.as_spec())
     row = {"messages": episode.messages, "tools": episode.offered}
     if environment.multi_turn and (turns := gold_turns(environment, task.as_spec())):
@@ -22,8 +23,9 @@ def sft_row(task: Task, environment: Environment) -> dict:
 
 
 def example_rows(run: TrainingRun, examples: Sequence[Example]) -> list[tuple[str, dict]]:
-    """(name, row) of each example: the conversation and the tools as an agent is given them, and what was said of the answers. A
-    reward model is given them without the harness's part, which all answers share."""
+    """(name, row) of each example: the conversation and tools as an agent sees them, and the judged answers. For a
+    reward model, without the harness's part, which all answers share.
+    """
     environment = load_for(run.environment)
     rows = []
     for example in examples:
@@ -41,10 +43,10 @@ def example_rows(run: TrainingRun, examples: Sequence[Example]) -> list[tuple[st
 
 
 def as_leak_row(row: dict) -> dict:
-    """A row of a job in the form in which pairs are compared with the hold-outs."""
+    """A row of a job in the format in which pairs are compared with the hold-outs."""
     return {("prompt" if name == "messages" else name): value for name, value in row.items()}
 
 
 def whole_conversation(row: dict) -> dict:
-    """A row of SFT in the form in which it is compared with the hold-outs: what its later turns say, too."""
+    """An SFT row in the format in which it is compared with the hold-outs, including its later turns."""
     return row | {"messages": row["messages"] + row.get("turns", [])}

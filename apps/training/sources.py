@@ -25,7 +25,7 @@ from apps.trajectories.exports import HELD_OUT, LeftOut, corrected_turn, correct
 from apps.trajectories.models import Feedback, Outcome, Trajectory, TrajectoryKey, in_chunks
 from workers.lib.messages import answer_text
 
-MOST_RUNS = 2_000  # production runs that are read, newest first
+MOST_RUNS = 2_000  # newest production runs that are read
 MOST_SAMPLES = 20_000
 CHECKED_AT_ONCE = 500
 SEVERAL_TURNS = "an answer with several turns"
@@ -56,8 +56,9 @@ class Found:
 def find_examples(
     *, eval_set: EvalSet, shape: Shape, sources: Collection[str], evaluation: EvalRun | None = None
 ) -> Found:
-    """The examples of these sources, without what is held out or contains held-out content, and without what the set measures a run on.
-    `evaluation`: of the set's training tasks."""
+    """The examples from these sources, without anything that is held out, contains held-out content, or is used to
+    measure runs on this set. `evaluation`: one of the set's training tasks.
+    """
     found = Found()
     answers: list[Judged] = []
     runs = [source for source in (Source.CORRECTIONS, Source.FEEDBACK) if source in sources]
@@ -81,14 +82,15 @@ def usual_examples(method: str, eval_set: EvalSet, evaluation: EvalRun | None) -
 
 
 def evaluations_of(project: Project) -> Any:
-    """Those whose answers may train: finished, of training tasks."""
+    """Evaluations whose answers may train: finished, and of training tasks."""
     rows = EvalRun.objects.current().filter(project=project, split=Split.TRAIN, state=JobState.SUCCEEDED)
     return rows.select_related("eval_set", "model_version").order_by("-created_at")
 
 
 def why_not_learned(method: str, parent: ModelVersion | None, evaluation: EvalRun) -> str:
-    """A sentence if the method does not learn from this model's samples: a teacher is another model, rejection sampling uses the model's
-    own."""
+    """A sentence if the method cannot learn from this model's samples (a teacher must be another model, rejection
+    sampling uses the model's own), otherwise "".
+    """
     if parent is None or method not in (Method.DISTILL, Method.REJECTION):
         return ""
     own = evaluation.model_version.model in (parent, *parent.ancestors())
@@ -108,8 +110,9 @@ def leak_row(example: Example, task: Task | None) -> dict[str, Any]:
 
 
 def groups_of(examples: Sequence[Any]) -> list[str]:
-    """The group of each example (a row), so that nothing held back is related to what trains: its task's group, or the request that it
-    answers, which is that of a task's group if one has the same request."""
+    """The group of each example (a row), so that nothing held back is related to what trains: the group of its task, or
+    of a task with the same request, or else the request itself.
+    """
     of_request = {one.task.canonical_hash: one.task.group for one in examples if one.task}
     asked = [one.task.canonical_hash if one.task else canonical_hash(one.data["messages"]) for one in examples]
     return [
@@ -134,8 +137,9 @@ def _leave_out_held(project: Project, found: Found) -> None:
 
 
 def words_of_people(project: Project) -> dict[str, Any]:
-    """For the advisor, from the rows alone: the number of corrections (up to a cap), and ratings up and down; of runs that no held-out
-    task was made from."""
+    """Counts for the advisor, from the rows alone: corrections (up to a cap), and ratings up and down, without runs
+    that a held-out task was made from.
+    """
     held = Task.objects.holdout().filter(project=project, trajectory__isnull=False).values("trajectory__external_id")
     said = Feedback.objects.filter(project=project).exclude(external_id__in=held).order_by()
     corrected = Q(interventions__contains=[{"kind": "edit"}]) | Q(interventions__contains=[{"kind": "takeover"}])
@@ -163,7 +167,7 @@ def _of_production(eval_set: EvalSet, sources: list[str], left_out: Counter[str]
 
 
 def _runs_with_a_word(project: Project) -> Any:
-    """Runs with feedback, and failed runs (they may have arrived with their correction); no dismissed failures."""
+    """Runs with feedback, and failed runs (which may have arrived with a correction); without dismissed failures."""
     said = Feedback.objects.filter(project=project).order_by("-given_at").values_list("external_id", flat=True)
     keys = TrajectoryKey.objects.filter(project=project, external_id__in=list(said[:MOST_RUNS]))
     failed = project.trajectories.filter(outcome_status=Outcome.FAILURE).order_by("-pk").values_list("pk", flat=True)
@@ -172,7 +176,7 @@ def _runs_with_a_word(project: Project) -> Any:
 
 
 def _corrections(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
-    """The last correction of each step: what the agent did there is worse than the correction."""
+    """The last correction of each step, paired with what the agent did there."""
     last: dict[int, Any] = {}
     for item in run.interventions:
         if item.get("kind") in ("edit", "takeover") and item.get("after"):
@@ -192,7 +196,7 @@ def _corrections(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
 
 
 def _feedback(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
-    """The last thumb on the run: up or down for the step it names, or else for the agent's last."""
+    """The last thumbs up or down on the run, for the step it names, or else for the agent's last step."""
     steps = steps_of(run.messages)
     thumb = next((found for said in reversed(run.feedback) if (found := _thumb(said)) is not None), None)
     if thumb is None:
@@ -206,7 +210,7 @@ def _feedback(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
 
 
 def _thumb(said: Feedback) -> tuple[bool, int | None] | None:
-    """(up, the message it refers to); None if it does not say which."""
+    """(whether it is up, the message it refers to); None if it is neither up nor down."""
     kinds = {item.get("kind"): item.get("message_index") for item in said.interventions}
     index = next((at for at in kinds.values() if isinstance(at, int)), None)
     if (status := said.outcome.get("status")) in (Outcome.SUCCESS, Outcome.FAILURE):

@@ -1,5 +1,6 @@
-"""Whether a run still says something. A process that hangs cannot raise the alarm itself, so it is asked for from outside: the
-worker's heart beats on while its child hangs."""
+"""Detects training runs that have stopped reporting. A process that hangs cannot raise the alarm itself, and its
+worker's heartbeat goes on, so a periodic task checks from outside.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +16,18 @@ from apps.training import run_alarms
 from apps.training.judged_outputs import OF_JUDGE, OF_REVIEW
 from apps.training.models import Metric, TrainingRun
 
-SHORTEST_S = 60.0  # what a step counts as at least: a validation or a checkpoint lies between two short ones
-UNKNOWN_S = 300.0  # of a run that has not finished enough steps: it loads a model, or is in its first step
-ENOUGH = 3  # steps
+SHORTEST_S = 60.0  # minimum length of a step, since a validation or a checkpoint may come between two short ones
+UNKNOWN_S = 300.0  # used until enough steps are finished: the run loads a model, or is in its first step
+ENOUGH = 3  # finished steps needed
 
 
 def own_metrics(run: TrainingRun) -> QuerySet[Metric]:
-    """Without those that verdicts on its outputs gave it."""
+    """The run's own metrics, without those computed from verdicts on its outputs."""
     return run.metrics.exclude(name__in=[*OF_REVIEW, *OF_JUDGE])
 
 
 def last_sign(run: TrainingRun) -> datetime:
-    """When the run said something for the last time, or was started."""
+    """When the run last reported anything, or was started."""
     times = [
         run.started_at,
         own_metrics(run).aggregate(at=Max("at"))["at"],
@@ -38,7 +39,7 @@ def last_sign(run: TrainingRun) -> datetime:
 
 
 def usual_step(run: TrainingRun, over: int) -> float:
-    """Seconds: the median of the last `over` steps of this attempt."""
+    """The median duration in seconds of the last `over` steps of this attempt."""
     rows = (
         own_metrics(run)
         .filter(at__gte=run.started_at)
@@ -54,7 +55,7 @@ def usual_step(run: TrainingRun, over: int) -> float:
 
 
 def watch(now: datetime | None = None) -> int:
-    """Judges all runs that train; returns how many are silent for too long."""
+    """Check all running runs; return how many have been silent for too long."""
     running = TrainingRun.objects.filter(state=JobState.RUNNING, cancel_requested_at=None)
     return sum(judge(run, now or timezone.now()) for run in running.select_related("project", "created_by"))
 

@@ -1,4 +1,4 @@
-"""Starting runs from what the form or a file says: several seeds at once, and the form that a file fills in."""
+"""Starts runs from a form or a file, including several seeds at once, and fills in the form from a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ SAME_NAME = ("steps", "learning_rate", "batch_size", "lora_rank", "lora_alpha", 
 
 @transaction.atomic
 def submit_seeds(*, seeds: int, seed: int, by: Any, **given: Any) -> list[TrainingRun]:
-    """Queues one run for each of `seeds` seeds from `seed` on; more than one are a group. Raises as `prepared_run`."""
+    """Queue one run for each of `seeds` seeds, counting from `seed`; several runs form a group. Raises like
+    `prepared_run`.
+    """
     group = uuid4().hex
     runs = []
     for at in range(seeds):
@@ -60,7 +62,7 @@ def start_from(found: RunConfig, *, project: Project, by: Any, seeds: int = 1) -
 
 
 def asked_from(found: RunConfig, *, project: Project, seeds: int = 1) -> Asked:
-    """The run that a file describes, to be estimated. Raises ConfigError."""
+    """The run that a file describes, for an estimate. Raises ConfigError."""
     rows = rows_of(found, project)
     samples_of, method = rows.pop("samples_of", None), found.head.algorithm
     try:
@@ -82,7 +84,9 @@ def asked_from(found: RunConfig, *, project: Project, seeds: int = 1) -> Asked:
 
 
 def fields_from(found: RunConfig, project: Project) -> dict[str, Any]:
-    """What the form starts with to say the same as a file: `more` has the settings that no field has. Raises ConfigError."""
+    """Initial values of the form that mean the same as a file. `more` holds the settings without a field. Raises
+    ConfigError.
+    """
     rows = {name: getattr(row, "pk", row) for name, row in rows_of(found, project).items()}
     config = found.config
     fields = {name: config[name] for name in SAME_NAME if config.get(name) is not None}

@@ -1,4 +1,4 @@
-"""Which model teaches another, and where it runs; and which could: the one that did best on the tasks that both were evaluated on."""
+"""Which model teaches another and where it runs, and which model would be the best teacher."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from apps.registry.rollout_servers import EXACT
 from apps.training.models import Method, TrainingRun
 from workers.lib.same_tokenizer import why_not_same
 
-READ = 50  # evaluations, the newest
+READ = 50  # newest evaluations that are considered
 
 
 def best_teacher(run: EvalRun) -> tuple[str, float, bool] | None:
-    """(name, success, whether it has the model's tokenizer and runs here) of the best other model on the same set and split; None
-    where no other was evaluated there."""
+    """(name, success, whether it has the model's tokenizer and runs here) of the best other model on the same set and
+    split; None if no other model was evaluated there.
+    """
     own = run.model_version.model
     rows = EvalRun.objects.current().filter(
         project=run.project, eval_set=run.eval_set, split=run.split, state=JobState.SUCCEEDED
@@ -43,8 +44,9 @@ SAMPLES_TEACH = "Evaluate the train split with it and choose distillation, or ch
 
 
 def choose_engine(teacher: ModelVersion, on: str = "") -> dict[str, Any]:
-    """Where it runs (`engines.choose`): a served model on its server; others in the run's own process, or on the server named `on`.
-    Raises ModelError."""
+    """Where the teacher runs (`engines.choose`): a served model on its server; any other in the run's own process, or
+    on the server named `on`. Raises ModelError.
+    """
     served = teacher.kind == ModelKind.ENDPOINT
     return engines.choose(teacher, on or (engines.AUTO if served else engines.IN_PROCESS))
 
@@ -52,8 +54,9 @@ def choose_engine(teacher: ModelVersion, on: str = "") -> dict[str, Any]:
 def chosen(
     method: Method, parent: ModelVersion, teacher: ModelVersion | None, on: str, config: dict[str, Any]
 ) -> dict[str, Any]:
-    """What a run's spec says of its teacher: {} without one, else {teacher, teacher_name, teacher_digest} and, of one on a server,
-    {teacher_engine}. Raises ModelError where it cannot teach."""
+    """The part of a run's spec about its teacher: {} without one, else {teacher, teacher_name, teacher_digest} and, for
+    one on a server, {teacher_engine}. Raises ModelError if it cannot teach.
+    """
     if why := _not_taught(method, parent, teacher, on):
         raise ModelError(why)
     limits = {"most_tokens": config.get("teacher_tokens") or 0, "most_usd": config.get("teacher_usd") or 0.0}
@@ -84,8 +87,9 @@ def _not_taught(method: Method, parent: ModelVersion, teacher: ModelVersion | No
 
 
 def _no_probabilities(parent: ModelVersion, teacher: ModelVersion, engine: dict[str, Any]) -> str:
-    """Why it cannot say how likely it finds the student's tokens; "" where it can. Of a served model whose folder is unknown, the
-    run's job compares tokens with its server."""
+    """Why the teacher cannot score the student's tokens; "" if it can. For a served model whose folder is unknown, the
+    run's job compares tokenizers with the server.
+    """
     if "server" in engine and engine["server_kind"] not in EXACT:
         return (
             f"{teacher} runs on {engine['server_name']}, which is not a vLLM server, so it cannot provide token probabilities. "
@@ -101,7 +105,7 @@ def _no_probabilities(parent: ModelVersion, teacher: ModelVersion, engine: dict[
 
 
 def folder_of(version: ModelVersion) -> str:
-    """Of its base model, where that is known here; "" for a served model whose weights nobody named."""
+    """The folder of the version's base model; "" for a served model whose weights are not known."""
     if version.kind == ModelKind.ENDPOINT:
         return version.parent.base if version.parent else ""
     return version.base if version.kind in (ModelKind.BASE, ModelKind.ADAPTER) else ""
@@ -112,13 +116,13 @@ def gives_probabilities(version: ModelVersion) -> bool:
 
 
 def words_of_engine(run: TrainingRun) -> str:
-    """Where its teacher runs, and its limits; "" for the run's own process."""
+    """Where a run's teacher runs, and its limits; "" if it runs in the run's own process."""
     engine = run.spec.get("teacher_engine")
     return engines.in_words(engine, run.parent) if engine else ""
 
 
 def server_name_of(run: TrainingRun) -> str:
-    """The server that its teacher was sent to, by the name that it has now; "" where the teacher has no choice."""
+    """The current name of the server that the teacher was put on; "" if it was not chosen."""
     engine = run.spec.get("teacher_engine")
     if not engine or engine["asked"] == engines.AUTO:
         return ""
@@ -127,7 +131,7 @@ def server_name_of(run: TrainingRun) -> str:
 
 
 def teacher_of(run: TrainingRun) -> ModelVersion | None:
-    """None where its method has none. Raises ModelError where it was deleted."""
+    """The run's teacher; None if its method has none. Raises ModelError if it was deleted."""
     if "teacher" not in run.spec:
         return None
     found = ModelVersion.objects.filter(project=run.project, pk=run.spec["teacher"]).first()

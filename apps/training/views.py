@@ -75,7 +75,9 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def add_seeds(runs: Sequence[TrainingRun]) -> None:
-    """Gives the first run of each group of seeds its `seeds`, all runs of the group, and the address that `compares` them."""
+    """Set on the first run of each group of seeds: `seeds`, all runs of the group, and `compares`, the URL that
+    compares them.
+    """
     groups: dict[str, list[TrainingRun]] = {run.spec["group"]: [] for run in runs if run.spec.get("group")}
     project = [run.project_id for run in runs][:1]
     for member in TrainingRun.objects.filter(project__in=project, spec__group__in=list(groups)).select_related(
@@ -88,13 +90,13 @@ def add_seeds(runs: Sequence[TrainingRun]) -> None:
 
 
 def _last(metric: str) -> Subquery:
-    """Its value at the last step so far."""
+    """The metric's value at the last step so far."""
     rows = Metric.objects.filter(run=OuterRef("pk"), name=metric).order_by("-step")
     return Subquery(rows.values("value")[:1])
 
 
 def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
-    """What the latest evaluation suggests."""
+    """What the advisor recommends, based on the latest evaluation."""
     scored = EvalRun.objects.current().filter(project=project, state="succeeded", result__metrics__counts__tasks__gt=0)
     run = scored.select_related("model_version", "eval_set").first()
     if run is None:
@@ -163,7 +165,7 @@ def new_page(
 
 
 def advised_fields(advice: tuple[EvalRun, list[Advice]] | None) -> dict[str, Any]:
-    """What the form starts with: the first method that is advised, from the model and on the set that were evaluated."""
+    """Initial values of the form: the first recommended method, with the model and set of the evaluation."""
     if advice is None:
         return {}
     run, items = advice
@@ -177,7 +179,7 @@ def advised_fields(advice: tuple[EvalRun, list[Advice]] | None) -> dict[str, Any
 
 
 def missing(form: PickForm) -> list[tuple[str, str, str]]:
-    """What a run needs and the project has none of: words, and the page where it is made, with its query."""
+    """What a run needs and the project lacks: (label, page where it is created, query)."""
     needs = {
         "parent": ("a base model", "registry:register", "?kind=base"),
         "eval_set": ("a frozen eval set", "evals:list", ""),
@@ -214,7 +216,7 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def held_out_evaluations(run: TrainingRun) -> list[EvalRun]:
-    """The newest on the hold-out of its set: of its output model, and of what it started from."""
+    """The newest evaluations on the set's hold-out of its output model and of its parent."""
     found = EvalRun.objects.current().filter(
         project=run.project, eval_set=run.dataset.eval_set, split=Split.HOLDOUT
     ).select_related("model_version", "environment").order_by("-created_at")  # fmt: skip
@@ -224,7 +226,7 @@ def held_out_evaluations(run: TrainingRun) -> list[EvalRun]:
 
 @project_view()
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The fragment that a running run's page asks for; when it has ended the whole page is loaded again."""
+    """The fragment that the page of an active run polls; once the run has ended, the whole page is reloaded."""
     run = get_object_or_404(runs_of(project), pk=pk)
     return progress(request, "training/_status.html", live(run), runs=run.is_active)
 
@@ -245,7 +247,7 @@ def live(run: TrainingRun) -> dict:
 
 
 def judgements(run: TrainingRun) -> list[dict[str, Any]]:
-    """A line for people and one for the LLM judge, where they have, or the judge is to have, a say."""
+    """One line each for people and for the LLM judge, if they have judged outputs or are going to."""
     drawn, found = run.judged_outputs.count(), judged_outputs.judgements_of(run)
     return [
         {

@@ -1,4 +1,4 @@
-"""The run that is estimated: before it exists, as a form, a file or a flow describes it, or as it was submitted."""
+"""The run to be estimated: as described by a form, a file or a flow before it exists, or as it was submitted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from workers.lib.specs import CONFIGS
 from workers.lib.typed import convert, plain
 
 SAMPLED = 64  # rows whose prompts are tokenized
-FOLLOWS = ("chosen", "rejected", "answer")  # what an example says of the answers
+FOLLOWS = ("chosen", "rejected", "answer")  # fields of an example that contain answers
 
 
 @dataclass(frozen=True)
 class Asked:
-    """`config` is whole; `start` the step of the checkpoint that a fork goes on from; `runs` how many seeds."""
+    """`config` is complete; `start` is the checkpoint's step for a fork; `runs` is the number of seeds."""
 
     project: Project
     method: str
@@ -38,7 +38,7 @@ class Asked:
     start: int = 0
     runs: int = 1
     teacher: ModelVersion | None = None
-    teacher_engine: dict[str, Any] | None = None  # of one on a server
+    teacher_engine: dict[str, Any] | None = None  # set if the teacher runs on a server
 
     @property
     def samples(self) -> bool:
@@ -50,7 +50,7 @@ class Asked:
 
     @property
     def validation(self) -> int:
-        """Samples of one validation; 0 where there is none."""
+        """Samples per validation; 0 if the run does not validate."""
         every = self.config.get("eval_every")
         count = self.eval_set.tasks.filter(split=Split.VALIDATION).count() if every else 0
         return count * self.config.get("eval_samples", 1)
@@ -81,12 +81,14 @@ def asked_of(
 
 
 def whole(method: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Raises FormError."""
+    """The config with all defaults. Raises FormError."""
     return plain(convert(config, CONFIGS[method]))
 
 
 def conversations(asked: Asked) -> tuple[list[Conversation], int]:
-    """(what the model is asked and learns, of at most SAMPLED rows, spread over all; of how many). Raises SpecError."""
+    """(prompts and learned texts of at most SAMPLED rows, spread evenly over all rows; the number of rows). Raises
+    SpecError.
+    """
     environment = load_for(asked.environment)
     if asked.method in SHAPES:
         rows, count = spread(asked.examples), len(asked.examples)

@@ -1,4 +1,4 @@
-"""What a run will cost: tokens, hours, memory, money. Counted on its own prompts, computed from the rates that were measured."""
+"""Estimates what a run will cost in tokens, hours, memory and money, from its own prompts and measured rates."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from workers.lib.training_cost import (
     work_of_samples,
 )
 
-SURE = (0.75, 1.5)  # of a time that is computed from a measurement of seconds
-SURE_OF_ONE = (0.3, 1.5)  # after one size only, where what every piece of work costs is in each token's part
+SURE = (0.75, 1.5)  # factors for the interval of a time estimated from a measurement of a few seconds
+SURE_OF_ONE = (0.3, 1.5)  # if only one size was measured: fixed costs then cannot be told apart from costs per token
 SURE_MEMORY = (0.85, 1.25)
-SPEEDUP = 0.5  # of each further GPU, at least
-KEPT = 16  # tokenized sets of rows
-TREE, COMPARED = ("sft",), ("dpo", "kto")  # programs that share prompts; the others go row by row, with padding
+SPEEDUP = 0.5  # minimum speed-up per additional GPU
+KEPT = 16  # cached sets of tokenized rows
+TREE, COMPARED = ("sft",), ("dpo", "kto")  # programs that share prompts; the others process row by row, with padding
 
 
 class Reduction(Struct, frozen=True):
-    """A change that needs less memory. `same`: whether the update stays as it is."""
+    """A change that needs less memory. `same`: whether the update stays the same."""
 
     words: str
     memory: float
@@ -60,19 +60,21 @@ class Reduction(Struct, frozen=True):
 
 
 class Estimate(Struct, kw_only=True):
-    """Of one run; `runs` are as many. Seconds, bytes and USD; None where nothing is measured, or no price is known."""
+    """The estimate for one run out of `runs`. Seconds, bytes and USD; None if nothing was measured or no price is
+    known.
+    """
 
     runs: int = 1
     steps: int = 0
     rows: int = 0
     sampled: int = 0
-    prompt: float = 0  # tokens of a prompt on the average
+    prompt: float = 0  # mean tokens per prompt
     rollout_tokens: Span | None = None
     teacher_tokens: Span | None = None  # read and written by a teacher on a server
     training_tokens: Span | None = None
     distinct_tokens: Span | None = None
     seconds: Span | None = None
-    parts: dict[str, float] = {}  # likely seconds by what takes them
+    parts: dict[str, float] = {}  # likely seconds by activity
     memory: Span | None = None
     available: int = 0
     usd: Span | None = None
@@ -82,18 +84,18 @@ class Estimate(Struct, kw_only=True):
     measured_at: datetime | None = None
     measured_on: str = ""
     measurement: str = ""
-    problem: str = ""  # why nothing could be counted
+    problem: str = ""  # why no estimate is possible
 
     @property
     def fits(self) -> bool | None:
-        """None where the high end does not fit, but the likely one does."""
+        """Whether the run fits into memory; None if the likely estimate fits but the high one does not."""
         if self.memory is None or not self.available:
             return True
         return True if self.memory.high <= self.available else False if self.memory.likely > self.available else None
 
     @property
     def share(self) -> float:
-        """Of the tokens, those that are computed."""
+        """The share of tokens that are actually computed; shared prefixes are computed once."""
         both = self.distinct_tokens and self.training_tokens and self.training_tokens.likely
         return self.distinct_tokens.likely / both if both and self.distinct_tokens else 1.0
 
@@ -102,7 +104,7 @@ class Estimate(Struct, kw_only=True):
 
 
 def from_json(given: Any) -> Estimate | None:
-    """What was frozen with a run; None where that is nothing that this version reads."""
+    """The estimate stored with a run; None if there is none or this version cannot read it."""
     try:
         return msgspec.convert(given, Estimate) if given else None
     except msgspec.ValidationError:
@@ -110,7 +112,7 @@ def from_json(given: Any) -> Estimate | None:
 
 
 def estimate(asked: Asked) -> Estimate:
-    """Never raises for what a run may have: a problem is a sentence of the estimate."""
+    """Never raises for an invalid run: the reason goes into the estimate's `problem`."""
     found = Estimate(runs=asked.runs, steps=asked.steps)
     try:
         given, found.rows = conversations(asked)
@@ -163,7 +165,7 @@ def estimate(asked: Asked) -> Estimate:
 
 
 class Scenes:
-    """What a step computes if answers are short, as they probably are, or long."""
+    """The work of a step for short, likely and long answers."""
 
     def __init__(self, asked: Asked, rows: list[Row], known: Known | None, signal: Span, part: int) -> None:
         self.asked, self.rows, self.known, self.signal, self.part = asked, rows, known, signal, part
@@ -172,7 +174,9 @@ class Scenes:
 
     @property
     def resting(self) -> float:
-        """Weights in memory, the student's being 1: a teacher that samples is gone when the student learns."""
+        """Memory for weights, relative to the student's. A teacher that only samples is unloaded before the student
+        learns.
+        """
         return max(1.0, self.teacher_size) if self.asked.method == Method.BEST_OF_N else 1 + self.teacher_size
 
     def works(self, config: dict[str, Any]) -> tuple[Work, Work, Work]:
@@ -199,7 +203,7 @@ class Scenes:
                 )
             )  # fmt: skip
             return low, likely, high
-        if config.get("shard"):  # row by row; a reference is computed again, KTO also with mismatched answers
+        if config.get("shard"):  # row by row; a reference is computed again, and KTO computes mismatched answers too
             work = work_of_padded(config, self.rows, self.part)
             again = {"dpo": 1, "kto": 3}.get(program, 0)
             work = replace(work, forward=again * work.plain)
@@ -212,19 +216,23 @@ class Scenes:
         return work, work, work
 
     def of_one(self, config: dict[str, Any], works: tuple[Work, Work, Work]) -> tuple[Work, Work, Work]:
-        """The `works` as one of several processes has them: of rows a part. Of answers to a prompt it may have all."""
+        """The `works` of one of several processes: its share of the rows. All answers to one prompt may fall to the
+        same process.
+        """
         if "batch_size" not in config or config.get("processes", 1) == 1:
             return works
         return self.works(config | {"batch_size": own_rows(config)})
 
 
 def _cut(one: Lengths, by: float) -> Lengths:
-    """With a lower limit answers are cut off; how many, nobody knows, so all lengths fall with it."""
+    """Lengths under a lower token limit. How many answers would be cut off is unknown, so all lengths shrink in
+    proportion.
+    """
     return Lengths(one.written * by, one.longest * by, one.after * by, one.turns) if by < 1 else one
 
 
 def size_beside(one: ModelVersion, other: ModelVersion) -> float:
-    """How large a model's weights are, the other's being 1."""
+    """The size of a model's weights relative to another's; 1 if unknown."""
     sizes = [
         sum(file.stat().st_size for file in Path(version.base_version().base).glob("*.safetensors"))
         for version in (one, other)
@@ -233,7 +241,7 @@ def size_beside(one: ModelVersion, other: ModelVersion) -> float:
 
 
 def signal_of(asked: Asked, known: Known | None) -> Span:
-    """The share of groups that train: those with a reward spread."""
+    """The share of groups with a reward spread; only those train."""
     if asked.method != Method.GRPO:
         return Span(1, 1, 1)
     found = expected_signal(known.run if known else None, asked.config["generations"])
@@ -241,7 +249,7 @@ def signal_of(asked: Asked, known: Known | None) -> Span:
 
 
 def rates_of(measurement: Measurement, *, servers: bool) -> Rates | None:
-    """None for what another version measured, in another form."""
+    """None if another version stored the measurement in a different format."""
     try:
         return Rates.of(measurement.result["measured"], servers)
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
@@ -263,7 +271,7 @@ _tokenized: OrderedDict[str, list[Tokenized]] = OrderedDict()
 
 
 def tokens_of(parent: ModelVersion, given: list[Conversation]) -> list[Tokenized]:
-    """Kept for the next look at the same rows: a form asks again at every change. Raises JobError."""
+    """Cached, because a form asks for the same rows again after every change. Raises JobError."""
     folder = parent.base_version().base
     key = hashlib.sha256(msgspec.json.encode([folder, given])).hexdigest()
     if key not in _tokenized:
@@ -290,7 +298,9 @@ def count_tokens(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], 
 
 
 def add_time(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rates: Rates, shared_by: int = 1) -> None:
-    """`shared_by`: processes with a GPU each. They wait for the slowest, and their parts are never quite alike."""
+    """`shared_by`: the number of processes with a GPU each. They wait for the slowest, and their shares are never quite
+    equal.
+    """
     sampling = [work.sampling_s(rates) * sampler_size(asked) for work in works]
     update = [work.update_s(rates) for work in works]
     overlap = bool(asked.rollouts.get("steps_ahead"))
@@ -314,15 +324,18 @@ def add_time(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rate
 
 
 def sampler_size(asked: Asked) -> float:
-    """Of the model that samples here, the measured one being 1. What a server samples takes unknown time."""
+    """The size of the model that samples here, relative to the measured one. 0 if a server samples, since its speed is
+    unknown.
+    """
     if asked.method != Method.BEST_OF_N or asked.teacher is None:
         return 1.0
     return 0.0 if asked.teacher_engine else size_beside(asked.teacher, asked.parent)
 
 
 def teacher_asks(asked: Asked, prompt: float, works: tuple[Work, Work, Work], known: Known) -> tuple[Span, Span]:
-    """(tokens that a teacher on a server reads, tokens that it writes) in a run. It scores whole episodes and writes one token for
-    each row, or it samples them."""
+    """(tokens that a teacher on a server reads, tokens that it writes) in a run. For on-policy distillation it scores
+    whole episodes and writes one token per row; for best-of-n it samples the answers.
+    """
     if asked.method == Method.ON_POLICY:
         return spans(works, "tokens").times(asked.steps), spans(works, "answers").times(asked.steps)
     count, lengths = len(asked.tasks) * asked.config["samples"], (known.low, known.likely, known.high)
@@ -337,7 +350,9 @@ def memory_span(works: tuple[Work, Work, Work], rates: Rates, servers: bool) -> 
 
 
 def reductions(found: Estimate, scenes: Scenes, rates: Rates, asked: Asked, copies: int = 1) -> list[Reduction]:
-    """The changes that need less memory: those first that leave the update as it is, of these the fastest that fit."""
+    """Changes that need less memory. Those that fit come first; among them those that keep the update, the fastest
+    first.
+    """
     if found.memory is None or found.fits is True:
         return []
     config, before = asked.config, max(scenes.works(asked.config)[1].update_s(rates), 1e-9)
@@ -378,7 +393,9 @@ def candidates(method: str, config: dict[str, Any]) -> list[tuple[dict[str, Any]
 def add_money(
     found: Estimate, asked: Asked, works: tuple[Work, Work, Work], teacher: tuple[Span, Span] | None = None
 ) -> None:
-    """The machine's hours by the operator's price, and what servers ask for the tokens; a teacher at most its limit."""
+    """Add the machine's hours at the operator's price and what servers charge for tokens; a teacher at most its
+    limit.
+    """
     hour, said = settings.FLYWHEEL_MACHINE_USD, []
     total = None
     if hour and found.seconds:

@@ -1,4 +1,6 @@
-"""Whether the tasks of a run can teach at all, before it starts: by the newest evaluation of the parent on them (docs/learnability.md)."""
+"""Whether a run's tasks can teach anything, from the parent's newest evaluation on them before the run starts
+(docs/learnability.md).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ class Teaching:
 
 
 def expected_signal(run: EvalRun | None, group_size: int) -> float | None:
-    """The expected share of groups with different outcomes; None if that evaluation does not show it."""
+    """The expected share of groups with different outcomes; None if the evaluation does not show it."""
     if run is None or run.split != Split.TRAIN or run.samples_per_task < 2:
         return None
     found = RunLearnability(run, max(2, group_size)).found
@@ -37,7 +39,7 @@ def expected_signal(run: EvalRun | None, group_size: int) -> float | None:
 
 
 def evaluation_on(asked: Asked) -> EvalRun | None:
-    """The newest of the parent on the training tasks, in this environment."""
+    """The parent's newest evaluation on the training tasks, in this environment."""
     rows = EvalRun.objects.current().filter(
         project=asked.project, model_version=asked.parent, environment=asked.environment, eval_set=asked.eval_set,
         split=Split.TRAIN, state=JobState.SUCCEEDED,

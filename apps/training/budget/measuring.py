@@ -19,7 +19,7 @@ from apps.training.models import Measurement
 from workers.lib.specs import SIDE_BY_SIDE, Lora
 from workers.lib.typed import convert
 
-TASKS = 16  # the run's own tasks that are measured with
+TASKS = 16  # tasks of the run used for the measurement
 TIME_LIMIT_S = 600.0
 
 
@@ -67,7 +67,7 @@ def measure(
     rollouts: dict[str, Any],
     by: Any,
 ) -> Measurement:
-    """Queues it, or returns the queued or running one."""
+    """Queue a measurement, or return the queued or running one."""
     ModelVersion.objects.select_for_update().get(pk=parent.pk)
     if found := under_way(parent, config, rollouts):
         return found

@@ -1,4 +1,4 @@
-"""What a run did cost, beside what was estimated before it began."""
+"""Compares the actual cost of a run with the estimate made before it started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from apps.training.models import Rollout, TrainingRun
 
 @dataclass(frozen=True)
 class Compared:
-    """`unit`: how a template writes it. `truth` None: not known."""
+    """`unit`: how a template formats the values. `truth` is None if it is not known."""
 
     name: str
     unit: str
@@ -39,20 +39,22 @@ def estimate_of(run: TrainingRun) -> Estimate | None:
 
 
 def seconds_of(run: TrainingRun) -> float | None:
-    """Of a run that did all its steps in one attempt; else the last attempt's time says nothing."""
+    """Seconds of a run that did all its steps in one attempt; None otherwise, since the last attempt's time covers only
+    part of it.
+    """
     whole = run.state == JobState.SUCCEEDED and run.attempt == 1
     return run.seconds if whole else None
 
 
 def factor_of(run: TrainingRun) -> float | None:
-    """How many times as long as estimated it took."""
+    """Actual time ÷ estimated time."""
     found, took = (run.spec.get("estimate") or {}).get("seconds"), seconds_of(run)
     likely = found.get("likely") if isinstance(found, dict) else None
     return took / likely if took and likely else None
 
 
 def compared(run: TrainingRun) -> list[Compared]:
-    """Empty where nothing was estimated and nothing is known."""
+    """Empty if nothing was estimated and nothing is known."""
     before = estimate_of(run) or Estimate()
     took, peak = seconds_of(run), run.result.get("peak") or {}
     written = None
@@ -62,7 +64,7 @@ def compared(run: TrainingRun) -> list[Compared]:
     hour = settings.FLYWHEEL_MACHINE_USD
     usd = took * hour / 3600 if took and hour and not run.spec.get("rollouts") else None
     asked, paid = last(run, "teacher/tokens"), paid_to_teacher(run)
-    if run.spec.get("teacher_engine"):  # what the machine costs is known, or costs nothing
+    if run.spec.get("teacher_engine"):  # the machine's cost is known, or is zero
         usd = (usd or 0.0) + paid if paid is not None and (usd is not None or not hour) else None
     rows = [
         Compared("Time", "seconds", before.seconds, took),
@@ -77,12 +79,12 @@ def compared(run: TrainingRun) -> list[Compared]:
 
 
 def paid_to_teacher(run: TrainingRun) -> float | None:
-    """USD so far, by the prices that its server had when the run was started; None where no server teaches."""
+    """USD so far, at the server's prices when the run was started; None if no server teaches."""
     return last(run, "teacher/usd")
 
 
 def last(run: TrainingRun, metric: str) -> float | None:
-    """Its newest value."""
+    """The newest value of a metric."""
     return run.metrics.filter(name=metric).order_by("-step").values_list("value", flat=True).first()
 
 

@@ -1,4 +1,6 @@
-"""NeMo AutoModel 0.7: SFT of a PEFT adapter by its recipe. Of an episode every answer is learned, of a single answer's conversation the last."""
+"""NeMo AutoModel 0.7: SFT of a PEFT adapter with its recipe. Every answer of an episode is learned; of a single-answer
+conversation only the last.
+"""
 
 from __future__ import annotations
 

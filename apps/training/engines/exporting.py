@@ -1,4 +1,4 @@
-"""A training run, queued or not, as a folder for another engine."""
+"""Exports a training run, queued or not, as a folder for another engine."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from workers.lib.specs import CONFIGS
 from workers.lib.typed import convert
 
 SALT = "flywheel.engine-plan"
-MAX_CARRIED = 512 * 2**20  # of an adapter's weights that go along
-CHARACTERS_PER_TOKEN = 2  # a cautious guess, from which the room for a prompt is reckoned
+MAX_CARRIED = 512 * 2**20  # bytes of adapter weights that a folder may include
+CHARACTERS_PER_TOKEN = 2  # conservative, used to estimate the token limit of a prompt
 DEFAULT_TURNS = 10
 
 
@@ -62,8 +62,9 @@ def engine_named(slug: str) -> Engine:
 
 @transaction.atomic
 def export(*, run: TrainingRun, engine: str, by: Any) -> Export:
-    """The folder as a zip archive. What may not train here is not exported either: the same lock, the same checks against the
-    hold-out. Raises TrainingLocked, TrainingError, HoldoutLeak."""
+    """The exported folder as a zip archive. The same lock and the same hold-out checks apply as for training here.
+    Raises TrainingLocked, TrainingError, HoldoutLeak.
+    """
     chosen = engine_named(engine)
     name = f"{slugify(run.name)[:60] or run.method}-{engine}"
     content = packed(name, folder(run=run, engine=chosen, by=by))
@@ -71,7 +72,7 @@ def export(*, run: TrainingRun, engine: str, by: Any) -> Export:
 
 
 def folder(*, run: TrainingRun, engine: Engine, by: Any, **facts: Any) -> dict[str, bytes]:
-    """{path: content}; `facts` go into the signed manifest besides. Raises as `export`."""
+    """{path: content}; `facts` are added to the signed manifest. Raises like `export`."""
     tasks = run.dataset.tasks()
     require_unlocked(environment=run.environment, tasks=tasks, by=by)
     validation = list(run.dataset.eval_set.tasks.filter(split=Split.VALIDATION))
@@ -92,7 +93,7 @@ def folder(*, run: TrainingRun, engine: Engine, by: Any, **facts: Any) -> dict[s
 
 
 def reason_against(run: TrainingRun, engine: Engine) -> str:
-    """Why the engine cannot train this run, as a sentence; "" where it can. Reads no task."""
+    """Why the engine cannot train this run, as a sentence; "" if it can. Does not read any task."""
     config = convert(run.spec["config"], CONFIGS[run.method], "config")
     try:
         environment = load_for(run.environment)
@@ -107,7 +108,9 @@ def sign(facts: dict[str, Any]) -> str:
 
 
 def learned_texts(plan: Plan) -> Iterable[tuple[str, dict]]:
-    """What is learned from that no task holds, in the form in which it is compared with the hold-outs."""
+    """Yield (key, row) for learned texts that are not part of a task, in the format in which they are compared with the
+    hold-outs.
+    """
     for row in plan.rows:
         asked = {"messages": row.messages}
         if row.turns:
@@ -136,7 +139,9 @@ def plan_of(run: TrainingRun, tasks: list[Task], validation: list[Task], facts: 
 
 
 def row_of_example(key: str, row: dict, native: bool) -> Row:
-    """A row as a job here learns from it: tools natively where the template knows them, else all of the conversation as text."""
+    """A row as a job here learns from it: with native tools if the template supports them, otherwise with the tools
+    written as text.
+    """
     asked, turns, tools = row["messages"], row.get("turns", []), row["tools"]
     write = for_template if native else partial(as_text, tools=tools)
     messages, whole = write(asked), write([*asked, *turns])
@@ -180,14 +185,14 @@ def plan_with(
 
 
 def changes_turns(version: ModelVersion) -> str:
-    """Why the template writes an earlier turn in another way once a conversation goes on; "" where it does not."""
+    """Why the template renders an earlier turn differently once the conversation continues; "" if it does not."""
     template = version.chat_template
     breaks = template.breaks if template else {}
     return next((breaks[name] for name in ("tools", "user") if name in breaks), "")
 
 
 def facts_of(run: TrainingRun, base: ModelVersion) -> dict[str, Any]:
-    """What made the folder, as the lineage of what comes back."""
+    """The facts about the export that become the lineage of the imported result."""
     return lineage(run) | {
         "project": str(run.project_id), "name": run.name, "parent_id": run.parent_id, "dataset": str(run.dataset_id),
         "environment_id": str(run.environment_id), "method": run.method, "base": str(base), "base_digest": base.digest, "split": Split.TRAIN.value,
@@ -196,7 +201,7 @@ def facts_of(run: TrainingRun, base: ModelVersion) -> dict[str, Any]:
 
 
 def lora_of(run: TrainingRun) -> dict[str, Any]:
-    """Rank and alpha of the adapter that will come back: of the one that is continued, or of the settings."""
+    """Rank and alpha of the adapter that is expected back: those of the continued adapter, or those in the settings."""
     if before := adapter_of(run.parent):
         return {"rank": before.rank, "alpha": json.loads(before.files[CONFIG]).get("lora_alpha")}
     config = run.spec["config"]
@@ -204,7 +209,9 @@ def lora_of(run: TrainingRun) -> dict[str, Any]:
 
 
 def rows_of(tasks: Iterable[Task], environment: Environment, native: bool, config: Any) -> list[Row]:
-    """As an agent is given them, the harness's prompt and examples first; tools as text where the template knows none."""
+    """Tasks as an agent sees them, with the harness's prompt and examples first; tools are written as text if the
+    template has none.
+    """
     made = []
     for task in tasks:
         episode = environment.open(task.as_spec())
@@ -221,13 +228,15 @@ def gym_row(row: TaskRow) -> dict[str, Any]:
 
 
 def room_for(rows: list[Row]) -> int:
-    """Tokens that the longest prompt may take, to the next power of two. The guess is cautious: no tokenizer is loaded here."""
+    """Token limit of a prompt: the longest, rounded up to a power of two. A conservative guess, since no tokenizer is
+    loaded here.
+    """
     longest = max((len(str(row.messages)) + len(str(row.tools)) for row in rows), default=0)
     return 1 << max(9, (longest // CHARACTERS_PER_TOKEN).bit_length())
 
 
 def layers_of(version: ModelVersion) -> tuple[str, ...]:
-    """The names of the linear layers of the base, the head's and embeddings' left out."""
+    """Names of the base's linear layers, without the head and the embeddings."""
     home = base_folder(version)
     if home is None:
         return ()

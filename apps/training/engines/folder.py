@@ -1,4 +1,6 @@
-"""The exported folder: an engine's files, what every folder carries, ten lines to read, and a manifest of hashes. Pure."""
+"""The exported folder: the engine's files, the files common to all folders, a short README, and a manifest of hashes.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,19 @@ from apps.training.engines.plan import ExportError, Plan
 from apps.training.engines.settings import left_behind
 
 MANIFEST = "manifest.json"
-DATED = (2026, 1, 1, 0, 0, 0)  # of every file, so that the same plan gives the same bytes
+DATED = (2026, 1, 1, 0, 0, 0)  # timestamp of every file, so that the same plan gives the same bytes
 CARRIED = "apps.training.engines.carried"
 
 
 @dataclass(frozen=True)
 class Engine:
-    """`hooks` are carried files that it runs. `multi_turn`: whether it samples episodes of several turns; `renders`: it writes
-    conversations by the base's own chat template, in place of ready tokens or texts. `resumes`: whether it
-    goes on with an adapter. `whole`: methods that train all weights there, so that no adapter comes back. `with_ray`: it asks a Ray
-    cluster for its GPUs itself."""
+    """A training engine that runs can be exported to.
+
+    `hooks`: the files from `carried` that it runs, by method. `multi_turn`: it can sample episodes of several turns.
+    `renders`: it renders conversations with the base's own chat template instead of taking tokens or text. `resumes`:
+    it can continue an adapter. `whole`: methods for which it trains all weights, so that no adapter comes back.
+    `with_ray`: it requests GPUs from the Ray cluster itself.
+    """
 
     slug: str
     label: str
@@ -97,7 +102,7 @@ WHOLE = "The result is a whole model, not an adapter. Copy it to the server and 
 
 
 def check(engine: Engine, plan: Plan) -> None:
-    """Raises ExportError for a plan that the engine does not train."""
+    """Raises ExportError for a plan that the engine cannot train."""
     if plan.method not in engine.methods:
         others = [other.label for other in ENGINES.values() if plan.method in other.methods]
         where = f"Choose {' or '.join(others)}." if others else "No engine does."
@@ -117,9 +122,11 @@ def check(engine: Engine, plan: Plan) -> None:
 
 
 def check_episodes(engine: Engine, plan: Plan) -> None:
-    """Raises ExportError where an engine that writes conversations by the chat template would train on other tokens than an agent sees."""
+    """Raises ExportError if an engine that renders conversations itself would train on other tokens than an agent
+    sees.
+    """
     others = " or ".join(other.label for other in ENGINES.values() if "sft" in other.methods and not other.renders)
-    if plan.changes_turns and engine.slug != "prime-rl":  # whose renderers write each answer as it was sampled
+    if plan.changes_turns and engine.slug != "prime-rl":  # its renderers write each answer as it was sampled
         raise ExportError(
             f"{engine.label} writes an episode by the base model’s chat template, and there {plan.changes_turns}. Choose {others}, which "
             "get its turns as separate rows."
@@ -132,7 +139,8 @@ def check_episodes(engine: Engine, plan: Plan) -> None:
 
 
 def files_of(engine: Engine, plan: Plan, sign: Callable[[dict[str, Any]], str]) -> dict[str, bytes]:
-    """{path: content} of the whole folder. `sign` gives the facts a signature that only this installation can make.
+    """{path: content} of the whole folder. `sign` returns a signature of the facts that only this installation can
+    make.
 
     Raises ExportError.
     """
@@ -165,7 +173,9 @@ def readme(engine: Engine, plan: Plan, made: dict[str, bytes]) -> str:
 
 
 def packed(name: str, files: dict[str, bytes]) -> bytes:
-    """A zip archive of one folder, or without a name of its files; the same files give the same bytes."""
+    """A zip archive with one folder `name`, or only its files if there is no name. The same files give the same
+    bytes.
+    """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in sorted(files.items()):

@@ -1,4 +1,6 @@
-"""NeMo RL: GRPO through NeMo Gym, whose server sends every call on to the environment; SFT from OpenAI-format rows; DPO."""
+"""NeMo RL: GRPO through NeMo Gym, whose server forwards every call to the environment; SFT from rows in OpenAI's
+format; DPO.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,9 @@ def sft(plan: Plan) -> dict[str, Any]:
 
 
 def dpo(plan: Plan) -> dict[str, Any]:
-    """Pairs go in as ready text, which no chat template touches (`chat_template: null`): its own reader of pairs gives no tools to one."""
+    """Pairs are passed as rendered text that no chat template touches (`chat_template: null`), because its reader of
+    pairs does not support tools.
+    """
     settings = plan.config
     if settings.loss_type != "sigmoid":
         raise ExportError(f"NeMo RL has no DPO loss “{settings.loss_type}”. Choose sigmoid.")

@@ -1,4 +1,4 @@
-"""OpenRLHF 0.11: SFT and DPO with LoRA; GRPO of all weights, since its RL pushes raw parameters into vLLM."""
+"""OpenRLHF 0.11: SFT and DPO with LoRA; GRPO with all weights, since its RL syncs raw parameters to vLLM."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ PIECES = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def sft_options(plan: Plan) -> dict[str, Any]:
-    """An episode goes in as the pieces of its ready text, which a template that adds nothing puts together: those of the role
-    assistant are learned."""
+    """An episode is passed as pieces of its rendered text, which a template that adds nothing joins; the pieces with
+    the role assistant are learned.
+    """
     if plan.episodes:
         data: dict[str, Any] = {"--data.input_key": "messages", "--data.tokenizer_chat_template": PIECES}
     else:
@@ -77,7 +78,9 @@ def rl_options(plan: Plan) -> dict[str, Any]:
 
 
 def shaping(settings: Any) -> dict[str, Any]:
-    """Overlong shaping, and correction of tokens: TIS clips their weight, MIS and IcePop leave out what is beyond the bounds."""
+    """Overlong shaping and token-level correction: TIS clips the weights of tokens, MIS and IcePop drop tokens outside
+    the bounds.
+    """
     found: dict[str, Any] = {}
     if settings.overlong_buffer:
         found |= {

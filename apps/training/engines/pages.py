@@ -1,4 +1,4 @@
-"""Pages: a run's plan as a folder for another engine."""
+"""Pages for exporting a run to another engine and importing the result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ REFUSALS = (TrainingError, TrainingLocked, HoldoutLeak)
 
 @project_view(Role.ENGINEER)
 def export(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """GET: which engines can train it. POST: the folder of one."""
+    """GET: the engines that can train the run. POST: the folder for one of them."""
     run = get_object_or_404(runs_of(project), pk=pk)
     if request.method == "POST":
         try:
@@ -67,7 +67,7 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def offered(run: TrainingRun) -> list[tuple[Engine, str, list[str]]]:
-    """(engine, why it cannot train this run, what of its settings it is not given) of all; "" where it can."""
+    """(engine, why it cannot train this run or "", the settings that it does not support) for all engines."""
     config = convert(run.spec["config"], CONFIGS[run.method], "config")
     return [
         (
@@ -90,7 +90,7 @@ def choices() -> list[tuple[str, Any]]:
 
 
 class ResultForm(PlainForm):
-    """What an engine left: its files, or a folder on the server."""
+    """An engine's result: its files, or a folder on the server."""
 
     files = MultipleFiles(required=False, label="Files")
     folder = forms.CharField(

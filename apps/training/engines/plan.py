@@ -1,4 +1,4 @@
-"""What an exported run says, whatever engine runs it. Pure."""
+"""What an exported run contains, independent of the engine. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from workers.lib.specs import Training
 
 
 class ExportError(ValueError):
-    """A plan that an engine cannot train; a sentence for the screen."""
+    """A plan that an engine cannot train. The message is a sentence for the page."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One task or example as the agent is given it; `gym` is the row that the environment's /verify takes. What is learned is the
-    `completion` (of KTO with whether it is `good`), the answers in `turns` (all that follows in an episode), or what is between
-    `chosen` and `rejected`."""
+    """One task or example as the agent sees it. `gym` is the row that the environment's /verify takes. What is learned
+    is `completion` (for KTO together with `good`), the answers in `turns` (everything that follows in an episode), or
+    the preference of `chosen` over `rejected`.
+    """
 
     key: str
     messages: list[dict]
@@ -32,7 +33,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Adapter:
-    """The files of an adapter that training continues from, {name: bytes}."""
+    """The files of the adapter that training continues from, {name: bytes}."""
 
     rank: int
     files: dict[str, bytes]
@@ -40,7 +41,9 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Plan:
-    """`facts` go into the manifest as they are. `path` is where the environment is served below the server's address."""
+    """`facts` are copied into the manifest. `path` is where the environment is served, relative to the server's
+    address.
+    """
 
     name: str
     method: str
@@ -55,15 +58,15 @@ class Plan:
     validation: list[Row]
     facts: dict[str, Any]
     adapter: Adapter | None = None
-    layers: tuple[str, ...] = ()  # names of the base's linear layers, "" unknown
+    layers: tuple[str, ...] = ()  # names of the base's linear layers; empty if unknown
     exclude: tuple[str, ...] = ()  # patterns of layers that must not be adapted
     tool_parser: str = ""
     renderer: str = ""
-    context: int = 0  # tokens of a prompt, as an upper bound
+    context: int = 0  # upper bound of a prompt, in tokens
     changes_turns: str = (
         ""  # why the base's template does not keep the turns of such a conversation as they were; "" where it does
     )
-    text_arguments: bool = True  # whether the template takes the arguments of calls as text, too
+    text_arguments: bool = True  # whether the template also accepts the arguments of calls as text
 
     @property
     def alpha(self) -> int:
@@ -71,13 +74,13 @@ class Plan:
 
     @property
     def targets(self) -> list[str]:
-        """Names of layers to adapt; empty for every linear one."""
+        """Names of the layers to adapt; empty for all linear layers."""
         chosen = self.config.target_modules
         return [] if chosen == "all-linear" and not self.exclude else self.named_targets
 
     @property
     def named_targets(self) -> list[str]:
-        """The same, all-linear spelt out."""
+        """Names of the layers to adapt, with “all-linear” expanded."""
         chosen = self.config.target_modules
         names = list(self.layers) if chosen == "all-linear" else list(chosen)
         left_out = {pattern.strip("*") for pattern in self.exclude}
@@ -85,7 +88,7 @@ class Plan:
 
     @property
     def episodes(self) -> bool:
-        """Whether rows have several answers to learn."""
+        """Whether rows can have several answers to learn."""
         return any(row.turns for row in self.rows) or (self.method == "sft" and self.multi_turn and not self.rows)
 
     @property
@@ -102,8 +105,10 @@ def jsonl(rows: list[dict[str, Any]]) -> bytes:
 
 
 def chat_rows(rows: list[Row], packed: bool = False) -> bytes:
-    """Conversations that end with the answer to learn, or have all those of an episode in them. `packed`: tools and the arguments of
-    calls as JSON text, for engines whose reader gives every row the fields of all others, filled with null."""
+    """Conversations that end with the answer to learn, or contain all answers of an episode. `packed`: tools and
+    arguments of calls as JSON text, for engines whose reader gives every row the fields of all others, filled with
+    null.
+    """
     return jsonl([chat_row(row, packed) for row in rows])
 
 
@@ -125,7 +130,9 @@ def packed_calls(message: dict) -> dict:
 
 
 def prompt_rows(rows: list[Row]) -> bytes:
-    """What `render.py` and `train.py` read: the prompt in parts, what is learned, and the environment's row as text."""
+    """The rows that `render.py` and `train.py` read: the prompt in parts, what is learned, and the environment's row as
+    text.
+    """
     return jsonl([prompt_row(index, row) for index, row in enumerate(rows)])
 
 

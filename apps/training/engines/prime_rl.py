@@ -1,4 +1,6 @@
-"""prime-rl 0.4: GRPO through verifiers' nemo-gym taskset, which calls the environment over REST; SFT from a data set's folder."""
+"""prime-rl 0.4: GRPO through verifiers' nemo-gym taskset, which calls the environment over REST; SFT from a dataset
+folder.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 from apps.training.engines.plan import ExportError, Plan, chat_rows, gym_rows
 from apps.training.engines.text import as_toml, command, script
 
-KEY = "@FLYWHEEL_API_KEY@"  # replaced by launch.sh in a copy that only its owner reads
+KEY = "@FLYWHEEL_API_KEY@"  # launch.sh replaces this in a copy that only its owner can read
 FILLED = """umask 077
 python3 - <<'PYTHON'
 import json, os

@@ -1,7 +1,7 @@
-"""A training run as a job on a Ray cluster: its folder and its keys, what its job may fetch and send, and how it ends.
+"""Training runs as jobs on a Ray cluster: the job's folder and keys, what it may download and upload, and how it ends.
 
-`workers.ray_job` submits and follows it. The job gets an API key of the project for the reward (scope `evaluate`) and a token that is
-valid for this run's base model and for one adapter; both end with the run.
+`workers.ray_job` submits and follows it. The job gets an API key of the project for the reward (scope `evaluate`) and a
+token that is valid for this run's base model and for one adapter; both expire with the run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CARRIED_KEYS = ("picked_by", "picked", "picked_of", "sources", "samples_of", "sa
 
 
 class TokenRefused(Exception):
-    """No token of this run, or an expired one."""
+    """The request has no token of this run, or an expired one."""
 
 
 class AlreadyReturned(ResultError):
@@ -115,7 +115,9 @@ def child_spec(run: TrainingRun) -> dict[str, Any]:
 
 
 def package(run: TrainingRun, submission: str) -> bytes:
-    """The exported folder and what turns it into a job, zipped. The submission is in it, so that no two jobs share a working folder."""
+    """The exported folder plus the files that make it a job, zipped. It contains the submission id, so that two jobs
+    never share a folder.
+    """
     made = exporting.folder(run=run, engine=exporting.engine_named(run.spec["engine"]), by=run.created_by)
     base, home = run.parent.base_version(), base_folder(run.parent)
     files = [{"path": path.relative_to(home).as_posix(), "size": path.stat().st_size} for path in files_of_base(home)]
@@ -204,7 +206,7 @@ def receive(run: TrainingRun, given: Returned) -> None:
         raise AlreadyReturned("This run already has its adapter, or has ended.")
 
 
-# How it ends
+# The end of a job
 
 
 def complete(run: TrainingRun, result: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which settings of a run travel to an engine, and what is said, before the download, of those that do not. Pure."""
+"""Which settings of a run each engine supports, and which ones the download page warns about. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from workers.lib.specs import Training
 
-# Setting: its words, and whether a run uses it. The rest of a run's settings travels everywhere, or is about memory alone.
+# Setting: its name for people, and whether a run uses it. All other settings are supported by every engine, or only
+# affect memory.
 USED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "use_rslora": ("rsLoRA scaling", bool),
     "use_dora": ("DoRA", bool),
@@ -40,11 +41,11 @@ TRAVELS: dict[str, set[str]] = {
 ONLY_IN = {
     ("openrlhf", "sft"): {"final_lr_share"},
     ("openrlhf", "dpo"): {"final_lr_share", "label_smoothing"},
-}  # of one method
+}  # settings per method
 
 
 def left_behind(engine: str, method: str, config: Training) -> list[str]:
-    """The settings that a run uses and the engine is not given, in words."""
+    """The settings that a run uses but the engine does not support, by their names for people."""
     given = TRAVELS[engine] | ONLY_IN.get((engine, method), set())
     return [
         words

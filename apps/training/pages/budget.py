@@ -1,4 +1,4 @@
-"""What a run would cost, beside the form that starts it; and the measurement that says so."""
+"""The estimate next to the form of a new run, and the measurement that it is based on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARTS = {"loading": "Loading", "sampling": "Sampling", "updates": "Updates", "va
 @require_POST
 @project_view(Role.ENGINEER)
 def panel(request: HttpRequest, project: Project) -> HttpResponse:
-    """The fragment beside the form of a new run: asked for again whenever the form changes."""
+    """The fragment next to the form of a new run, requested again whenever the form changes."""
     form = PickForm(project, request.POST)
     return shown(
         request, form.asked if form.is_valid() else None, reverse("training:budget", args=[project.slug]), "#new-run"
@@ -40,7 +40,7 @@ def panel(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def of_fork(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The same beside the form of a fork: of the steps that are left."""
+    """The same for a fork: the cost of the remaining steps."""
     run = get_object_or_404(runs_of(project), pk=pk)
     form = ForkForm(run, request.POST)
 
@@ -56,7 +56,9 @@ def of_fork(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def shown(request: HttpRequest, ask: Callable[[], Asked] | None, address: str, form: str) -> HttpResponse:
-    """`ask` None: the form is not whole yet. `form`: what is sent along when the fragment asks again."""
+    """`ask` is None while the form is incomplete. `form`: the selector of the form that is sent when the fragment is
+    requested again.
+    """
     context: dict[str, Any] = {"address": address, "form_id": form, "incomplete": ask is None}
     if ask is not None:
         try:
@@ -81,7 +83,7 @@ def numbers(asked: Asked) -> dict[str, Any]:
 
 
 def parts_of(found: Estimate) -> list[tuple[str, float, float]]:
-    """(what, seconds, percent of all), the largest first."""
+    """(activity, seconds, percent of the total), largest first."""
     total = sum(found.parts.values()) or 1
     return [(PARTS.get(name, name), seconds, 100 * seconds / total)
             for name, seconds in sorted(found.parts.items(), key=lambda one: -one[1])]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The examples that a run would learn from, before it starts, and those that a run learned from."""
+"""The examples that a run would learn from, before it starts, and those that a finished run learned from."""
 
 from __future__ import annotations
 
@@ -70,8 +70,9 @@ def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def task_counts(form: PickForm) -> dict[str, Any]:
-    """What SFT and GRPO learn from: the training tasks of the set, or those that an evaluation picks, and what the other splits
-    are for."""
+    """The counts for SFT and GRPO: the training tasks of the set, or those that an evaluation picks, and the sizes of
+    the other splits.
+    """
     data = form.cleaned_data
     tasks = data["eval_set"].tasks
     train = tasks.trainable()
@@ -93,7 +94,7 @@ def task_counts(form: PickForm) -> dict[str, Any]:
 
 
 def spread(examples: list[judged.Example], most: int) -> list[judged.Example]:
-    """A few of them, from every source."""
+    """A few examples from every source."""
     by_source: dict[str, list[judged.Example]] = {}
     for example in examples:
         by_source.setdefault(example.source, []).append(example)
@@ -102,7 +103,7 @@ def spread(examples: list[judged.Example], most: int) -> list[judged.Example]:
 
 
 def rows_of(project: Project, examples: Iterable[judged.Example | Example]) -> list[dict[str, Any]]:
-    """For the table: origin, request, and answers of each."""
+    """Rows for the table: source, request, and answers of each example."""
     given = [
         (one, getattr(one, "task_id", None) or one.task, getattr(one, "trajectory_id", None) or one.trajectory)
         for one in examples

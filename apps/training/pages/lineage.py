@@ -1,4 +1,4 @@
-"""Fragments of other pages: what learned from a trajectory, and from a task."""
+"""Fragments for other pages: what learned from a trajectory, and what learned from a task."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def of_trajectory(request: HttpRequest, project: Project, pk: UUID) -> HttpRespo
 
 @project_view()
 def of_task(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    """A held-out task has nothing to show: it never trains."""
+    """404 for a held-out task: it never trains."""
     task = get_object_or_404(Task.objects.only("pk", "key"), project=project, pk=pk)
     return render(request, "training/_learned.html", {"learners": learners_of_task(pk), "task": task})

@@ -1,4 +1,4 @@
-"""What the policy says to the same tasks at the start and at its checkpoints, side by side."""
+"""The policy's outputs for the same tasks at the start and at checkpoints, side by side."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from apps.training.models import TrainingRun
 from apps.training.pages.examples import asked
 
 SIZE = 15
-SHOWN = 1_200  # characters of an output; its page has all of it
+SHOWN = 1_200  # characters shown of an output; its page shows all of it
 
 
 @project_view()
@@ -33,7 +33,7 @@ def compare(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def send(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """A sample of a step's outputs, or one rollout, into the queue of the reward review."""
+    """Send a sample of a step's outputs, or one rollout, to the queue of the reward review."""
     run = get_object_or_404(runs_of(project), pk=pk)
     step, number = whole(request.POST.get("step"), 0, 2**31 - 1), whole(request.POST.get("rollout"), 0, 2**63 - 1)
     try:

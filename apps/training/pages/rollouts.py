@@ -60,7 +60,7 @@ def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
 
 @project_view()
 def rollouts(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The fragment with the rollouts by other filters; its URL is that of the page with them."""
+    """The fragment with the filtered rollouts. Its URL is that of the page that shows them."""
     run = get_object_or_404(runs_of(project), pk=pk)
     page = reverse("training:detail", args=[project.slug, pk])
     if not request.htmx:
@@ -73,7 +73,7 @@ def rollouts(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 @project_view()
 def rollout(request: HttpRequest, project: Project, pk: str, number: int) -> HttpResponse:
-    """The page; for htmx (j and k) only this rollout's part."""
+    """The page, or for htmx (j and k) only the part about this rollout."""
     run = get_object_or_404(runs_of(project), pk=pk)
     row = get_object_or_404(run.rollouts.select_related("task__trajectory"), pk=number)
     row.run = run

@@ -48,8 +48,11 @@ def submit_search(
     engine: str = engines.AUTO,
     seed: int = 0,
 ) -> PromptSearch:
-    """Queues a search that starts with the prompt of `version`, or the environment's if it has none; `model` on `server` reflects.
-    Raises TrainingLocked if the reward is not reviewed, TrainingError for everything else that can be known now."""
+    """Queue a search that starts with the prompt of `version`, or the environment's if it has none; `model` on `server`
+    reflects.
+
+    Raises TrainingLocked if the reward is not reviewed, TrainingError for anything else that can be checked in advance.
+    """
     if not is_installed():
         raise TrainingError(ABSENT)
     if version.kind == ModelKind.AGENT:

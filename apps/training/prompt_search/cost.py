@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-RECORD_TOKENS = 800  # tokens of one example of a failure, as shown to the reflecting model: an upper estimate
-PROPOSAL_TOKENS = 800  # tokens of a proposal: an upper estimate
-PROPOSALS, MINIBATCH = 20, 3  # of a search with default settings
+RECORD_TOKENS = 800  # upper estimate of the tokens of one failure as shown to the reflecting model
+PROPOSAL_TOKENS = 800  # upper estimate of the tokens of a proposal
+PROPOSALS, MINIBATCH = 20, 3  # defaults of a search
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ def expected(
     reflecting: tuple[float, float] | None = None,
     most_calls: int | None = None,
 ) -> Cost:
-    """Tasks × samples × candidates × price, at most. `tokens` of a question and an answer of the agent; prices are in USD for a
-    million of them, (0, 0) in process."""
+    """Upper bound: tasks × samples × candidates × price. `tokens` per prompt and per answer of the agent; prices in USD
+    per million tokens, (0, 0) in process.
+    """
     calls = min(size.calls, most_calls or size.calls)
     asked, answered = size.proposals * size.minibatch * RECORD_TOKENS, size.proposals * PROPOSAL_TOKENS
     usd = None

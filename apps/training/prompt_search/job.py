@@ -101,8 +101,9 @@ def _is_number(value: Any) -> bool:
 
 
 def complete(search: PromptSearch, result: dict) -> dict:
-    """The best prompt as a version, in the transaction that ends the search. Raises HoldoutLeak if the prompt contains held-out content:
-    a reflecting model may know it from elsewhere."""
+    """Create a version with the best prompt, in the transaction that ends the search. Raises HoldoutLeak if the prompt
+    contains held-out content: the reflecting model may know it from elsewhere.
+    """
     names = ("best", "score", "start_score", "proposals", "stopped", "used")
     kept = {name: result.get(name) for name in names}
     if not result["best"]:
@@ -113,7 +114,9 @@ def complete(search: PromptSearch, result: dict) -> dict:
 
 
 def save_prompt(search: PromptSearch, text: str, *, number: int, by: Any, viewer: Any = None) -> ModelVersion:
-    """A candidate as a prompt version with its lineage. Raises HoldoutLeak, which `by`, or the key `viewer`, has then viewed."""
+    """Save a candidate as a prompt version with its lineage. Raises HoldoutLeak, which counts as a view by `by`, or by
+    the key `viewer`.
+    """
     on, environment = search.version, search.environment
     prompt = on.prompt | {"system_prompt": text}
     if leak := next(leaks.of_rows(search.project, leaks.harness_rows(environment, prompt)), None):

@@ -68,7 +68,7 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def _initial(request: HttpRequest) -> dict[str, str]:
-    """What the advisor's link names."""
+    """The values that the advisor's link sets."""
     return {name: request.GET[name] for name in ("version", "eval_set", "environment") if request.GET.get(name)}
 
 
@@ -164,7 +164,7 @@ def resume(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def save(request: HttpRequest, project: Project, pk: str, number: int) -> HttpResponse:
-    """One candidate as a prompt version, also of a search that was stopped."""
+    """Save one candidate as a prompt version, even if the search was stopped."""
     search = get_object_or_404(_searches(project), pk=pk)
     candidate = get_object_or_404(search.candidates, number=number)
     try:

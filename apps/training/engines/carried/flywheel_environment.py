@@ -1,7 +1,8 @@
 """Scores a policy's output in the Flywheel environment that this folder was exported from. Standard library only.
 
-`FLYWHEEL_API_KEY` is a key of the project with the scope `evaluate`; `FLYWHEEL_URL` replaces the server's address. What cannot be scored
-(the verifier failed, the server was unreachable) is masked: `score` is then None, never a silent 0.
+`FLYWHEEL_API_KEY` is a key of the project with the scope `evaluate`; `FLYWHEEL_URL` overrides the server's address.
+Samples that cannot be scored (the verifier failed, the server was unreachable) are masked: `score` is None, never a
+silent 0.
 """
 
 import json

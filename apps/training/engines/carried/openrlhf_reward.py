@@ -1,4 +1,4 @@
-"""OpenRLHF's reward hook (`--reward.remote_url FILE`). A masked sample counts 0 and shows in the log as `masked`."""
+"""OpenRLHF's reward hook (`--reward.remote_url FILE`). A masked sample gets the reward 0 and is logged as `masked`."""
 
 import json
 
@@ -7,7 +7,9 @@ from flywheel_environment import verified
 
 
 def reward_func(queries, prompts, labels, **_):
-    """`queries` are prompt and answer decoded together, with special tokens; the end token is not part of the answer."""
+    """`queries` are prompt and answer decoded together, with special tokens. The end token is not part of the
+    answer.
+    """
     found = [
         verified(json.loads(label), answer(query, prompt))
         for query, prompt, label in zip(queries, prompts, labels, strict=True)

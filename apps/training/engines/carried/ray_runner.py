@@ -1,7 +1,7 @@
-"""The job on a Ray cluster: puts the base model where launch.sh looks for it, trains, and sends the adapter to Flywheel.
+"""The job on a Ray cluster: puts the base model where launch.sh expects it, trains, and sends the adapter to Flywheel.
 
-Standard library only. FLYWHEEL_RUN_TOKEN is valid for this run's base model and for one result; FLYWHEEL_BASES names a folder that
-contains the base model, otherwise it is downloaded once per node into ~/.cache/flywheel.
+Standard library only. FLYWHEEL_RUN_TOKEN is valid for this run's base model and for one result. FLYWHEEL_BASES names a
+folder that contains the base model; otherwise the model is downloaded once per node into ~/.cache/flywheel.
 """
 
 import json
@@ -43,7 +43,7 @@ def base_model():
 
 
 def download(files, home):
-    """Complete or absent: other jobs may do the same at the same time."""
+    """The folder is complete or absent, since other jobs may download it at the same time."""
     home.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(dir=home.parent))
     for file in files:

@@ -1,6 +1,7 @@
-"""`python render.py IN OUT FORM`: conversations as the text that the model's chat template makes of them, tools and all.
+"""`python render.py IN OUT FORM`: renders conversations with the model's chat template, including tools.
 
-Engines that take messages without tools, or text alone, then see the very tokens that Flywheel's own trainer shows the model.
+Engines that accept only messages without tools, or plain text, then train on exactly the tokens that Flywheel's own
+trainer would use.
 """
 
 import json
@@ -16,7 +17,7 @@ def rendered(tokenizer, row):
 
 
 def ended(tokenizer, completion):
-    """A completion as it is trained: with the token that ends a turn."""
+    """A completion with the token that ends a turn appended, as it is trained."""
     known = tokenizer.get_vocab()
     return completion + ("<|im_end|>" if "<|im_end|>" in known else tokenizer.eos_token or "")
 
@@ -36,9 +37,11 @@ def turns_of(row):
 
 
 def episode(tokenizer, row):
-    """Rows of [text, whether it is learned]: one for the episode where the template keeps its turns as they were, else one a turn.
+    """Rows of [text, whether it is learned]: one row per episode if the template keeps earlier turns unchanged,
+    otherwise one per turn.
 
-    As Flywheel trains it: each answer follows what an agent was shown, and goes to the token that ends it."""
+    As in Flywheel's own training, each answer follows what the agent was shown and includes the token that ends it.
+    """
     made, so_far, ends = [], None, stops(tokenizer)
     for at, turn in enumerate(turns := turns_of(row)):
         if turn["role"] != "assistant":
@@ -62,7 +65,7 @@ def episode(tokenizer, row):
 
 
 def tokens(tokenizer, pieces):
-    """{input_ids, completion_mask}, in which only what is learned has a 1."""
+    """{input_ids, completion_mask}; the mask is 1 only for what is learned."""
     ids, mask = [], []
     for text, learned in pieces:
         found = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -86,7 +89,7 @@ def nemo_pair(tokenizer, row):
 
 
 def pieces(tokenizer, row):
-    """Several, where an episode falls apart."""
+    """Several rows if the episode has to be split."""
     roles = {False: "user", True: "assistant"}
     return [
         {"messages": [{"role": roles[learned], "content": text} for text, learned in one]}
@@ -95,7 +98,7 @@ def pieces(tokenizer, row):
 
 
 def verl(tokenizer, row):
-    """One message of the whole prompt; launch.sh gives veRL a chat template that adds nothing to it."""
+    """The whole prompt as one message; launch.sh gives veRL a chat template that adds nothing to it."""
     prompt = [{"role": "user", "content": rendered(tokenizer, row)}]
     truth = {"style": "rule", "ground_truth": row["row"]}
     return {"data_source": "flywheel", "prompt": prompt, "ability": "agent", "reward_model": truth,

@@ -1,7 +1,7 @@
-"""`python send_result.py [FOLDER]`: sends an adapter back to Flywheel, with the metrics. Standard library only.
+"""`python send_result.py [FOLDER]`: sends an adapter back to Flywheel, with its metrics. Standard library only.
 
-Needs FLYWHEEL_API_KEY with the scope `manage`, of the project that this folder was exported from. FOLDER is searched for the newest
-adapter_model.safetensors; by default, `result` and `checkpoints` here are.
+Needs FLYWHEEL_API_KEY with the scope `manage`, of the project that this folder was exported from. Sends the newest
+adapter_model.safetensors in FOLDER; by default, it looks in `result` and `checkpoints` here.
 """
 
 import json

@@ -1,6 +1,7 @@
-"""Trains with TRL, and under Unsloth where settings.json names it. The settings are in settings.json, the rows in data/.
+"""Trains with TRL, or with Unsloth if settings.json says so. The settings are in settings.json, the rows in data/.
 
-Prints a line `FLYWHEEL {"step": …, "values": {…}}` for each logged step, which Flywheel follows, and writes metrics.jsonl.
+Prints a line `FLYWHEEL {"step": …, "values": {…}}` for each logged step, which Flywheel follows, and writes
+metrics.jsonl.
 """
 
 import json
@@ -18,7 +19,7 @@ from render import ended, episode, pair, rendered, tokens  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, set_seed  # noqa: E402
 
 OUT = Path("result")
-# TRL's names of what Flywheel's alarms and charts know by others. NaN stays: it raises an alarm.
+# TRL's names for metrics that Flywheel's alarms and charts name differently. NaN is kept: it raises an alarm.
 NAMES = {
     "reward": "train/reward_mean", "reward_std": "train/reward_std", "completions/mean_length": "train/completion_length",
     "completions/clipped_ratio": "train/truncated_share", "frac_reward_zero_std": "train/zero_std_share",
@@ -65,7 +66,7 @@ class Report(TrainerCallback):
 
 
 def reward(prompts, completions, row, **_):
-    """TRL leaves a sample out whose reward is None."""
+    """TRL leaves out samples whose reward is None."""
     return [verified(json.loads(one), completion)["score"] for one, completion in zip(row, completions, strict=True)]
 
 
@@ -74,7 +75,9 @@ def answered(tokenizer, row):
 
 
 def learned(tokenizer, given):
-    """SFT's rows: texts, or tokens as soon as a row is an episode, since they say which of its parts are learned."""
+    """The rows of SFT: as text, or as tokens if any row is an episode, since only tokens can mark which parts are
+    learned.
+    """
     if not any("turns" in row for row in given):
         return [answered(tokenizer, row) for row in given]
     return [tokens(tokenizer, pieces) for row in given for pieces in episode(tokenizer, row)]
