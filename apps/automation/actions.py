@@ -1,4 +1,4 @@
-"""Flows as people write them, and the tick that starts what is due and moves what is under way."""
+"""Actions on flows, and the periodic tick that starts due flows and advances open runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from apps.core.models import Project, Stage
 from workers.lib.typed import plain
 
 log = logging.getLogger(__name__)
-MOST_LOOKED_AT = 1000  # flows in one tick
+MOST_LOOKED_AT = 1000  # flows per tick
 
 
 @transaction.atomic
 def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flow | None = None) -> Flow:
-    """A new flow, or a new version of one; saving an unchanged flow adds none. Raises FlowError."""
+    """Create a flow, or add a new version to one; saving an unchanged flow adds none. Raises FlowError."""
     name = " ".join(name.replace("\0", "").split())
     if not 0 < len(name) <= 80:
         raise FlowError("Flow names can have at most 80 characters.", "name")
@@ -58,7 +58,9 @@ def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flo
 
 
 def _note_known(flow: Flow, spec: FlowSpec, before: FlowSpec | None) -> None:
-    """What ran before somebody asked for new items is not new."""
+    """Remember which versions and models already ran when a trigger for new ones is added: those do not count as
+    new.
+    """
     asked = {f"{one.of}:" for one in spec.watched if isinstance(one, specs.NewVersion)}
     asked -= {f"{one.of}:" for one in before.watched if isinstance(one, specs.NewVersion)} if before else set()
     known = [name for name in starts.names_known(flow.project) if name.startswith(tuple(asked))] if asked else []
@@ -87,7 +89,7 @@ def switch(*, flow: Flow, on: bool, by: Any) -> None:
 
 @transaction.atomic
 def delete(*, flow: Flow, by: Any) -> None:
-    """With its runs; the jobs and what they made stay. Raises FlowError while a run is under way."""
+    """Delete a flow and its runs; the jobs and their results stay. Raises FlowError while a run is active."""
     flow = engine.locked(flow)
     if FlowRun.objects.open().filter(version__flow=flow).exists():
         raise FlowError(f"“{flow}” is running. Cancel the run first.")
@@ -104,7 +106,7 @@ def delete(*, flow: Flow, by: Any) -> None:
 
 @transaction.atomic
 def make_secret(*, flow: Flow, by: Any) -> str:
-    """A new secret for the flow's webhook, shown once; the one before stops working."""
+    """Create a new secret for the flow's webhook, shown once. The previous one stops working."""
     secret, digest = starts.new_secret()
     Flow.objects.filter(pk=flow.pk).update(secret_digest=digest)
     audit("flow.secret_made", project=flow.project, by=by, target=flow, name=flow.name)
@@ -117,7 +119,7 @@ def run_now(*, flow: Flow, by: Any) -> FlowRun:
 
 
 def called(*, flow: Flow) -> FlowRun:
-    """By its webhook, whose secret fitted. Raises FlowError."""
+    """Start a run by webhook, after its secret was checked. Raises FlowError."""
     if not any(isinstance(start, specs.Call) for start in flow.version.form.starts):
         raise FlowError("This flow has no webhook trigger. Add `by: webhook` to its starts.")
     if not flow.enabled:
@@ -129,13 +131,17 @@ def called(*, flow: Flow) -> FlowRun:
 
 
 def tick(now: datetime | None = None) -> dict[str, int]:
-    """Starts the flows that are due. {by clock, by what was seen}"""
+    """Start the flows that are due. Returns {clock: number started by schedule, seen: number started by other
+    triggers}.
+    """
     now = now or timezone.now()
     return {"clock": _start_by_clock(now), "seen": _start_by_what_is_seen(now)}
 
 
 def _start_by_clock(now: datetime) -> int:
-    """A time that came while nothing ran is made up for once; each flow is claimed by one caller."""
+    """Start scheduled flows. Times missed while no worker ran are made up for once; each flow is claimed by one
+    caller.
+    """
     due = with_newest(Flow.objects.watched().filter(next_run_at__lte=now))
     started = 0
     for flow in due.select_related("project").order_by("next_run_at")[:MOST_LOOKED_AT]:
@@ -146,7 +152,7 @@ def _start_by_clock(now: datetime) -> int:
 
 @contextmanager
 def _alone(flow: Flow) -> Iterator[None]:
-    """An error in one flow is logged and does not stop others."""
+    """Log an error in one flow without stopping the others."""
     try:
         yield
     except (OperationalError, InterfaceError):
@@ -165,7 +171,7 @@ def _start_at_its_time(flow: Flow, now: datetime) -> bool:
 
 
 def _start_by_what_is_seen(now: datetime) -> int:
-    with transaction.atomic():  # each flow is looked at by one caller
+    with transaction.atomic():  # one caller checks a flow at a time
         due = Flow.objects.watched().filter(looked_at__lte=now - starts.EVERY).order_by("looked_at")
         taken = [flow.pk for flow in due.select_for_update(of=("self",), skip_locked=True)[:MOST_LOOKED_AT]]
         Flow.objects.filter(pk__in=taken).update(looked_at=now)
@@ -193,14 +199,14 @@ def _start_by_cause(flow: Flow, known: Known) -> bool:
 
 
 def since_of(flow: Flow) -> datetime:
-    """When its newest run began or, if that is later, its newest version was saved."""
+    """When its newest run began or its newest version was saved, whichever is later."""
     begun: datetime | None = getattr(flow, "last_begun", None)
     saved = flow.version.created_at
     return max(begun, saved) if begun else saved
 
 
 def with_newest(flows: models.QuerySet[Flow]) -> models.QuerySet[Flow]:
-    """With each flow's newest version, and when its last run was begun."""
+    """Annotate each flow with its newest version and with when its last run began."""
     newest = FlowVersion.objects.filter(flow=OuterRef("flow")).order_by("-number").values("pk")[:1]
     versions = FlowVersion.objects.filter(pk=Subquery(newest)).select_related("created_by")
     begun = FlowRun.objects.filter(version__flow=OuterRef("pk")).order_by("-created_at").values("created_at")[:1]
@@ -210,14 +216,14 @@ def with_newest(flows: models.QuerySet[Flow]) -> models.QuerySet[Flow]:
 def _begin(flow: Flow, cause: starts.Cause) -> bool:
     try:
         engine.begin(flow=flow, cause=cause.as_json())
-    except FlowError as error:  # its last run is still running
+    except FlowError as error:  # its last run is still active
         log.info("Flow %s was not started: %s", flow.pk, error)
         return False
     return True
 
 
 def moving() -> dict[str, list[str]]:
-    """The open runs of each project, oldest first: what a worker has to process."""
+    """The ids of open runs by project, oldest first, for a worker to advance."""
     found: dict[str, list[str]] = defaultdict(list)
     rows = (
         FlowRun.objects.open()

@@ -1,4 +1,4 @@
-"""Flows over REST: written as JSON or YAML, started, followed, answered."""
+"""Flows over REST: create them as JSON or YAML, start, follow and answer them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a flow would have done in the last 30 days, from what is stored; nothing is started. And what its next run would do."""
+"""What a flow would have done in the last 30 days, from stored data, and what its next run would do. Nothing is
+started.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,14 @@ from workers.lib.memory import gigabytes
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert
 
-DAYS, LOOKS = 30, timedelta(hours=6)  # what is not a clock is looked at so often in the simulation
-RECENT = 20  # jobs that a duration is the median of
+DAYS, LOOKS = 30, timedelta(hours=6)  # triggers other than schedules are evaluated this often in the simulation
+RECENT = 20  # recent jobs whose median is used as an estimate
 MOST_RUNS = 500
 
 
 @dataclass(frozen=True)
 class Would:
-    """A run that would have been: when it was asked for, why, when it would have begun, what held it."""
+    """A simulated run: when and why it was triggered, when it would have begun, and what would have delayed it."""
 
     at: datetime
     cause: Cause
@@ -48,7 +50,7 @@ class Would:
 
 @dataclass(frozen=True)
 class Forecast:
-    """One step of the next run. `seconds`: from like jobs of this project; None where there was none yet."""
+    """One step of the next run. `seconds`: from similar jobs of this project; None if there are none yet."""
 
     key: str
     label: str
@@ -71,18 +73,18 @@ class DryRun:
 
     @property
     def seconds(self) -> float:
-        """Of one run, as far as known."""
+        """Seconds of one run, as far as known."""
         return sum(step.seconds or 0.0 for step in self.steps)
 
     @property
     def usd(self) -> float:
-        """Of one run, as far as prices are known."""
+        """Cost of one run, as far as prices are known."""
         return sum(step.usd for step in self.steps)
 
 
 @dataclass
 class _Past:
-    """How far the simulation has come: when the last run was asked for, and when it would have ended."""
+    """The state of the simulation: when the last run was triggered, and when it would have ended."""
 
     since: datetime
     free: datetime
@@ -125,7 +127,9 @@ def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, da
 
 
 def _asked(project: Project, spec: FlowSpec, past: _Past, now: datetime) -> Iterator[tuple[datetime, Cause]]:
-    """In the order of time: by its clocks, and by what was seen, which waits until the last run has ended."""
+    """Yield triggers in order of time. Schedules always fire; other triggers are only evaluated once the previous run
+    has ended.
+    """
     start = past.since
     clock = spec.times(start)
     ahead = next(clock, None)
@@ -150,21 +154,21 @@ def _asked(project: Project, spec: FlowSpec, past: _Past, now: datetime) -> Iter
 
 @dataclass(frozen=True)
 class _Now:
-    """What the forecasts of earlier steps say to later ones."""
+    """What the forecasts of earlier steps tell later ones."""
 
     project: Project
     spec: FlowSpec
     tasks: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def counts(self, named: str) -> dict[str, int]:
-        """Tasks by split of the set that a step or a name means."""
+        """{split: number of tasks} of the set that a step or a name refers to."""
         if named.startswith("step:"):
             return self.tasks.get(named.removeprefix("step:"), {})
         rows = EvalSet.objects.filter(project=self.project, slug=named.removeprefix("set:"), state=EvalSetState.FROZEN)
         return _sizes(rows.order_by("-version").first())
 
     def estimated(self, step: specs.Train) -> Estimate | None:
-        """As the page of a new run estimates it; None where an earlier step makes its model or its tasks."""
+        """The same estimate as on the page of a new run; None if an earlier step makes its model or tasks."""
         if step.model.startswith("step:") or step.set.startswith("step:"):
             return None
         try:
@@ -188,7 +192,7 @@ class _Now:
         return None if found.problem else found
 
     def problem_of(self, eval_set: str, model: str) -> str:
-        """Why the step could not use what is there now; nothing where it could, or an earlier step makes it."""
+        """Why the step could not use the current set or model; "" if it could, or if an earlier step makes it."""
         try:
             made_here = {f"set:{step.set}" for step in self.spec.steps if isinstance(step, specs.FreezeSet)}
             if not eval_set.startswith("step:") and eval_set not in made_here:
@@ -326,7 +330,9 @@ def _sizes(eval_set: EvalSet | None) -> dict[str, int]:
 
 
 def _usd_a_sample(project: Project, step: specs.Evaluate) -> float:
-    """The median of the newest evaluations in this environment whose price is known, of the same model where it is named."""
+    """The median cost of a sample in recent evaluations in this environment whose price is known, with the same model
+    if one is named.
+    """
     rows = EvalRun.objects.filter(project=project, state=JobState.SUCCEEDED, environment__slug=step.environment)
     with suppress(StepFailed, KeyError):
         rows = rows.filter(model_version=model_version(project, step.model, {}))
@@ -339,7 +345,9 @@ def _usd_a_sample(project: Project, step: specs.Evaluate) -> float:
 
 
 def _seconds(kind: Any, project: Project, *, per_unit: bool = False, **like: Any) -> float | None:
-    """The median of the newest that succeeded; with `per_unit` of a sample or training step. None where there is none."""
+    """The median duration of recent successful jobs, per sample or training step if `per_unit`. None if there are
+    none.
+    """
     rows = kind.objects.filter(project=project, state=JobState.SUCCEEDED, **like).order_by("-created_at")
     times = rows.annotate(took=F("finished_at") - F("started_at")).values_list("took", "total")[:RECENT]
     found = [

@@ -1,4 +1,4 @@
-"""A flow as a form: the fields of its parts as inputs, and what a browser sends of them as the value that `specs.read` reads."""
+"""Edits a flow as a form: its fields as inputs, and a submitted form as the value that `specs.read` parses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from apps.failures.models import FailureMode
 from workers.lib.typed import json_schema, plain
 
 FORM, YAML = "form", "yaml"
-MOST_PARTS = 100  # a browser may send more than a flow may have
+MOST_PARTS = 100  # a form may be submitted with more parts than a flow may have
 TAGS = {"starts": "by", "steps": "do", "quiet": ""}
 PARTS: dict[str, dict[str, type[Struct]]] = {
     "starts": specs.TRIGGERS, "steps": dict(specs.STEPS), "quiet": {"": specs.Quiet},
@@ -63,8 +63,8 @@ class Input:
     required: bool = False
     error: str = ""
     help: str = ""
-    rare: bool = False  # folded away while it is blank
-    names: dict[str, str] = field(default_factory=dict)  # of options that are ids
+    rare: bool = False  # collapsed while empty
+    names: dict[str, str] = field(default_factory=dict)  # labels of options whose values are ids
 
     @property
     def choices(self) -> list[tuple[str, str]]:
@@ -73,7 +73,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Part:
-    """One start, step, or span of quiet hours. `at`: “steps:2”, as its buttons name it."""
+    """One trigger, step, or span of quiet hours. `at` is its path for buttons, such as “steps:2”."""
 
     at: str
     kind: str
@@ -96,7 +96,7 @@ class Part:
 
 @cache
 def _fields(form: type[Struct]) -> tuple[dict[str, Any], frozenset[str]]:
-    """JSON schemas of its fields, without the tag; and those that must be given."""
+    """(JSON schemas of the fields, without the tag; names of the required fields)"""
     schema = json_schema(form)
     found = {name: one for name, one in schema["properties"].items() if name not in ("by", "do")}
     own = [name for name in found if name not in ("name", "if")]
@@ -112,7 +112,7 @@ def _type(schema: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Editor:
-    """What is being edited: as a form, whose `value` may still be wrong, or as YAML, whose `text` may be."""
+    """The state of the editor: a form, whose `value` may be invalid, or YAML, whose `text` may be."""
 
     WAYS: ClassVar[tuple[tuple[str, str], ...]] = ((FORM, "Form"), (YAML, "YAML"))
 
@@ -124,12 +124,12 @@ class Editor:
 
     @classmethod
     def of_text(cls, project: Project, text: str) -> Editor:
-        """As a form where it can be read, else as the text."""
+        """As a form if the text can be parsed, otherwise as YAML."""
         return cls(project, YAML, {}, text)._as_form(keep_error=False)
 
     @classmethod
     def of_value(cls, project: Project, value: dict[str, Any]) -> Editor:
-        """As a form; as YAML, with what is wrong, where a flow of an older Flywheel can no longer be read."""
+        """As a form; as YAML with an error if an older version of Flywheel saved a flow that can no longer be read."""
         try:
             return cls(project, FORM, plain(specs.read(value)))
         except FlowError as error:
@@ -149,7 +149,9 @@ class Editor:
         return replace(self, error=error)
 
     def after(self, act: str, data: Mapping[str, Any]) -> Editor:
-        """After a button: to:yaml, to:form, add:steps, remove:steps:2, up:steps:2, down:steps:2. Any other changes nothing."""
+        """The state after a button: to:yaml, to:form, add:steps, remove:steps:2, up:steps:2, down:steps:2. Anything
+        else changes nothing.
+        """
         verb, _, rest = act.partition(":")
         if verb == "to":
             return self._as_yaml() if rest == YAML else self._as_form()
@@ -172,7 +174,7 @@ class Editor:
             return self
         try:
             value = plain(specs.read(self.value))
-        except FlowError:  # shown as it is, to be put right there
+        except FlowError:  # stay in the current view, where the error can be fixed
             value = self.value
         return replace(self, shown=YAML, text=specs.write_yaml(value))
 
@@ -192,7 +194,7 @@ class Editor:
             made["name"] = next(f"{kind}_{n}" for n in range(2, MOST_PARTS + 3) if f"{kind}_{n}" not in taken)
         return made
 
-    # What is shown
+    # Rendering
 
     @property
     def starts(self) -> list[Part]:
@@ -230,7 +232,7 @@ class Editor:
 
     @property
     def top_error(self) -> str:
-        """What is wrong, where no input or part shown says so."""
+        """The error, unless an input or part that is shown already displays it."""
         if self.error is None:
             return ""
         shown = [*self.limits, *(one for part in self._all() for one in part.inputs)] if self.shown == FORM else []
@@ -285,7 +287,7 @@ class Editor:
         )  # fmt: skip
 
     def _options(self, field: str, step: int) -> tuple[str, ...]:
-        """What a field can name: what earlier steps make, and what the project has."""
+        """The values that a field can refer to: outputs of earlier steps, and objects of the project."""
         earlier = (
             [one for one in self.value.get("steps", [])[:step] if one.get("do") in specs.STEPS] if step > 0 else []
         )
@@ -323,7 +325,7 @@ class Editor:
 
     @cached_property
     def _clusters(self) -> dict[str, str]:
-        """{id: name}, the largest first."""
+        """{id: name}, largest first."""
         rows = self.project.failure_clusters.filter(gone=False).values_list("pk", "name", "size")[:100]
         return {str(pk): f"{name} ({size:,})" for pk, name, size in rows}
 
@@ -344,7 +346,7 @@ class Editor:
         }
 
 
-# Where only what is offered makes sense; the other fields take what is not there yet, too.
+# Fields that only accept one of the options; all others also accept names that do not exist yet.
 CLOSED = {
     "cluster",
     "set",
@@ -368,7 +370,9 @@ _NAME = re.compile(r"(starts|steps|quiet)-(\d{1,3})-(\w+)")
 
 
 def _value_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a browser sent, blank inputs left out. What is not of its field's type stays as it was typed, and is refused later."""
+    """The submitted value, without empty inputs. A value of the wrong type is kept as it was typed, and rejected by
+    validation.
+    """
     found: dict[str, dict[int, dict[str, str]]] = {group: {} for group in PARTS}
     for name, text in data.items():
         if match := _NAME.fullmatch(name):

@@ -1,7 +1,7 @@
-"""Moves a run from step to step. All state is in the database: any process may do the next part, and any may die.
+"""Advances a run from step to step. All state is in the database, so any process may do the next part, and any may die.
 
-A step is done while its row is locked, in one transaction with what it starts and what is recorded about it. So a step whose worker dies
-has either done everything or nothing.
+A step runs while its row is locked, in one transaction with the jobs it starts and what it stores. So a step whose
+worker dies has done either everything or nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from apps.webhooks.models import Event
 
 log = logging.getLogger(__name__)
 FIRST_RETRY, ASK_AGAIN = timedelta(minutes=1), timedelta(minutes=1)
-MOST_AT_ONCE = 50  # steps done in one call: a flow has fewer
+MOST_AT_ONCE = 50  # steps per call; flows have fewer
 LONGEST_ERROR = 2000
 MAY = Role.ENGINEER.upward
 
 
 def locked(flow: Flow) -> Flow:
-    """The flow, for who begins, continues, changes or deletes: one at a time. Raises FlowError if it is deleted."""
+    """The locked flow: begin, continue, change and delete run one at a time. Raises FlowError if it is deleted."""
     found = Flow.objects.select_for_update().filter(pk=flow.pk).first()
     if found is None:
         raise FlowError(f"“{flow}” has been deleted.")
@@ -76,7 +76,9 @@ def begin(*, flow: Flow, cause: dict[str, Any], by: Any = None) -> FlowRun:
 
 
 def advance(run: FlowRun) -> bool:
-    """Does what can be done now. True if something has changed. Another process that is at it is not waited for."""
+    """Do everything that can be done now. Returns whether anything changed. Does nothing if another process is working
+    on the run.
+    """
     changed = False
     for _ in range(MOST_AT_ONCE):
         if not _once(run):
@@ -117,7 +119,9 @@ def _once(given: FlowRun) -> bool:
 
 
 def _take_turn(run: FlowRun) -> bool:
-    """One run of a project is running at a time: the oldest that is queued, and need not wait for a time, is next."""
+    """Start the run if it is the project's turn. Only one run per project is running; the oldest queued one that is not
+    held goes next.
+    """
     now = timezone.now()
     others = FlowRun.objects.filter(project=run.project, state=RunState.QUEUED, created_at__lt=run.created_at)
     if others.exclude(not_before__gt=now).exists():
@@ -134,7 +138,7 @@ def _take_turn(run: FlowRun) -> bool:
 
 
 def _not_now(spec: FlowSpec, step: FlowStep, now: datetime) -> tuple[str, datetime] | None:
-    """Why a step cannot begin yet, and when it can."""
+    """(why a step cannot begin yet, when it can); None if it can begin now."""
     if step.not_before and step.not_before > now:
         return f"{step.key} will be retried at {step.not_before:%H:%M} UTC. {step.said}", step.not_before
     if quiet := spec.quiet_at(now):
@@ -143,7 +147,7 @@ def _not_now(spec: FlowSpec, step: FlowStep, now: datetime) -> tuple[str, dateti
 
 
 def _hold(run: FlowRun, why: str, until: datetime) -> bool:
-    """Between two steps it holds nobody else up: the project's next flow may have the turn."""
+    """Put the run back into the queue between two steps, so that the project's next flow may run meanwhile."""
     held = FlowRun.objects.filter(pk=run.pk)
     held.update(state=RunState.QUEUED, note=why[:300], not_before=until)
     return False
@@ -170,7 +174,7 @@ def _too_much(run: FlowRun, spec: FlowSpec, now: datetime) -> str:
 
 
 def _spent_since(rows: Any, midnight: datetime, now: datetime) -> tuple[float, float]:
-    """Of a step that was under way at midnight: what can have been computed since, and all that it costs."""
+    """For a step that was active at midnight: the compute time that can have been used since, and its whole cost."""
     seconds, usd = _spent(rows.filter(started_at__gte=midnight))
     ended, going = Q(finished_at__gte=midnight), Q(finished_at=None, run__state__in=OPEN_STATES)
     for step in rows.filter(ended | going, started_at__lt=midnight).select_related("run"):
@@ -181,7 +185,7 @@ def _spent_since(rows: Any, midnight: datetime, now: datetime) -> tuple[float, f
 
 
 def _spent(rows: Any) -> tuple[float, float]:
-    """(seconds, USD) of these steps, what is under way included."""
+    """(seconds, USD) of these steps, including active ones."""
     ended = rows.aggregate(seconds=Sum("seconds", default=0.0), usd=Sum("usd", default=0.0))
     going = [used(step) for step in rows.filter(state__in=(StepState.RUNNING, StepState.WAITING)).select_related("run")]
     return ended["seconds"] + sum(one[0] for one in going), ended["usd"] + sum(one[1] for one in going)
@@ -216,11 +220,12 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
         transaction.savepoint_rollback(before)
         return _fail(run, spec, step, _sentence(error))
     except (OperationalError, InterfaceError):
-        raise  # the database is unreachable: nothing of this try is stored, and the next one starts where this one did
+        # the database is unreachable: nothing of this attempt is stored, and the next one starts from the same state
+        raise
     except Exception as error:
         transaction.savepoint_rollback(before)
         log.exception("Flow run %s, step %s", run.pk, step.key)
-        why = f"Internal error ({type(error).__name__}); see the worker's log."  # its text might quote a task
+        why = f"Internal error ({type(error).__name__}); see the worker's log."  # the error's text might quote a task
         return _fail(run, spec, step, why)
     transaction.savepoint_commit(before)
     step.outputs = outputs
@@ -229,8 +234,9 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
 
 
 def _sentence(error: Exception) -> str:
-    """Everybody in the project reads it, so it reveals nothing about a held-out task: whoever does the step manually is shown more, and
-    that is counted."""
+    """The error as a sentence. Everybody in the project reads it, so it must not reveal a held-out task: whoever runs
+    the step by hand sees more, and that is counted as a view.
+    """
     if getattr(error, "held", ()):
         return "A task, or a near-duplicate of it, is held out elsewhere. Run this step on the eval set's page to see which one."
     return str(error) or "Rejected."
@@ -290,16 +296,16 @@ def _close(step: FlowStep, state: StepState, said: str) -> bool:
 
 
 def _stop(run: FlowRun, spec: FlowSpec, step: FlowStep, why: str) -> bool:
-    """Fails for good, and what is under way stops."""
+    """Fail permanently, and cancel active jobs."""
     for job in own_jobs_of(step):
         jobs.cancel(job, by=run.version.created_by)
     return _fail(run, spec, step, why, final=True)
 
 
 def _fail(run: FlowRun, spec: FlowSpec, step: FlowStep, why: str, *, final: bool = False) -> bool:
-    """Tries again, later and later, while there are tries left; what its jobs used is kept."""
+    """Retry with growing delays while attempts are left; what its jobs have used is kept."""
     log.info("Flow run %s, step %s: %s", run.pk, step.key, why)
-    step.refresh_from_db(fields=["jobs"])  # what was begun in this try is rolled back
+    step.refresh_from_db(fields=["jobs"])  # what this attempt had started is rolled back
     seconds, usd = used(step)
     step.seconds, step.usd, step.attempt = step.seconds + seconds, step.usd + usd, step.attempt + 1
     step.said, step.jobs = why[:LONGEST_ERROR], step.jobs if final else {}
@@ -318,7 +324,7 @@ def _note(run: FlowRun, why: str) -> bool:
 
 
 def _cancel(run: FlowRun, step: FlowStep | None) -> bool:
-    """Asks what is under way to stop, and ends when it has."""
+    """Cancel active jobs, and end the run once they have ended."""
     going = [job for job in own_jobs_of(step) if job.is_active] if step else []
     for job in going:
         if job.cancel_requested_at is None:
@@ -341,7 +347,7 @@ def _end(run: FlowRun, state: RunState, error: str = "") -> bool:
             error=error,
         )
         run.state = state
-        _announce(run, Event.FLOW_ENDED, "")  # an error may say more than leaves the project
+        _announce(run, Event.FLOW_ENDED, "")  # no text: an error may contain more than should leave the project
     return False
 
 
@@ -355,11 +361,11 @@ def _announce(run: FlowRun, event: Event, said: str) -> None:
     )  # fmt: skip
 
 
-# What people do
+# Actions of people
 
 
 def answer(*, run: FlowRun, yes: bool, by: Any) -> None:
-    """Raises FlowError if the run does not ask (any more)."""
+    """Raises FlowError if the run is not (or no longer) asking."""
     with transaction.atomic():
         run = _locked_run(run)
         step = run.steps.select_for_update().filter(kind="ask", state=StepState.WAITING).first()
@@ -380,7 +386,7 @@ def answer(*, run: FlowRun, yes: bool, by: Any) -> None:
 
 
 def cancel(*, run: FlowRun, by: Any) -> bool:
-    """False if it has ended."""
+    """False if it has already ended."""
     asked = (
         FlowRun.objects.open().filter(pk=run.pk, cancel_requested_at=None).update(cancel_requested_at=timezone.now())
     )

@@ -1,4 +1,4 @@
-"""Flows to begin with. Names of sets and environments are placeholders that the page fills with the project's own."""
+"""Example flows. Names of sets and environments are placeholders that the page fills in with the project's own."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class FlowQuerySet(models.QuerySet["Flow"]):
 
 
 class Flow(models.Model):
-    """Steps that run automatically when something starts them. They are defined by its newest version."""
+    """Steps that run automatically once something triggers them. They are defined by the flow's newest version."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="flows")
@@ -50,13 +50,13 @@ class Flow(models.Model):
 
     @property
     def version(self) -> FlowVersion:
-        """The newest one. A page that lists flows fetches `newest` with them."""
+        """The newest version. Pages that list flows prefetch it as `newest`."""
         newest: list[FlowVersion] | None = getattr(self, "newest", None)
         return newest[0] if newest else self.versions.select_related("created_by").order_by("-number")[0]
 
 
 class FlowVersion(models.Model):
-    """What a flow does, in the name of who saved it. Rows are only ever added."""
+    """The definition of a flow, which acts on behalf of whoever saved it. Append-only."""
 
     flow = models.ForeignKey(Flow, models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()
@@ -73,7 +73,7 @@ class FlowVersion(models.Model):
 
     @property
     def form(self) -> FlowSpec:
-        """Raises FlowError for one that an older Flywheel saved and this one can no longer read."""
+        """Raises FlowError if an older version of Flywheel saved it and it can no longer be read."""
         return read(self.spec)
 
     @property
@@ -103,7 +103,9 @@ class FlowRunQuerySet(models.QuerySet["FlowRun"]):
 
 
 class FlowRun(models.Model):
-    """One turn of a flow. A project's runs take turns: one is running, others are queued; who waits for a person lets others go."""
+    """One run of a flow. The runs of a project take turns: one is running, the others are queued. A run that waits for
+    a person lets others go.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="flow_runs")
@@ -149,7 +151,7 @@ class FlowRun(models.Model):
         return self.state in OPEN_STATES
 
     def end(self, state: RunState, error: str = "") -> bool:
-        """False if it has ended already."""
+        """False if it has already ended."""
         rows = FlowRun.objects.open().filter(pk=self.pk)
         return bool(rows.update(state=state, error=error, note="", finished_at=Now()))
 
@@ -164,8 +166,9 @@ class StepState(models.TextChoices):
 
 
 class FlowStep(models.Model):
-    """One step of a run. `jobs` are what it has started, by the name that the step gives each; they are kept with it in one
-    transaction, so that a step which is done again after the death of its worker starts none twice."""
+    """One step of a run. `jobs` maps the step's own names to the jobs it started. They are stored in the same
+    transaction, so that a step that is repeated after its worker died starts no job twice.
+    """
 
     run = models.ForeignKey(FlowRun, models.CASCADE, related_name="steps")
     position = models.PositiveIntegerField()

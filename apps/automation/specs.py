@@ -1,8 +1,8 @@
-"""What a flow is, as its author writes it, in a form or in YAML: what starts it, its steps, and its limits. No database.
+"""The definition of a flow as its author writes it, in a form or in YAML: triggers, steps, and limits. No database.
 
-Steps are done one after the other. A step names what earlier ones made by their names ("step:train"), and `if` is a
-comparison of an earlier step's output ("gate.verdict == promote"): where it is false the step is skipped, and so is
-every step that names it.
+Steps run one after the other. A step refers to the outputs of earlier ones by name ("step:train"). `if` compares an
+output of an earlier step ("gate.verdict == promote"); if it is false, the step is skipped, and so is every step that
+refers to it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ MOST_STEPS = 40
 PRODUCTION = "production"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 CONDITION = re.compile(r"(\w+)\.(\w+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*\Z")
-TWO = re.compile(r"\s(and|or)\s|&&|\|\||[<>=]")  # in a condition's value: a second condition
-WORDS = {"answer": ("yes", "no"), "verdict": ("promote", "reject", "inconclusive")}  # all that these outputs can be
+TWO = re.compile(r"\s(and|or)\s|&&|\|\||[<>=]")  # finds a second condition within a condition's value
+# all possible values of these outputs
+WORDS = {"answer": ("yes", "no"), "verdict": ("promote", "reject", "inconclusive")}
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z")
 
@@ -43,15 +44,16 @@ ClusterId = Annotated[
 ]
 OptionalModel = Annotated[str, Meta(pattern=r"^((channel|step|version):\S.*)?$", max_length=200)]
 Method = Literal["sft", "rejection", "best_of_n", "dpo", "kto", "reward_model", "distill", "on_policy", "grpo"]
-OF_SAMPLES = ("rejection", "distill")  # methods that learn from an evaluation's samples alone
+OF_SAMPLES = ("rejection", "distill")  # methods that learn only from an evaluation's samples
 OF_EXAMPLES = (*OF_SAMPLES, "dpo", "kto", "reward_model")
 SplitName = Literal["train", "validation", "holdout", "regression"]
 Outputs = tuple[str, ...]
 
 
 class FlowError(Rejected):
-    """A flow that cannot be saved or run; the message is a sentence for the screen. `field`: the path of what is written wrong
-    ("" for the whole), None where the flow is right and something is in the way."""
+    """A flow that cannot be saved or run. The message is a sentence for the page. `field`: the path of the invalid part
+    ("" for the whole flow); None if the flow itself is valid but cannot run now.
+    """
 
     def __init__(self, sentence: str, field: str | None = None) -> None:
         super().__init__(sentence)
@@ -104,7 +106,7 @@ TRIGGERS: dict[str, type[Struct]] = {
 
 
 class Step(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True, tag_field="do"):
-    """`name`: what later steps call it; its kind, where there is one of it."""
+    """`name`: how later steps refer to it; defaults to its kind if there is only one of that kind."""
 
     outputs: ClassVar[Outputs] = ()
     label: ClassVar[str] = ""
@@ -121,7 +123,7 @@ class Step(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True,
         return self.name or self.kind
 
     def named(self) -> Iterator[tuple[str, str, str]]:
-        """(field, earlier step that it names, output that it needs of it)."""
+        """Yield (field, earlier step that it refers to, output that it needs)."""
         for each in structs.fields(self):
             value = getattr(self, each.name)
             if isinstance(value, str) and value.startswith("step:"):
@@ -131,12 +133,12 @@ class Step(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True,
                 yield needed, each, NEEDED[needed]
 
     def plainly(self) -> list[tuple[str, str]]:
-        """(earlier step, field) where a field can name nothing but a step."""
+        """(earlier step, field) for fields that can only refer to a step."""
         return []
 
 
 class Classify(Step, tag="classify"):
-    """Finds out at once what of the new and changed trajectories failed, and how; without it they are classified within a minute."""
+    """Classifies new and changed trajectories right away. Without this step, they are classified within a minute."""
 
     label: ClassVar[str] = "Classify new trajectories"
     outputs: ClassVar[Outputs] = ("looked", "found")
@@ -211,9 +213,11 @@ class Review(Step, tag="review"):
 
 
 class Train(Step, tag="train"):
-    """Trains an adapter on the training tasks of a frozen set. `config`: the run's settings; `learnable`: only on tasks that this
-    step found informative. `samples_of`: the evaluation of the training tasks whose samples are learned from, beside corrections, feedback and
-    reviews where the method can; `teacher`: of on-policy distillation, or who answers in place of the model in rejection sampling in the run."""
+    """Trains an adapter on the training tasks of a frozen set. `config`: the run's settings; `learnable`: train only on
+    the tasks that this step found informative. `samples_of`: the evaluation of the training tasks whose samples are
+    learned from, in addition to corrections, feedback and reviews where the method supports them; `teacher`: the
+    teacher of on-policy distillation, or the model that samples in rejection sampling in the run.
+    """
 
     label: ClassVar[str] = "Train"
     outputs: ClassVar[Outputs] = ("run", "model", "seconds", "alarms")
@@ -316,7 +320,7 @@ class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=T
 
     @property
     def watched(self) -> list[Trigger]:
-        """The starts that come true in stored data: neither a clock nor somebody's call."""
+        """Triggers that are evaluated on stored data, as opposed to schedules and webhooks."""
         return [one for one in self.starts if not isinstance(one, Cron | Call)]
 
     @property
@@ -329,13 +333,14 @@ class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=T
         return models | {step.channel for step in self.steps if isinstance(step, Gate)}
 
     def times(self, after: datetime) -> Iterator[datetime]:
-        """When its clocks start it, the next ones first (UTC), without end; nothing where it has no clock."""
+        """When its schedules start it from then on (UTC), in order and without end; empty if it has no schedule."""
         ahead = heapq.merge(*(self._times(one.when, after) for one in self.crons))
         return (at for at, _ in groupby(ahead))
 
     def _times(self, when: str, after: datetime) -> Iterator[datetime]:
-        """In UTC: in the hour that a clock shows twice, times of one zone compare as the clock shows them, and a fixed time of the
-        first pass would come after one of the second."""
+        """In UTC, because in the hour that occurs twice when clocks go back, local times would sort a time of the first
+        pass after one of the second.
+        """
         coming = (at.astimezone(UTC) for at in CronSim(when, after.astimezone(self.zone)))
         return (at for at in coming if at > after)
 
@@ -343,7 +348,7 @@ class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=T
         return self.quiet_by(at.astimezone(self.zone).strftime("%H:%M"))
 
     def quiet_by(self, clock: str) -> Quiet | None:
-        """At a time of day in the flow's time zone."""
+        """The quiet hours at a time of day in the flow's time zone; None if there are none."""
         for one in self.quiet:
             inside = one.start <= clock < one.end if one.start < one.end else clock >= one.start or clock < one.end
             if inside:
@@ -351,7 +356,9 @@ class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=T
         return None
 
     def after_quiet(self, at: datetime) -> datetime:
-        """The first minute from then on in which steps may begin: within a day, for they never cover all of it."""
+        """The first minute from then on at which steps may begin. It is within a day, since quiet hours never cover a
+        whole day.
+        """
         minutes = (at + timedelta(minutes=n) for n in range(24 * 60))
         return next((minute for minute in minutes if not self.quiet_at(minute)), at + timedelta(days=1))
 
@@ -361,12 +368,12 @@ class FlowSpec(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=T
 
 
 def read_yaml(text: str) -> FlowSpec:
-    """Raises FlowError with the line, or the path of the field, and what to write instead."""
+    """Raises FlowError with the line or the path of the field, and how to fix it."""
     return read(load_yaml(text))
 
 
 def load_yaml(text: str) -> dict[str, Any]:
-    """One object, with no key twice and no aliases. Raises FlowError with the line."""
+    """Parse one object, without duplicate keys or aliases. Raises FlowError with the line."""
     try:
         value = yaml_text.load_yaml(text)
     except YamlError as error:
@@ -377,7 +384,7 @@ def load_yaml(text: str) -> dict[str, Any]:
 
 
 def write_yaml(value: dict[str, Any]) -> str:
-    """Of a plain spec, also one that can no longer be read."""
+    """YAML for a plain spec, even one that is no longer valid."""
     value = {name: part for name, part in value.items() if part != {}}
     return yaml_text.write_yaml(value)
 
@@ -395,7 +402,7 @@ def read(value: Any) -> FlowSpec:
 
 
 def _check_storable(value: Any, path: str = "", depth: int = 0) -> None:
-    """That it is JSON as the database and a YAML text can hold it."""
+    """Check that it is JSON that the database and YAML can represent."""
     if isinstance(value, dict | list):
         if depth == DEEPEST:
             raise FlowError(f"“{path[:100]}” is more than {DEEPEST} levels deep.", path)
@@ -429,7 +436,7 @@ def _check_times(spec: FlowSpec) -> None:
     for at, cron in enumerate(spec.starts):
         if isinstance(cron, Cron):
             try:
-                if len(cron.when.split()) != 5:  # six would be seconds
+                if len(cron.when.split()) != 5:  # six fields would include seconds
                     raise CronSimError("Wrong number of fields")
                 if next(CronSim(cron.when, datetime.now(spec.zone)), None) is None:
                     raise CronSimError("It never comes")
@@ -449,7 +456,7 @@ def _check_times(spec: FlowSpec) -> None:
 
 
 def _check_steps(spec: FlowSpec) -> None:
-    """Names are unique, and what is named comes earlier and makes what is needed."""
+    """Check that names are unique, and that references point to earlier steps with the required output."""
     earlier: dict[str, Step] = {}
     for at, step in enumerate(spec.steps):
         path = f"steps[{at}]"
@@ -479,7 +486,7 @@ def _check_steps(spec: FlowSpec) -> None:
 
 
 def _check_train(step: Train, earlier: dict[str, Step], path: str) -> None:
-    """That a method is given what it learns from, and nothing that it does not."""
+    """Check that a method is given what it learns from, and nothing else."""
     if step.samples_of and step.method not in OF_EXAMPLES:
         raise FlowError(f"{step.method} does not use evaluation samples; leave it out.", f"{path}.samples_of")
     if step.method in OF_SAMPLES and not step.samples_of:
@@ -527,7 +534,9 @@ def _require(earlier: dict[str, Step], name: str, output: str, path: str) -> Non
 
 
 def holds(condition: tuple[str, str, str, str], outputs: dict[str, dict[str, Any]]) -> bool:
-    """Whether a condition is true of what earlier steps made. A number is compared as a number, else as text."""
+    """Whether a condition is true for the outputs of earlier steps. Numbers are compared as numbers, everything else as
+    text.
+    """
     step, name, operator, wanted = condition
     value = outputs[step].get(name)
     if isinstance(value, bool):

@@ -1,4 +1,6 @@
-"""What starts a flow: looked at by a tick every few seconds. Of a thousand flows nearly all are not due, and cost one query together."""
+"""The triggers of flows, evaluated every few seconds. Of a thousand flows nearly all are not due, and together they
+cost one query.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,15 @@ from apps.failures.models import DailyRuns, Failure, FailureCluster
 from apps.failures.rates import Rate
 from apps.trajectories.ids import floor_of
 
-# level of the interval in one daily check: without a change, at most 4% of flows see a rise in 30 checks (bench/flows.py)
+# Confidence level of one daily check: without a change, at most 4% of flows see a rise in 30 checks (bench/flows.py).
 LOOK_LEVEL = 0.9973
-LISTED, MOST_LISTED = 200, 5000  # newest failures that are read at once, for all flows of a project
-EVERY = timedelta(minutes=5)  # between two checks of anything that is not a clock
+LISTED, MOST_LISTED = 200, 5000  # newest failures read at once for all flows of a project
+EVERY = timedelta(minutes=5)  # interval between checks of triggers that are not schedules
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What started a run, and the sentence that its page shows."""
+    """What started a run: its trigger, and the sentence that its page shows."""
 
     by: str
     sentence: str
@@ -44,7 +46,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class Known:
-    """A project's numbers as of a time, each read once for all its flows. `at`: now, or in a dry run some time in the past."""
+    """A project's numbers at some time, each read once for all its flows. `at` is now, or a time in the past for a dry
+    run.
+    """
 
     project: Project
     at: datetime
@@ -54,7 +58,7 @@ class Known:
         return {}
 
     def failures(self, since: datetime, until: datetime, mode: str, cluster: str = "") -> int:
-        """Standing ones in runs that began in that time."""
+        """The number of standing failures in runs that began in that time."""
         asked = since, until, mode, cluster
         if asked not in self._failures:
             rows = self._standing(until, mode, cluster).filter(trajectory_id__gte=floor_of(since))
@@ -72,11 +76,13 @@ class Known:
 
     @cached_property
     def _newest(self) -> dict[tuple[str, str], tuple[int, list[UUID]]]:
-        """{(mode, cluster): (how many are needed, existing ones)}"""
+        """{(mode, cluster): (number needed, ids of the newest failures)}"""
         return {}
 
     def has_failures(self, count: int, since: datetime, mode: str, cluster: str) -> bool:
-        """Whether that many are in runs that began since. Flows need few, each with its own `since`: the newest are read once for all."""
+        """Whether at least `count` failures are in runs that began since then. Since flows need few, the newest are
+        read once for all of them.
+        """
         asked, found = self._newest.get((mode, cluster), (0, []))
         if asked < count:
             asked = max(count, LISTED)
@@ -94,7 +100,7 @@ class Known:
         return {}
 
     def rate(self, first: date, days: int, mode: str) -> Rate:
-        """For runs of this many whole days (UTC) from `first` on."""
+        """The failure rate of runs in `days` whole days (UTC) starting with `first`."""
         begin = datetime(first.year, first.month, first.day, tzinfo=UTC)
         end = begin + timedelta(days=days)
         if (first, days) not in self._runs:
@@ -104,12 +110,14 @@ class Known:
 
     @cached_property
     def versions(self) -> dict[str, tuple[str, int]]:
-        """What production had run by then: the name that `Flow.seen` keeps, with its words and its number of runs."""
+        """{name as in `Flow.seen`: (label, number of runs)} for all versions and models seen in production by then."""
         return names_of(DailyRuns.objects.filter(project=self.project, first__lte=self.at))
 
 
 def cause_of(flow: Flow, spec: FlowSpec, since: datetime, known: Known) -> Cause | None:
-    """What of a flow's starts but its clocks has come true since it last began, or was saved."""
+    """The first trigger other than a schedule that has fired since the flow last began or was saved; None if there is
+    none.
+    """
     for start in spec.starts:
         found: Cause | None = None
         if isinstance(start, specs.NewFailures):
@@ -140,7 +148,9 @@ def _new_failures(start: specs.NewFailures, since: datetime, known: Known) -> Ca
 
 
 def _failure_rate(start: specs.FailureRate, since: datetime, known: Known) -> Cause | None:
-    """Once per day, at a level that allows for thirty checks: at 95% every third flow would find a rise by chance in a month."""
+    """Checked once per day, at a level that allows for thirty checks: at 95% a third of all flows would find a rise by
+    chance in a month.
+    """
     today = known.at.astimezone(UTC).date()
     if since.astimezone(UTC).date() >= today:
         return None
@@ -168,8 +178,9 @@ def _new_version(start: specs.NewVersion, seen: Iterable[str], known: Known) -> 
 
 
 def names_of(rows: QuerySet[DailyRuns]) -> dict[str, tuple[str, int]]:
-    """{name: (its words, runs)} of the agent versions and the models in these days. A version's name keeps agent and version
-    apart: “a b” 1 is not “a” b 1."""
+    """{name: (label, runs)} of the agent versions and models in these days. The name keeps agent and version apart: “a
+    b” 1 is not “a” b 1.
+    """
     found: dict[str, tuple[str, int]] = {}
     counted = rows.order_by().values_list("agent_name", "agent_version", "model").annotate(n=Sum("runs"))
     for agent, version, model, runs in counted:
@@ -181,7 +192,7 @@ def names_of(rows: QuerySet[DailyRuns]) -> dict[str, tuple[str, int]]:
 
 
 def names_known(project: Project, before: datetime | None = None) -> list[str]:
-    """All versions and models that a project ran, or had run before a time: those are not new."""
+    """All versions and models that a project has run (before some time): those are not new."""
     rows = DailyRuns.objects.filter(project=project)
     return sorted(names_of(rows.filter(first__lt=before) if before else rows))
 
@@ -195,7 +206,7 @@ def coming(spec: FlowSpec, after: datetime, count: int = 5) -> list[datetime]:
 
 
 def new_secret() -> tuple[str, str]:
-    """(the secret of a flow's webhook, its digest). It is shown once."""
+    """(a new webhook secret, its digest). The secret is shown once."""
     secret = f"flow_{secrets.token_urlsafe(32)}"
     return secret, key_digest(secret)
 

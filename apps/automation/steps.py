@@ -1,8 +1,8 @@
-"""What each kind of step does: it starts jobs by the actions that pages and the API use, and says what came of them.
+"""What each kind of step does: it starts jobs through the same actions as pages and API, and reports their results.
 
-A step is a function that is called again and again, each time in a transaction of its own, until it returns its outputs.
-`Turn.job` starts a job the first time, keeps its id with the step, and raises `NotYet` until it has ended, so that such a
-function reads from top to bottom though days and many processes lie between its lines.
+A step is a function that is called again and again, each time in a new transaction, until it returns its outputs.
+`Turn.job` starts a job on the first call, stores its id with the step, and raises `NotYet` until the job has ended. So
+the function reads from top to bottom, although days and many processes may lie between its lines.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ REFUSALS = (Rejected, LatencyError, CannotPick, SpecError, PermissionDenied, Htt
 
 
 class NotYet(Exception):
-    """The step goes on later; the message says what it does meanwhile."""
+    """The step continues later; the message says what it is doing meanwhile."""
 
 
 class AsksPeople(NotYet):
@@ -67,7 +67,9 @@ class StepFailed(Rejected):
 
 @dataclass(frozen=True)
 class Turn:
-    """A step at work. `made` are the outputs of the run's earlier steps, by key; `by` is in whose name it acts."""
+    """One call of a step. `made` are the outputs of the run's earlier steps, by key; `by` is the user on whose behalf
+    it acts.
+    """
 
     run: FlowRun
     step: FlowStep
@@ -79,7 +81,9 @@ class Turn:
         return self.run.project
 
     def job(self, name: str, kind: type[J], start: Callable[[], J]) -> J:
-        """The job of that name, once it has succeeded. Raises NotYet while it goes on, StepFailed where it did not succeed."""
+        """The job of that name, once it has succeeded. Raises NotYet while it is active, StepFailed if it did not
+        succeed.
+        """
         job = self.begun(name, kind, start)
         if job.is_active:
             progress = f", {job.percent}%" if job.total and job.state == JobState.RUNNING else ""
@@ -87,7 +91,7 @@ class Turn:
         if job.state != JobState.SUCCEEDED:
             raise StepFailed(
                 f"{job.name} {job.state}; see its page for the reason."
-            )  # here its error might quote a held-out task
+            )  # the job's error might quote a held-out task
         return job
 
     def begun(self, name: str, kind: type[J], start: Callable[[], J]) -> J:
@@ -121,7 +125,7 @@ class Turn:
 
 
 def frozen_set(project: Project, named: str, made: dict[str, Outputs]) -> EvalSet:
-    """The set that a step froze, or the newest frozen version of that name. Raises StepFailed."""
+    """The set that a step froze, or the newest frozen version with that name. Raises StepFailed."""
     rows = EvalSet.objects.current().filter(project=project, state=EvalSetState.FROZEN)
     if named.startswith("step:"):
         pk = made[named.removeprefix("step:")]["eval_set"]
@@ -132,8 +136,9 @@ def frozen_set(project: Project, named: str, made: dict[str, Outputs]) -> EvalSe
 
 
 def model_version(project: Project, named: str, made: dict[str, Outputs]) -> ModelVersion:
-    """What a channel runs (production, where it is empty), what a step made, or a version by its name and number (“support-v3”).
-    Raises StepFailed."""
+    """The version that a channel runs (production by default), that a step made, or that a name and number identify
+    (“support-v3”). Raises StepFailed.
+    """
     kind, _, name = named.partition(":")
     versions = ModelVersion.objects.current().filter(project=project)
     if kind == "step":
@@ -167,12 +172,12 @@ def classify(turn: Turn, asked: specs.Classify) -> Outputs:
 
 
 def cluster(turn: Turn, asked: specs.Cluster) -> Outputs:
-    found = recluster(turn.project)  # None: another run was there first, with the same failures or newer ones
+    found = recluster(turn.project)  # None means that another run finished first, with the same failures or newer ones
     return {name: (found or {}).get(name, 0) for name in ("clusters", "failures")}
 
 
 def runs_of(project: Project, asked: specs.CollectTasks) -> QuerySet[Trajectory]:
-    """What a step collect_tasks would look at now."""
+    """The trajectories that a step collect_tasks would read now."""
     rows = candidates(project).filter(pk__gte=floor_of(timezone.now() - timedelta(days=asked.days)))
     if not asked.successes:
         rows = rows.filter(outcome_status=Outcome.FAILURE)
@@ -203,7 +208,7 @@ def collect_tasks(turn: Turn, asked: specs.CollectTasks) -> Outputs:
 
 
 def freeze_set(turn: Turn, asked: specs.FreezeSet) -> Outputs:
-    """A draft without anything new is left as it is: its frozen version stands."""
+    """A draft without anything new is not frozen; later steps use its frozen version."""
     sets = EvalSet.objects.current().filter(project=turn.project, slug=asked.set).order_by("-version")
     draft, frozen = sets.filter(state=EvalSetState.DRAFT).first(), sets.filter(state=EvalSetState.FROZEN).first()
     if draft and frozen and _contents(draft) == _contents(frozen):
@@ -294,7 +299,7 @@ def train(turn: Turn, asked: specs.Train) -> Outputs:
 def gate(turn: Turn, asked: specs.Gate) -> Outputs:
     baseline, candidate = turn.evaluation(asked.baseline), turn.evaluation(asked.candidate)
     channel, _ = create_channel(turn.project, asked.channel)
-    if channel.current is None:  # below production, what is tested first is what runs there
+    if channel.current is None:  # a channel below production starts with the baseline
         promotion.set_initial(channel=channel, version=baseline.model_version, by=turn.by)
     if not turn.step.jobs:
         there = {job.pk for part in preparation.parts(baseline, candidate) for job in part.jobs}
@@ -336,7 +341,7 @@ def promote(turn: Turn, asked: specs.Promote) -> Outputs:
 
 
 def ask(turn: Turn, asked: specs.Ask) -> Outputs:
-    """Its outputs are given by `engine.answer`."""
+    """`engine.answer` sets its outputs."""
     raise AsksPeople(asked.question)
 
 
@@ -348,17 +353,17 @@ WORK: dict[type[specs.Step], Callable[[Turn, Any], Outputs]] = {
 
 
 OTHERS = (
-    "found"  # the name of a job that somebody else had started: a step waits for it, but neither pays for nor stops it
+    "found"  # prefix of jobs that somebody else started: a step waits for them, but neither pays for nor cancels them
 )
 
 
 def jobs_of(step: FlowStep) -> list[Job]:
-    """What a step has started or waits for, as far as it still is there."""
+    """The jobs that a step has started or waits for, if they still exist."""
     return list(_jobs(step).values())
 
 
 def own_jobs_of(step: FlowStep) -> list[Job]:
-    """What a step has started itself."""
+    """The jobs that a step has started itself."""
     return [job for name, job in _jobs(step).items() if not name.startswith(OTHERS)]
 
 
@@ -371,7 +376,7 @@ def _jobs(step: FlowStep) -> dict[str, Job]:
 
 
 def used(step: FlowStep) -> tuple[float, float]:
-    """(seconds that its jobs computed, USD that they cost as far as is known), of this attempt."""
+    """(seconds of compute, known cost in USD) of its jobs in this attempt."""
     return used_by(own_jobs_of(step))
 
 

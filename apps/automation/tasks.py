@@ -8,7 +8,7 @@ from apps.automation.models import FlowRun
 
 @shared_task(name="automation.tick", expires=60)
 def tick() -> dict[str, int]:
-    """Starts what is due, and has the open runs moved on: a task for each project, since a step may take minutes."""
+    """Start due flows, and advance open runs in one task per project, since a step may take minutes."""
     started = actions.tick()
     for runs in actions.moving().values():
         advance.apply_async(args=[runs], expires=60)

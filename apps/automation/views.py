@@ -62,7 +62,7 @@ def _runs(project: Project) -> QuerySet[FlowRun]:
 
 @project_view()
 def runs(request: HttpRequest, project: Project) -> HttpResponse:
-    """All runs of the project's flows; ?state=waiting, ?flow=ID and ?mine=1 narrow them down."""
+    """All runs of the project's flows, filtered by ?state=waiting, ?flow=ID and ?mine=1."""
     rows, state, flow = _runs(project), request.GET.get("state", ""), request.GET.get("flow", "")
     if mine := bool(request.GET.get("mine")):
         rows = rows.filter(pk__in=assigned_to(request.user, FlowRun))
@@ -138,7 +138,7 @@ def _edit(request: HttpRequest, project: Project, row: Flow | None, name: str, s
 @require_POST
 @project_view(Role.OPERATOR)
 def editor(request: HttpRequest, project: Project) -> HttpResponse:
-    """The editor after one of its buttons: a part more or less, moved, or the other way to write."""
+    """The editor after one of its buttons: a part added, removed or moved, or the view switched."""
     shown = Editor.sent(project, request.POST).after(request.POST.get("act", ""), request.POST)
     return render(request, "automation/_editor.html", {"editor": shown})
 

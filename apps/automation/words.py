@@ -17,7 +17,7 @@ from apps.evals.models import EvalRun
 from apps.training.models import TrainingRun
 
 PAGES: dict[type[Job], str] = {EvalRun: "evals:run", TrainingRun: "training:detail"}
-# (kind, what it does, its fields) for the page that edits.
+# (kind, description, fields) of triggers and steps, for the editor.
 KINDS = [
     (kind, " ".join((one.__doc__ or "").replace("`", "").split()),
      [each.encode_name for each in structs.fields(one) if each.name not in ("name", "condition")], list(one.outputs))
@@ -60,7 +60,7 @@ def steps_of(spec: FlowSpec | None) -> list[dict[str, Any]]:
 
 
 def given(step: Step) -> list[tuple[str, Any]]:
-    """What the author specified for a step, without defaults; objects by their own names."""
+    """The values that the author set for a step, without defaults; objects by name."""
     left_out, found = ("name", "condition"), []
     for each in structs.fields(step):
         value = getattr(step, each.name)
@@ -89,7 +89,7 @@ def limits_of(spec: FlowSpec | None) -> list[str]:
 
 
 def made(step: FlowStep) -> list[tuple[str, str]]:
-    """A step's outputs in the order of its kind, without those that have a page (`rows_of`) and unknown ones."""
+    """A step's outputs in display order, without unknown ones and those that have a page (`rows_of`)."""
     order = specs.STEPS[step.kind].outputs if step.kind in specs.STEPS else step.outputs
     names = [
         name
@@ -110,13 +110,13 @@ def _shown(value: Any) -> str:
 
 
 def link_of(job: Job, slug: str) -> tuple[str, str, str]:
-    """(name, state, address or nothing) of a job in the project `slug`."""
+    """(name, state, URL or "") of a job in the project `slug`."""
     name = PAGES.get(type(job))
     return job.name, str(job.state), reverse(name, args=[slug, job.pk]) if name else ""
 
 
 def rows_of(step: FlowStep) -> list[tuple[str, str]]:
-    """(name, address) of the outputs of a step that have a page."""
+    """(name, URL) of the outputs of a step that have a page."""
     slug, found = step.run.project.slug, []
     for output, page in (("eval_set", "evals:detail"), ("report", "promotion:report"), ("model", "promotion:model")):
         if value := step.outputs.get(output):

@@ -25,7 +25,7 @@ SERVED_NAME = 200  # characters
 
 
 class ModelError(Rejected):
-    """A model's folder or server that cannot be used; the message is a sentence for the page."""
+    """A model's folder or server that cannot be used. The message is a sentence for the page."""
 
     field = ""
 
@@ -49,13 +49,13 @@ def base_digest(folder: Path) -> str:
 
 @lru_cache(maxsize=64)
 def _digest_of_files(files: tuple[tuple[str, int, int], ...]) -> str:
-    """Size and time are only the cache's key: an unchanged gigabyte is not hashed again."""
+    """Cached by path, size and modification time, so that an unchanged gigabyte is not hashed again."""
     parts = [(Path(path).name, sha256_of(Path(path))) for path, _, _ in files]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def register_base(*, project: Project, name: str, folder: Path, by: Any) -> ModelVersion:
-    """A base model in a local folder. The same weights twice are one version. Raises ModelError."""
+    """Register a base model in a local folder. The same weights again return the same version. Raises ModelError."""
     return _register(
         project=project,
         name=name,
@@ -70,14 +70,16 @@ def register_base(*, project: Project, name: str, folder: Path, by: Any) -> Mode
 def register_adapter(
     *, project: Project, name: str, parent: ModelVersion, artifact: Artifact, lineage: dict, by: Any
 ) -> ModelVersion:
-    """An adapter on its parent's base. The same content twice is one version."""
+    """Register an adapter on its parent's base. The same content again returns the same version."""
     return _register_on(parent, artifact, ModelKind.ADAPTER, project=project, name=name, lineage=lineage, by=by)
 
 
 def register_reward_model(
     *, project: Project, name: str, parent: ModelVersion, artifact: Artifact, lineage: dict, by: Any
 ) -> ModelVersion:
-    """An adapter with a scalar head on the base of the policy that it was made from. `lineage` has what was `measured`."""
+    """Register an adapter with a scalar head, on the base of the policy that it was trained from. `lineage` contains
+    what was `measured`.
+    """
     return _register_on(parent, artifact, ModelKind.REWARD, project=project, name=name, lineage=lineage, by=by)
 
 
@@ -93,7 +95,7 @@ def _register_on(parent: ModelVersion, artifact: Artifact, kind: ModelKind, **fi
 
 
 def digest_on(parent: ModelVersion, artifact: str) -> str:
-    """Of a version that is an artifact on the base of `parent`."""
+    """The digest of a version that consists of an artifact on the base of `parent`."""
     return hashlib.sha256(f"{parent.base_version().digest}:{artifact}".encode()).hexdigest()
 
 
@@ -107,9 +109,10 @@ def register_endpoint(
     dialect: str = "",
     parent: ModelVersion | None = None,
 ) -> ModelVersion:
-    """A model that a server of the project has. The same address, name and dialect twice are one version.
+    """Register a model that a server of the project serves. The same address, name and dialect again return the same
+    version.
 
-    `parent`: the base model whose weights it is known to be, so that adapters on that base can be loaded there.
+    `parent`: the base model that it is known to share weights with, so that adapters on that base can be loaded there.
     Raises ModelError.
     """
     served_as, dialect = served_as.strip(), dialect or server.dialect
@@ -146,10 +149,11 @@ def register_agent(
     key_variable: str = "",
     protocol: str = "",
 ) -> ModelVersion:
-    """An external agent at one of its own versions (a git SHA, a tag). Raises ModelError.
+    """Register an external agent at one of its own versions (a git SHA, a tag). Raises ModelError.
 
-    The same name and version twice are one version, whether it answers from CI or is known by its traces; if it is called over HTTP, the
-    address is part of its identity, and so is the format in which it gets its tasks (chat completions by default).
+    The same name and version are the same agent version, whether it answers from CI or is known from its traces. If it
+    is called over HTTP, the address is part of its identity, and so is the format in which it receives tasks (chat
+    completions by default).
     """
     agent_version, base_url = agent_version.strip(), base_url.rstrip("/")
     _check_agent(name, agent_version)
@@ -187,10 +191,12 @@ def register_prompt(
     lineage: dict[str, Any] | None = None,
     notes: str = "",
 ) -> ModelVersion:
-    """A prompt (`workers.lib.prompts`) for the model that `on` is or is based on; if `on` is itself a prompt version, this one is a
-    change of it. The same prompt for the same model twice is one version. Raises ModelError, FormError.
+    """Register a prompt (`workers.lib.prompts`) for the model that `on` is, or is based on; if `on` is a prompt
+    version, this one is a change of it. The same prompt for the same model again returns the same version. Raises
+    ModelError, FormError.
 
-    `started_from` is what the prompt was made from if that was not a prompt version: {name, prompt} of an environment.
+    `started_from`: {name, prompt} of the environment whose prompt it was made from, if it was not made from a prompt
+    version.
     """
     model = on.model
     refuse_reward_model(model)
@@ -246,7 +252,7 @@ def checked_address(base_url: str, key_variable: str) -> None:
 
 @transaction.atomic
 def _register(*, project: Project, name: str, kind: ModelKind, digest: str, by: Any, **fields: Any) -> ModelVersion:
-    # The project's row is the lock under which version numbers are given out.
+    # Version numbers are assigned under a lock on the project's row.
     Project.objects.select_for_update().get(pk=project.pk)
     existing = ModelVersion.objects.filter(project=project, digest=digest).first()
     if existing:

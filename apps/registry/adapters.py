@@ -1,4 +1,6 @@
-"""Adapters on servers that load them at run time: the one that a job needs is loaded, the least recently used one leaves for it."""
+"""Loads adapters on servers that support this at run time: the one that a job needs, evicting the least recently used
+one if necessary.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,10 @@ log = logging.getLogger(__name__)
 
 
 def load_for(job: Job, version: ModelVersion, engine: dict[str, Any] | None) -> None:
-    """Has the adapter for a job's engine loaded. Raises ModelError, ArtifactError, JobError.
+    """Load the adapter for a job's engine. Raises ModelError, ArtifactError, JobError.
 
-    One at a time for each address: a row is locked meanwhile, so that nobody unloads what another job has just found there.
+    One job at a time per address: a row stays locked meanwhile, so that nobody unloads what another job has just found
+    loaded.
     """
     if not engine or not engine.get("adapter"):
         return
@@ -52,13 +55,15 @@ def load_for(job: Job, version: ModelVersion, engine: dict[str, Any] | None) -> 
 
 
 def path_of(server: Server, version: ModelVersion) -> str:
-    """As a server sees it that shares our disk (`copies`: of the others). Raises ArtifactError if it is not whole."""
+    """The adapter's path on a server that shares our disk (`copies` handles the others). Raises ArtifactError if the
+    adapter is incomplete.
+    """
     local_path(version.artifact)
     return f"{artifacts_at(server)}/{version.artifact_id}"
 
 
 def artifacts_at(server: Server) -> str:
-    """Where a server that shares our disk sees our folder of artifacts."""
+    """The path of our artifact folder on a server that shares our disk."""
     if not server.is_managed:
         return server.adapters_at.rstrip("/")
     run = server.runs.active().first()
@@ -66,22 +71,25 @@ def artifacts_at(server: Server) -> str:
 
 
 def slots_of(server: Server) -> int | None:
-    """How many adapters it should hold; None if unknown."""
+    """How many adapters the server should hold; None if unknown."""
     if server.is_managed:
         return server.serving["lora_slots"]
     return server.capabilities.get("lora_slots", {}).get("most")
 
 
 def to_unload(loaded: list[str], uses: dict[str, dict], slots: int | None) -> list[str]:
-    """What leaves for one more: of our own that no running job uses, the least recently used first. Where all are in use,
-    nothing does: the server then swaps them, or refuses."""
+    """The adapters to unload before one more is loaded: our own that no running job uses, least recently used first. If
+    all are in use, none: the server then swaps them, or refuses.
+    """
     over = len(loaded) + 1 - slots if slots else 0
     idle = [name for name in loaded if name.startswith(ADAPTER_PREFIX) and not uses.get(name, {}).get("jobs")]
     return sorted(idle, key=lambda name: uses.get(name, {}).get("used", ""))[: max(0, over)]
 
 
 def sampled_from(loaded: list[str]) -> dict[str, dict]:
-    """The uses of adapters that training runs sample from (`workers.lib.adapter_serving`): one whose run has ended may leave."""
+    """Uses of the adapters that training runs sample from (`workers.lib.adapter_serving`). Those of runs that have
+    ended may be unloaded.
+    """
     runs = {name: name.removeprefix(ROLLOUT_PREFIX)[:36] for name in loaded if name.startswith(ROLLOUT_PREFIX)}
     return {name: {"used": "", "jobs": [["run", pk]] if is_active(pk) else []} for name, pk in runs.items()}
 

@@ -1,4 +1,6 @@
-"""Inference servers and model versions over REST. The key determines the project; changes need the role of the key's creator."""
+"""Inference servers and model versions over REST. The API key determines the project; changes need the role of the
+key's creator.
+"""
 
 from __future__ import annotations
 

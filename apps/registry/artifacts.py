@@ -1,7 +1,8 @@
-"""The artifact store: folders of files, addressed by the SHA-256 of their manifest, never changed.
+"""The artifact store: immutable folders of files, addressed by the SHA-256 of their manifest.
 
-They are stored in `stores.store()`. Jobs read a folder of this machine: the store itself if that is the data folder, otherwise a copy
-that is fetched once and verified. Model files are safetensors; anything that could be a pickle is refused.
+They are stored in `stores.store()`. Jobs read a folder on this machine: the store itself if that is the data folder,
+otherwise a copy that is fetched once and verified. Model files are safetensors; anything that could be a pickle is
+refused.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ from workers.lib.folder_digest import manifest_digest, sha256_of
 log = logging.getLogger(__name__)
 SAFE_SUFFIXES = frozenset({".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".jinja"})
 MAX_FILES = 1000
-TRIES = 3  # to read a file of a store whose connection breaks
+TRIES = 3  # attempts to read a file from a store whose connection breaks
 SPARE = 64 * 2**20  # bytes that a fetch leaves free on the disk
 
-# What layers above need of artifacts that no model version has: {digests} → those to be kept.
+# Registered by higher layers: given digests, they return those of artifacts they need although no model version has
+# them.
 NEEDED: list[Callable[[set[str]], set[str]]] = []
 
 
 class ArtifactError(Exception):
-    """A folder that cannot be stored or read; the message is a sentence for the page."""
+    """A folder that cannot be stored or read. The message is a sentence for the page."""
 
 
 def manifest(folder: Path) -> list[dict]:
@@ -63,9 +65,10 @@ def _entry(folder: Path, path: Path) -> dict:
 
 
 def store_folder(folder: Path) -> Artifact:
-    """Copies the folder into the store. The same content twice is one artifact; lost files of it are replaced. Raises ArtifactError.
+    """Copy the folder into the store. The same content again gives the same artifact; files it has lost are replaced.
+    Raises ArtifactError.
 
-    Inside a transaction it cannot be garbage-collected before that ends: create its model version there.
+    Within a transaction it is safe from garbage collection until the transaction ends: create its model version there.
     """
     files = manifest(folder)
     digest = manifest_digest(files)
@@ -96,8 +99,9 @@ def local_path(artifact: Artifact) -> Path:
 
 
 def require_there(artifact: Artifact) -> None:
-    """Verified if the store is this machine; a bucket is only asked whether it has the files. One that does not answer proves nothing.
-    Raises ArtifactError if files are gone or altered."""
+    """Check that all files exist. If the store is this machine, they are verified; a bucket is only asked whether it
+    has them, and one that does not answer proves nothing. Raises ArtifactError if files are missing or altered.
+    """
     home, far = _home(artifact.digest), store()
     problem = problem_of(home, artifact.files)
     if problem and not far.is_here:
@@ -114,13 +118,14 @@ def require_there(artifact: Artifact) -> None:
 
 
 def read_file(artifact: Artifact, name: str) -> bytes:
-    """One file, verified; the others are not downloaded. Raises ArtifactError."""
+    """One file, verified, without downloading the others. Raises ArtifactError."""
     return b"".join(chunks_of(artifact, name))
 
 
 def chunks_of(artifact: Artifact, name: str) -> Iterator[bytes]:
-    """A file in chunks, from this machine or the store. Raises ArtifactError before the last chunk at the latest if it is not what was
-    stored."""
+    """A file in chunks, from this machine or the store. Raises ArtifactError, before the last chunk at the latest, if
+    it differs from what was stored.
+    """
     entry = next((entry for entry in artifact.files if entry["path"] == name), None)
     if entry is None:
         raise ArtifactError(f"Artifact {artifact} has no file {name}.")
@@ -137,7 +142,9 @@ def chunks_of(artifact: Artifact, name: str) -> Iterator[bytes]:
 
 
 def free_with(versions: QuerySet[ModelVersion]) -> Callable[[], None]:
-    """For model versions that are about to go: frees, once they are gone, the artifacts that nothing else needs."""
+    """For model versions that are about to be deleted. The returned function frees, after the deletion, the artifacts
+    that nothing else needs.
+    """
     made = versions.values_list("artifact", "merged__artifact")
     digests = {pk for both in made for pk in both if pk}
 
@@ -155,7 +162,9 @@ def free_with(versions: QuerySet[ModelVersion]) -> Callable[[], None]:
 
 
 def _remove(digest: str, files: list[dict]) -> None:
-    """Unless the same content came back since. What cannot be removed costs space, not the deletion."""
+    """Remove the files, unless the same content was stored again. Files that cannot be removed waste space, but do not
+    fail the deletion.
+    """
     with transaction.atomic():
         acquire_named(NameLock.ARTIFACT, digest)
         if Artifact.objects.filter(pk=digest).exists():
@@ -172,7 +181,7 @@ def _home(digest: str) -> Path:
 
 
 def problem_of(home: Path, files: list[dict]) -> str:
-    """What is wrong with a folder, "" if it is intact: an unchanged gigabyte is not hashed again in this process."""
+    """What is wrong with a folder; "" if it is intact. An unchanged gigabyte is not hashed again in this process."""
     for entry in files:
         if problem := _differs(home, entry):
             return problem
@@ -193,17 +202,17 @@ def _differs(home: Path, entry: dict) -> str:
 
 @lru_cache(maxsize=4096)
 def _hash(path: str, *changed: int) -> str:
-    """Any write, also one that sets the time of modification back, changes a file's ctime."""
+    """Cached by ctime, which any write changes, even one that resets the modification time."""
     return sha256_of(Path(path))
 
 
 def _keep_here(folder: Path, digest: str, files: list[dict]) -> None:
-    """Complete or absent: written next to it, synced, renamed."""
+    """Copy a folder so that it is either complete or absent: written next to the target, synced, then renamed."""
     home = _home(digest)
     if not problem_of(home, files):
         return
     with alone(home):
-        if not problem_of(home, files):  # somebody else stored it meanwhile
+        if not problem_of(home, files):  # somebody else has stored it meanwhile
             return
         with beside(home) as made:
             for entry in files:
@@ -223,7 +232,9 @@ def _upload(digest: str, files: list[dict]) -> None:
 
 
 def fetch(artifact: Artifact, home: Path) -> None:
-    """Raises ArtifactError. Nothing half-fetched is ever under the artifact's name."""
+    """Fetch an artifact into a folder. An incomplete one is never visible under the artifact's name. Raises
+    ArtifactError.
+    """
     try:
         require_space(home, artifact.size)
         with beside(home) as folder:
@@ -263,7 +274,9 @@ def write(folder: Path, entry: dict, chunks: Iterator[bytes]) -> None:
 
 
 def verified(entry: dict, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The chunks. Raises OSError if they are more or other bytes than were stored, before more are taken than there should be."""
+    """Pass on the chunks. Raises OSError if they differ from what was stored, without reading more bytes than there
+    should be.
+    """
     digest, size = hashlib.sha256(), 0
     for data in chunks:
         digest.update(data)
@@ -291,7 +304,7 @@ def _inside(name: str) -> PurePosixPath:
 
 @contextmanager
 def beside(home: Path) -> Iterator[Path]:
-    """A new folder that replaces `home` at the end, and is removed if the end is not reached."""
+    """A new folder that replaces `home` on success, and is removed on failure."""
     home.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix="incoming-", dir=home.parent))
     try:
@@ -306,7 +319,7 @@ def beside(home: Path) -> Iterator[Path]:
 
 @contextmanager
 def alone(home: Path) -> Iterator[None]:
-    """One thread of one process of this machine at a time."""
+    """Lock a folder for one thread of one process of this machine."""
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_name(f".{home.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

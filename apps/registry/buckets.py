@@ -1,4 +1,4 @@
-"""Artifacts in a bucket of S3 or a compatible server. Imported only if the settings name one."""
+"""Artifacts in a bucket of S3 or a compatible server. Imported only if the settings name a bucket."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Bucket(S3Storage):
 
     @said
     def put(self, name: str, path: Path) -> None:
-        """Large files go in parts; a part that fails is sent again."""
+        """Large files are sent in parts; a part that fails is sent again."""
         with path.open("rb") as file:
             self.save(name, File(file))
 
@@ -72,7 +72,7 @@ class Bucket(S3Storage):
         return self.exists(name) and self.size(name) == size
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """As they come: nothing of it is kept in memory or on disk. Raises StoreError."""
+        """Stream a file: nothing of it is kept in memory or on disk. Raises StoreError."""
         try:
             body = self.bucket.Object(self._normalize_name(name)).get()["Body"]
         except FAILS as error:

@@ -13,26 +13,28 @@ from apps.registry.data_folder import identity
 from apps.registry.models import AdapterCopy, ModelVersion, Server, ServerRun
 
 LOOK_EVERY_S = 0.1
-WAITS = timedelta(minutes=15)  # for a copy
+WAITS = timedelta(minutes=15)  # maximum wait for a copy
 
 
 def elsewhere(server: Server) -> ServerRun | None:
-    """The run of a managed server whose machine does not see our data folder; None of all others."""
+    """The active run of a managed server on a machine with its own data folder; None for all other servers."""
     run = server.runs.active().first() if server.is_managed else None
     return run if run and run.data_folder not in ("", identity()) else None
 
 
 def ask(run: ServerRun, version: ModelVersion) -> None:
-    """Has that machine fetch the adapter, or verify the copy that it has."""
+    """Request the adapter from that machine, which fetches it or verifies its existing copy."""
     AdapterCopy.objects.update_or_create(
         run=run, version=version, defaults={"path": "", "problem": "", "asked_at": Now()}
     )
 
 
 def path_there(run: ServerRun, version: ModelVersion) -> str:
-    """Of a requested adapter; "" until it is there. Raises ArtifactError if it cannot be fetched."""
+    """The path of a requested adapter on that machine; "" until it is there. Raises ArtifactError if it cannot be
+    fetched.
+    """
     copy = AdapterCopy.objects.filter(run=run, version=version).select_related("run__server").first()
-    if copy is None:  # the server was taken up by another machine
+    if copy is None:  # another machine has taken over the server
         ask(run, version)
         return ""
     if copy.problem:
@@ -46,7 +48,7 @@ def path_there(run: ServerRun, version: ModelVersion) -> str:
 
 
 def bring(run: ServerRun, version: ModelVersion) -> str:
-    """Asks and waits, outside of a transaction. Raises ArtifactError."""
+    """Request the adapter and wait for it. Call it outside of a transaction. Raises ArtifactError."""
     ask(run, version)
     while not (path := path_there(run, version)):
         time.sleep(LOOK_EVERY_S)

@@ -12,14 +12,16 @@ FILE = "folder_id"
 
 
 def identity() -> str:
-    """Made once and kept in the data folder. A copy of the folder has the same file under another inode."""
+    """Created once and kept in the data folder. It includes the file's inode, so that a copy of the folder has another
+    identity.
+    """
     path = Path(settings.FLYWHEEL_DATA_DIR) / FILE
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{FILE}.{uuid4().hex}")
         beside.write_text(uuid4().hex)
         try:
-            os.link(beside, path)  # complete or absent; whoever was first wins
+            os.link(beside, path)  # complete or absent; the first process wins
         except FileExistsError:
             pass
         finally:

@@ -1,4 +1,6 @@
-"""What generates for a model version in a job: chosen when the job is submitted, kept in its spec, allowed again at its start."""
+"""What generates a model version's answers in a job: chosen at submission, stored in the job's spec, checked again when
+it starts.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from workers.lib.serving import ADAPTER_PREFIX
 
 @dataclass(frozen=True)
 class Holder:
-    """What has the weights of a base: a server, the model's name there, and how it is given tools."""
+    """A server that has the weights of a base, the model's name there, and how it is given tools."""
 
     server: Server
     served_as: str
@@ -37,19 +39,20 @@ LOADING = (ServerKind.VLLM, ServerKind.SGLANG, ServerKind.TRANSFORMERS)  # kinds
 
 
 def choices(project: Project) -> list[tuple[str, str]]:
-    """(value, label) for a form: the values of `choose`."""
+    """(value, label) for a form; the values are arguments of `choose`."""
     servers = [(server.name, f"Server {server.name}") for server in Server.objects.filter(project=project)]
     return [(AUTO, "Choose automatically"), (IN_PROCESS, "In this installation (transformers)"), *servers]
 
 
 def choose(version: ModelVersion, wanted: str = AUTO, *, serving: bool = False) -> dict[str, Any]:
-    """The engine of a job, as its spec stores it: {kind, asked} in process, and for a server also {server, server_name, base_url, model,
-    dialect, adapter, price}. `wanted` is "auto", "transformers" or a server's name.
+    """The engine of a job, as its spec stores it: {kind, asked} in process, and for a server also {server, server_name,
+    base_url, model, dialect, adapter, price}. `wanted` is "auto", "transformers" or a server's name.
 
-    Automatic: a served model on its server; an adapter on a server that is known to have its base and can load it; a base on a managed
-    server of it that is up; everything else in process. A managed server with transformers is chosen only by name: the job itself
-    computes the same, and leaves that server to its users (`serving`: for them). A prompt version is generated like the model that it is
-    based on. Raises ModelError if this version cannot be generated with `wanted`.
+    The automatic choice is: a served model on its server; an adapter on a server that is known to have its base and can
+    load it; a base on a managed server of it that is up; everything else in process. A managed transformers server is
+    used only by name, because the job itself computes the same and should leave that server to its users (`serving`:
+    the job is one of them). A prompt version is generated like the model that it is based on. Raises ModelError if
+    `wanted` cannot generate this version.
     """
     version = version.model
     refuse_reward_model(version)
@@ -113,7 +116,7 @@ def _unknown_base(version: ModelVersion, wanted: str) -> str:
 
 
 def holders(version: ModelVersion, wanted: str) -> list[Holder]:
-    """What is known to have the version's base: managed servers of it, then served models, on healthy servers first."""
+    """Servers known to have the version's base: managed servers of it, then served models; healthy servers first."""
     base = version.base_version()
     managed = Server.objects.filter(base=base)
     rows = ModelVersion.objects.filter(kind=ModelKind.ENDPOINT, parent=base).select_related("server")
@@ -125,7 +128,7 @@ def holders(version: ModelVersion, wanted: str) -> list[Holder]:
 
 
 def why_not_up(server: Server) -> str:
-    """Of a managed server; "" for those that somebody else runs."""
+    """Why a managed server cannot be used now; "" if it is up, or not managed."""
     return f"{server} is not up. Start it on its page." if server.is_managed and not is_up(server) else ""
 
 
@@ -150,7 +153,7 @@ def _does_not_fit(server: Server, adapter: ModelVersion) -> str:
 
 
 def rank_of(adapter: ModelVersion) -> int:
-    """Its LoRA rank; 0 where its files do not say."""
+    """The adapter's LoRA rank; 0 if its files do not say."""
     try:
         found = json.loads(read_file(adapter.artifact, "adapter_config.json")).get("r")
     except (ArtifactError, ValueError, AttributeError):
@@ -176,8 +179,9 @@ def with_limits(
     tokens_per_call: int = 0,
     usd_per_call: float = 0.0,
 ) -> dict[str, Any]:
-    """The engine with limits for its whole job; 0 is none. For an agent each limit needs the usage assumed for a call that reports none.
-    Raises ModelError if one could not be enforced."""
+    """The engine with limits for its whole job; 0 means no limit. For an agent, each limit needs the usage to assume
+    for a call that reports none. Raises ModelError if a limit cannot be enforced.
+    """
     if engine["kind"] == "agent":
         _check_limit("tokens", "most_tokens", most_tokens, "tokens_per_call", tokens_per_call)
         _check_limit("cost", "most_usd", most_usd, "usd_per_call", usd_per_call)
@@ -232,19 +236,19 @@ def _on(holder: Holder, model: str, asked: str, adapter: ModelVersion | None = N
 
 
 def identity(engine: dict[str, Any]) -> dict[str, Any]:
-    """The part of an engine that determines its answers: without how it was requested, its price or its limits."""
+    """The part of an engine that determines its answers, without how it was requested, its price and its limits."""
     return {
         name: engine[name] for name in ("kind", "server", "base_url", "model", "dialect", "adapter") if name in engine
     }
 
 
 def same_as(engine: dict[str, Any]) -> str:
-    """The argument for `choose` that gives another job the same engine."""
+    """The argument of `choose` that gives another job the same engine."""
     return AUTO if engine["kind"] == "agent" else engine.get("server_name", IN_PROCESS)
 
 
 def in_words(engine: dict[str, Any], version: ModelVersion) -> str:
-    """For pages and reports."""
+    """The engine for pages and reports."""
     if engine and engine["kind"] == "agent":
         shape = Protocol(engine["protocol"]).label.partition(" (")[0]
         return (
@@ -258,7 +262,7 @@ def in_words(engine: dict[str, Any], version: ModelVersion) -> str:
     how = ", adapter loaded at run time" if engine.get("adapter") else ""
     how += HOW_ASKED.get(engine.get("dialect", ""), "")
     how += _limits_in_words(engine)
-    if engine.get("managed"):  # its address is another one after each start
+    if engine.get("managed"):  # its address changes with every start
         kind = "transformers" if engine.get("server_kind") == ServerKind.TRANSFORMERS else "vLLM"
         return f"managed server {engine['server_name']} ({kind}), model {engine['model']}{how}"
     return f"server {engine['server_name']} ({engine['base_url']}), model {engine['model']}{how}"
@@ -272,7 +276,7 @@ def _limits_in_words(engine: dict[str, Any]) -> str:
 
 
 def default_engine(version: ModelVersion) -> dict[str, Any]:
-    """Of jobs that leave no choice: a served model's server, else this process."""
+    """The engine of jobs without a choice: a served model's server, otherwise this process."""
     version = version.model
     return choose(version, IN_PROCESS if version.engine == Engine.TRANSFORMERS else AUTO)
 
@@ -332,7 +336,9 @@ def server_of(engine: dict[str, Any]) -> Server:
 
 
 def check_askable(server: Server) -> None:
-    """Raises ModelError if this installation may not call it now: what is allowed may have changed since it was added."""
+    """Raises ModelError if this installation may not call the server now: the settings may have changed since it was
+    added.
+    """
     if reason := why_not_up(server):
         raise ModelError(reason)
     if not server.is_managed:

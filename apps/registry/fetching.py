@@ -33,12 +33,12 @@ from workers.lib.serving import adapter_folders
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
-ANSWERS_S = 60.0  # without a byte
-LOADS = timedelta(minutes=10)  # within which a server loads what it was told is there
-SPARE = 64 * 2**20  # bytes of a download besides its files: the model card and the archive's own
+ANSWERS_S = 60.0  # maximum time without receiving a byte
+LOADS = timedelta(minutes=10)  # time within which a server loads an adapter after it was told where it is
+SPARE = 64 * 2**20  # extra bytes of a download: the model card and the archive's own overhead
 UNREAD = (OSError, ValueError, httpx2.HTTPError, tarfile.TarError)
 
-# Of the layers above: the address from which a version's files are downloaded, once.
+# Set by a higher layer: returns a one-time address from which a version's files can be downloaded.
 DOWNLOADS: list[Callable[[ModelVersion], str]] = []
 
 
@@ -50,7 +50,7 @@ class Fetcher:
         self.thread = threading.Thread(target=self._run, name=f"fetcher of {run.pk}", daemon=True)
 
     def __enter__(self) -> Fetcher:
-        self.run.copies.all().delete()  # of an earlier machine
+        self.run.copies.all().delete()  # copies on a machine that ran the server earlier
         here = {"data_folder": identity(), "data_path": str(settings.FLYWHEEL_DATA_DIR)}
         ServerRun.objects.held_by(self.run).update(**here)
         self.thread.start()
@@ -60,7 +60,7 @@ class Fetcher:
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> None:
         self.over.set()
-        self.thread.join(timeout=5)  # a download may wait for its next byte
+        self.thread.join(timeout=5)  # a download may be waiting for its next byte
 
     def _run(self) -> None:
         try:
@@ -82,7 +82,7 @@ class Fetcher:
                 changes = {"problem": str(error)[:1000]}
             except (DatabaseError, InterfaceError):
                 raise
-            except Exception as error:  # the thread's boundary: whoever requested it is told
+            except Exception as error:  # thread boundary: the error is reported to whoever requested the copy
                 log.exception("%s was not downloaded", copy.version)
                 changes = {"problem": f"{type(error).__name__}: {error}"[:1000]}
             if self.over.is_set():
@@ -96,7 +96,7 @@ def cache() -> Path:
 
 
 def fetched(version: ModelVersion, stopped: Callable[[], bool] = lambda: False) -> Path:
-    """The adapter's folder on this machine, whole. One at a time. Raises ArtifactError."""
+    """The adapter's complete folder on this machine. One download at a time. Raises ArtifactError."""
     artifact = version.artifact
     home = cache() / artifact.digest
     with artifacts.alone(cache() / "all"):
@@ -125,7 +125,9 @@ def _download(version: ModelVersion, home: Path, stopped: Callable[[], bool]) ->
 
 @contextmanager
 def _opened(url: str, most: int) -> Iterator[_Answer]:
-    """From this installation itself, at an address from its own settings. Raises OSError with what to do, httpx2.HTTPError."""
+    """Open an address of this installation, as configured in its own settings. Raises OSError with advice,
+    httpx2.HTTPError.
+    """
     at = settings.FLYWHEEL_URL
     with client(allow_private=True, bounds=Bounds(most), timeout=ANSWERS_S) as http:
         try:
@@ -145,7 +147,7 @@ def _opened(url: str, most: int) -> Iterator[_Answer]:
 
 
 class _Answer:
-    """As `tarfile` reads a stream: less at a time than it asks for is enough."""
+    """A stream for `tarfile`, which accepts reads that return less than it asked for."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self.parts = parts
@@ -155,7 +157,7 @@ class _Answer:
 
 
 def _unpack(answer: Any, artifact: Artifact, folder: Path, stopped: Callable[[], bool]) -> None:
-    """The announced files, each with its hash; of the rest nothing is written. Raises UNREAD."""
+    """Unpack only the announced files and verify their hashes; nothing else is written. Raises UNREAD."""
     missing = {entry["path"]: entry for entry in artifact.files}
     with tarfile.open(fileobj=answer, mode="r|") as archive:
         for member in archive:
@@ -178,17 +180,18 @@ def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-# The cache's bound
+# Bounding the cache
 
 
 def make_room(home: Path, size: int) -> None:
-    """What was used least recently leaves, but nothing that a server has loaded or is about to load. Under the cache's lock. Raises
-    ArtifactError."""
+    """Evict the least recently used folders, but none that a server has loaded or is about to load. Call it under the
+    cache's lock. Raises ArtifactError.
+    """
     most = settings.FLYWHEEL_FETCHED_GIB * 2**30
     there = [path for path in cache().iterdir() if path.is_dir() and path != home]
     for path in [
         path for path in there if path.name.startswith("incoming-")
-    ]:  # of a process that died: nobody else fetches now
+    ]:  # left over from a process that died: nobody else fetches now
         shutil.rmtree(path, ignore_errors=True)
         there.remove(path)
     used, total = in_use(), sum(map(_size, there))
@@ -206,7 +209,7 @@ def make_room(home: Path, size: int) -> None:
 
 
 def in_use() -> set[str]:
-    """Folders in the cache of this machine that its servers have loaded, or were told to load."""
+    """Folders in this machine's cache that its servers have loaded, or have just been told to load."""
     used: set[str] = set()
     for run in ServerRun.objects.active().filter(data_folder=identity()).select_related("server"):
         copies = run.copies.exclude(path="")

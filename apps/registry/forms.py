@@ -54,7 +54,7 @@ class ServerForm(PlainForm):
 
 
 class ManagedForm(PlainForm):
-    """A server that a worker starts."""
+    """A server that a worker starts and keeps running."""
 
     name = forms.SlugField(max_length=80, help_text="Letters, digits, - and _")
     base = forms.ModelChoiceField(
@@ -109,7 +109,7 @@ class ManagedForm(PlainForm):
 
 
 class EndpointForm(PlainForm):
-    """A model that one of the project's servers has."""
+    """A model that one of the project's servers serves."""
 
     server = forms.ModelChoiceField(None, empty_label=None, to_field_name="name")
     served_as = forms.CharField(
@@ -157,7 +157,7 @@ class AdapterForm(PlainForm):
 
 
 class AgentForm(PlainForm):
-    """A whole agent whose loop runs elsewhere."""
+    """A whole agent that runs outside of Flywheel."""
 
     name = forms.SlugField(max_length=80, help_text="As it appears in the agent's traces and CI runs")
     agent_version = forms.CharField(

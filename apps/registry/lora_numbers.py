@@ -1,6 +1,7 @@
-"""The numbers of an adapter's weights: none may be NaN or infinite, and a lora_B of zeros everywhere changes nothing.
+"""Checks the weights of an adapter: none may be NaN or infinite, and if every lora_B is zero, the adapter changes
+nothing.
 
-Read from the file's bytes, in pieces: NumPy has no bfloat16, and torch is not loaded here.
+Reads the file's bytes in pieces, because NumPy has no bfloat16 and torch is not loaded here.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import numpy as np
 
 from apps.registry.actions import ModelError
 
-# dtype → (of its bits, the exponent, all bits but the sign). An exponent of ones is NaN or infinite.
+# dtype → (mask of the exponent, mask of all bits but the sign). An exponent of all ones is NaN or infinite.
 BITS = {"F32": ("<u4", 0x7F80_0000, 0x7FFF_FFFF), "F16": ("<u2", 0x7C00, 0x7FFF), "BF16": ("<u2", 0x7F80, 0x7FFF)}
 PIECE = 2**22  # numbers at a time
 
 
 def changes_something(path: Path) -> bool:
-    """False if every lora_B is 0 in all its places. Raises ModelError with the tensor that holds NaN, and for what is no safetensors file."""
+    """False if every lora_B is zero everywhere. Raises ModelError for a tensor with NaN, which it names, and for
+    invalid safetensors files.
+    """
     something = False
     if path.stat().st_size < 8:
         raise ModelError(f"{path.name} is not a safetensors file: it has no header.")

@@ -1,4 +1,6 @@
-"""Servers that a worker of the queue `serve` starts and keeps up: what they serve, starting and stopping, and their state."""
+"""Managed servers, which a worker on the queue `serve` starts and keeps running: configuring, starting and stopping
+them, and their state.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from workers.lib.typed import plain
 from workers.lib.vllm import DTYPES, OPTIONS, OWN_OPTIONS, RANKS, checked_options
 
 QUEUE = "serve"
-ATTEMPTS = 1_000_000  # a worker that is restarted takes it up again, however often
+ATTEMPTS = 1_000_000  # a restarted worker takes the server up again, however often
 LARGEST_CONTEXT, MOST_SLOTS = 10_000_000, 64
 NO_WORKER = (
     "No worker of the queue “serve” is running. On the machine that is to serve it, run “make up” again, or “python -m "
@@ -38,7 +40,9 @@ CHANGED_WHILE_RUNNING = "{} is running; stop it first, then change what it serve
 
 
 def checked_serving(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """`serving` of a server: dtype, context, lora_slots, max_lora_rank, options. Raises ServerError with the field."""
+    """The `serving` of a server: dtype, context, lora_slots, max_lora_rank, options. Raises ServerError with the
+    field.
+    """
     found = {"dtype": "auto", "context": 0, "lora_slots": 4, "max_lora_rank": 16, "options": {}} | dict(given)
     for field, right, wanted in (
         ("kind", kind in OPTIONS_OF, f"one of {', '.join(OPTIONS_OF)}"),
@@ -81,7 +85,7 @@ def add_managed(*, project: Project, fields: Mapping[str, Any], by: Any) -> Serv
 
 @transaction.atomic
 def edit_managed(*, server: Server, fields: Mapping[str, Any], by: Any) -> Server:
-    """What it serves changes only while it is stopped. Raises ServerError."""
+    """Edit a server. What it serves can only be changed while it is stopped. Raises ServerError."""
     row = Server.objects.select_for_update().get(pk=server.pk)
     columns, serving = _split(fields)
     before = (row.base_id, row.kind, row.serving)
@@ -98,7 +102,7 @@ def edit_managed(*, server: Server, fields: Mapping[str, Any], by: Any) -> Serve
 
 @transaction.atomic
 def start(*, server: Server, by: Any) -> ServerRun:
-    """The running one, if there is one. Raises ServerError."""
+    """Start the server, or return its active run. Raises ServerError."""
     row = Server.objects.select_for_update(of=["self"]).select_related("base", "project").get(pk=server.pk)
     if row.base is None:
         raise ServerError(f"{row} is run externally, so Flywheel cannot start it.")
@@ -114,16 +118,16 @@ def stop(*, server: Server, by: Any) -> bool:
     return run is not None and jobs.cancel(run, by=by)
 
 
-# Its job
+# The server's job
 
 
 def child_spec(run: ServerRun) -> dict[str, Any]:
-    """Raises ModelError if the base's folder is not whole."""
+    """Raises ModelError if the base's folder is incomplete."""
     server = Server.objects.select_related("base").get(pk=run.server_id)
     check_base_folder(Path(server.base.base))
     model = ServedModel(base=server.base.base, name=served_name(server), **server.serving)
     ours = server.kind == ServerKind.TRANSFORMERS
-    if ours and model.dtype == "auto":  # as jobs in process
+    if ours and model.dtype == "auto":  # as for jobs that run in process
         model.dtype = settings.FLYWHEEL_DTYPE
     return {
         "kind": "serve",
@@ -136,12 +140,14 @@ def child_spec(run: ServerRun) -> dict[str, Any]:
 
 
 def served_name(server: Server) -> str:
-    """What its base is called there: by its content, so that another base under the same server is another model."""
+    """The name of the base on its server. It includes the digest, so that another base on the same server has another
+    name.
+    """
     return f"{server.base.name}-{server.base.digest[:12]}"
 
 
 def store_events(run: ServerRun, events: list[dict]) -> None:
-    """In the transaction that stores them, each once for an attempt."""
+    """Called in the transaction that stores the events, once per attempt and event."""
     changes: dict[str, Any] = {}
     for event in events:
         if event["type"] == "tail":
@@ -156,7 +162,7 @@ def store_events(run: ServerRun, events: list[dict]) -> None:
 
 
 def _moved(run: ServerRun, base_url: str) -> None:
-    """It answers at an address now, or nowhere."""
+    """Store the server's new address; "" means that it is down."""
     fields = RESET | {"base_url": base_url}
     if base_url:
         fields |= {"health": Health.HEALTHY, "health_detail": "It is up.", "checked_at": timezone.now()}
@@ -174,7 +180,7 @@ def is_up(server: Server) -> bool:
     return bool(server.base_url) and server.runs.filter(state=JobState.RUNNING, phase=Phase.UP).exists()
 
 
-# What pages show
+# State for pages
 
 
 STATES = ("stopped", "queued", "starting", "up", "restarting", "stopping", "lost", "failed")
@@ -216,7 +222,7 @@ def state_of(run: ServerRun | None) -> State:
 
 
 def vllm_is_here() -> bool:
-    """On this machine, which may be another one than that which serves."""
+    """Whether vLLM is installed on this machine, which need not be the one that serves."""
     return Path(settings.FLYWHEEL_VLLM).is_file()
 
 

@@ -1,4 +1,4 @@
-"""An adapter merged into its base, as an artifact: for servers that load whole models only."""
+"""Merges an adapter into its base, for servers that can only load whole models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def merged_of(version: ModelVersion) -> MergedModel | None:
 
 
 def merge(*, version: ModelVersion, by: Any) -> MergeJob | None:
-    """The job that merges a version, also if it is already running; None if the merged model exists. Raises Rejected."""
+    """The job that merges a version, which may already be running; None if the merged model exists. Raises Rejected."""
     if not can_be_merged(version):
         raise Rejected(f"{version} cannot be merged: it is not a LoRA adapter whose files and base are here.")
     if merged_of(version):
@@ -38,7 +38,7 @@ def merge(*, version: ModelVersion, by: Any) -> MergeJob | None:
     try:
         with transaction.atomic():
             return jobs.submit(MergeJob(project=version.project, name=f"Merge of {version}", version=version), by=by)
-    except IntegrityError:  # somebody else requested it meanwhile
+    except IntegrityError:  # somebody else requested it at the same moment
         return latest_job(version)
 
 
@@ -59,7 +59,7 @@ def job_spec(job: MergeJob) -> dict[str, Any]:
 
 
 def require_space(size: int) -> None:
-    """Raises ModelError, before anything of `size` bytes is written."""
+    """Raises ModelError if there is no room for `size` bytes, before anything is written."""
     free = shutil.disk_usage(settings.FLYWHEEL_DATA_DIR).free
     if free < COPIES * size + SPARE:
         raise ModelError(
@@ -82,5 +82,5 @@ def complete(job: MergeJob, result: dict) -> dict:
 
 
 def ended(job: MergeJob) -> None:
-    """What was written and is stored, or was given up, is removed."""
+    """Remove the job's output, which is either stored by now or was abandoned."""
     transaction.on_commit(lambda: shutil.rmtree(job_folder(job) / "out", ignore_errors=True))

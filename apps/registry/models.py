@@ -15,7 +15,7 @@ from apps.core.models import ACTIVE_STATES, Archivable, ArchivableQuerySet, Job,
 from workers.lib.prompts import as_parts
 from workers.lib.template_check import TemplateCheck
 
-SHOWN_OF_VERSION = 20  # characters of an agent's version: of a git SHA, enough to tell commits apart
+SHOWN_OF_VERSION = 20  # characters shown of an agent's version: enough to tell git commits apart
 
 
 class Artifact(models.Model):
@@ -40,7 +40,7 @@ class ModelKind(models.TextChoices):
 
 
 class Engine(models.TextChoices):
-    """What generates for a version: this installation itself, a server, or an agent's own process."""
+    """What generates the answers of a version: this installation, a server, or an agent's own process."""
 
     TRANSFORMERS = "transformers", "In this installation (transformers)"
     OPENAI = "openai", "An OpenAI-compatible server"
@@ -48,7 +48,7 @@ class Engine(models.TextChoices):
 
 
 class Reach(models.TextChoices):
-    """How the answers of an agent that is not ours get here."""
+    """How the answers of an external agent reach Flywheel."""
 
     HTTP = "http", "Called over HTTP"
     CI = "ci", "Answers from CI"
@@ -56,7 +56,7 @@ class Reach(models.TextChoices):
 
 
 class Protocol(models.TextChoices):
-    """The shape in which an agent that is called over HTTP gets its task."""
+    """The format in which an agent that is called over HTTP receives its task."""
 
     CHAT = "chat", "Chat completions (POST …/chat/completions)"
     RESPONSES = "responses", "Responses API (POST …/responses)"
@@ -64,7 +64,7 @@ class Protocol(models.TextChoices):
 
 
 class ServerKind(models.TextChoices):
-    """TRANSFORMERS is our own (`workers.model_server`), which speaks as vLLM does and is always managed."""
+    """TRANSFORMERS is Flywheel's own server (`workers.model_server`), which has vLLM's API and is always managed."""
 
     VLLM = "vllm", "vLLM"
     SGLANG = "sglang", "SGLang"
@@ -88,13 +88,13 @@ class Health(models.TextChoices):
 
 
 class Server(models.Model):
-    """An inference server: an external one, or a managed one, which a worker starts to serve `base` as described by `serving`
-    (`workers.lib.specs.ServedModel`; its address is where it currently runs, "" if it is not up). Policies, judges and writers of
-    variants may share its address.
+    """An inference server: an external one, or a managed one, which a worker starts to serve `base` as configured in
+    `serving` (`workers.lib.specs.ServedModel`). A managed server's address is where it currently runs, "" if it is
+    down. Policies, judges and writers of variants may share a server.
 
-    `served` is what it listed last: [{id, context, parent}], an adapter's `parent` being its base. `capabilities` is the result of
-    probing `probed_model`: {name: {value, how}}, value null if it stays unknown. `prices` are in USD per million tokens: {model: [input,
-    output]}.
+    `served` is the last list of its models: [{id, context, parent}], where an adapter's `parent` is its base.
+    `capabilities` is the result of probing `probed_model`: {name: {value, how}}; value is null if it could not be
+    determined. `prices` are in USD per million tokens: {model: [input, output]}.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="servers")
@@ -160,7 +160,7 @@ class ServerProbe(Job):
 
 
 class Phase(models.TextChoices):
-    """Of a server that a worker runs."""
+    """The phase of a managed server."""
 
     STARTING = "starting", "Starting"
     UP = "up", "Up"
@@ -168,7 +168,7 @@ class Phase(models.TextChoices):
 
 
 class ServerRun(Job):
-    """A managed server while it runs, from its start to its stop (`managed`): as long as a worker is there."""
+    """A managed server from its start to its stop (`managed`), for as long as a worker is available."""
 
     server = models.ForeignKey(Server, models.CASCADE, related_name="runs")
     phase = models.CharField(max_length=10, choices=Phase, default=Phase.STARTING)
@@ -189,8 +189,9 @@ class ServerRun(Job):
 
 
 class AdapterCopy(models.Model):
-    """An adapter on the machine of a managed server with its own data folder (`copies`, `fetching`): requested until it has a `path`
-    there or a `problem`."""
+    """An adapter on the machine of a managed server with its own data folder (`copies`, `fetching`): requested until it
+    has a `path` there, or a `problem`.
+    """
 
     run = models.ForeignKey(ServerRun, models.CASCADE, related_name="copies")
     version = models.ForeignKey("ModelVersion", models.CASCADE, related_name="copies")
@@ -206,8 +207,9 @@ class AdapterCopy(models.Model):
 
 
 class AdapterSlots(models.Model):
-    """The adapters that jobs have had loaded at an address: {name: {"used": time, "jobs": [[model's label, id]]}}. Its row is
-    locked by who loads or unloads there; projects may share a server."""
+    """The adapters that jobs have loaded at an address: {name: {"used": time, "jobs": [[model label, id]]}}. Lock its
+    row to load or unload there; projects may share a server.
+    """
 
     base_url = models.CharField(max_length=500, unique=True)
     adapters = models.JSONField(default=dict)
@@ -250,19 +252,23 @@ class ModelVersionQuerySet(ArchivableQuerySet):
         return self.filter(kind=ModelKind.ADAPTER)
 
     def run_here(self) -> Self:
-        """Versions whose answers a job of ours generates or requests; an agent runs its own loop, a reward model answers nobody."""
+        """Versions whose answers Flywheel's jobs generate or request. Excludes agents, which run their own loop, and
+        reward models, which give no answers.
+        """
         return self.exclude(kind__in=[ModelKind.AGENT, ModelKind.REWARD])
 
     def models(self) -> Self:
-        """Versions that generate on their own: no agents, and no prompt versions, which are based on one of these."""
+        """Versions that generate on their own: no agents, and no prompt versions, which are based on another
+        version.
+        """
         return self.run_here().exclude(kind=ModelKind.PROMPT)
 
     def trainable(self) -> Self:
-        """Those whose weights are in a folder of this installation."""
+        """Versions whose weights are in a folder of this installation."""
         return self.models().filter(engine=Engine.TRANSFORMERS)
 
     def evaluated_here(self) -> Self:
-        """Those that a job of ours can evaluate: also agents that are called over HTTP."""
+        """Versions that Flywheel's jobs can evaluate, including agents that are called over HTTP."""
         return self.filter(~Q(kind=ModelKind.AGENT) | Q(reached_by=Reach.HTTP)).exclude(kind=ModelKind.REWARD)
 
 
@@ -304,7 +310,7 @@ class ModelVersion(Archivable):
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = ModelVersionQuerySet.as_manager()
-    is_new = False  # True on the instance that an action has just made, False on one that was there already
+    is_new = False  # True on the instance that an action has just created, False on one that existed already
 
     class Meta:
         ordering = ("-created_at", "-id")
@@ -347,14 +353,14 @@ class ModelVersion(Archivable):
         ]
 
     def __str__(self) -> str:
-        """An agent is shown by its own version, as its team calls it."""
+        """An agent is shown with its own version, as its team calls it."""
         if self.kind == ModelKind.AGENT:
             return f"{self.name}@{self.agent_version[:SHOWN_OF_VERSION]}"
         return f"{self.name}-v{self.version}"
 
     @property
     def model(self) -> ModelVersion:
-        """What generates: for a prompt version the model that it is based on, otherwise itself."""
+        """The version that generates: for a prompt version the model that it is based on, otherwise itself."""
         return next(node for node in [self, *self.ancestors()] if node.kind != ModelKind.PROMPT)
 
     @property
@@ -387,9 +393,10 @@ class ModelVersion(Archivable):
 
 
 class MergedModel(models.Model):
-    """An adapter merged into its base, as a whole model: for servers without LoRA. It is deleted with its version; it can be made again.
+    """An adapter merged into its base as a whole model, for servers without LoRA. Deleted with its version; it can be
+    made again.
 
-    `gap`: mean |Δ log-probability| of a fixed text from base and adapter, in nats.
+    `gap`: mean |Δ log-probability| between merged model and base + adapter on a fixed text, in nats.
     """
 
     version = models.OneToOneField(ModelVersion, models.CASCADE, related_name="merged")
@@ -403,7 +410,7 @@ class MergedModel(models.Model):
 
 
 class MergeJob(Job):
-    """Makes a `MergedModel`, in a child process."""
+    """Makes a `MergedModel` in a child process."""
 
     version = models.ForeignKey(ModelVersion, models.CASCADE, related_name="merge_jobs")
 
@@ -417,7 +424,7 @@ class MergeJob(Job):
 
 
 class UsedLink(models.Model):
-    """A download address that was used: it works once. Kept until the address would have expired by itself."""
+    """A one-time download address that was used. Kept until the address would have expired anyway."""
 
     nonce = models.UUIDField(primary_key=True)
     project = models.ForeignKey(Project, models.CASCADE, related_name="+")
@@ -428,7 +435,7 @@ class UsedLink(models.Model):
 
 
 class AdapterUpload(models.Model):
-    """An adapter that comes in parts (`uploads`). `files` are [{path, size, sha256}] as they were announced."""
+    """An adapter being uploaded in parts (`uploads`). `files` is the announced list [{path, size, sha256}]."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="adapter_uploads")
@@ -451,7 +458,7 @@ class AdapterUpload(models.Model):
 
 
 class AdapterPart(models.Model):
-    """A part of a file of an upload that is in the store."""
+    """A part of an uploaded file that is in the store."""
 
     upload = models.ForeignKey(AdapterUpload, models.CASCADE, related_name="parts")
     path = models.CharField(max_length=80)

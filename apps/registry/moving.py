@@ -1,4 +1,4 @@
-"""Moves artifacts from one store to another: needed once when an installation gets a bucket, or leaves one."""
+"""Moves artifacts from one store to another, when an installation starts or stops using a bucket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from apps.registry.models import Artifact
 
 @dataclass
 class Moved:
-    """Artifacts by result; `failed` are sentences."""
+    """Numbers of artifacts by result; `failed` are sentences."""
 
     copied: int = 0
     there: int = 0
@@ -22,9 +22,10 @@ class Moved:
 
 
 def move_all(source: Any, target: Any, *, remove: bool, said: Callable[[str], None]) -> Moved:
-    """Moves every artifact that the database knows. What is already intact in `target` is not sent again, so an interrupted move
-    continues where it stopped. Each file is verified as it is read and again in `target`; only then, with `remove`, it is removed
-    from `source`."""
+    """Move every artifact in the database. Artifacts that are intact in `target` are not sent again, so an interrupted
+    move can be continued. Each file is verified when it is read and again in `target`; only then, if `remove` is set,
+    it is removed from `source`.
+    """
     found = Moved()
     artifacts = Artifact.objects.order_by("created_at", "digest")
     count = artifacts.count()
@@ -44,7 +45,7 @@ def move_all(source: Any, target: Any, *, remove: bool, said: Callable[[str], No
 
 
 def _copy(artifact: Artifact, entry: dict, source: Any, target: Any) -> bool:
-    """False if it is there. Raises OSError."""
+    """Returns False if it already exists. Raises OSError."""
     name = f"{artifact.digest}/{entry['path']}"
     if target.has(name, entry["size"]) and _is_whole(entry, target, name):
         return False

@@ -1,6 +1,6 @@
-"""The `adapter_config.json` of a LoRA adapter, read as PEFT and vLLM read it: it must describe what its weights are.
+"""Validates the `adapter_config.json` of a LoRA adapter, as PEFT and vLLM read it: it must match the adapter's weights.
 
-Anything that would make two servers compute different things from the same files is refused, by name.
+A field that would make two servers compute different results from the same files is refused, by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from apps.registry.actions import ModelError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 512
-ALPHAS = (1e-6, 1e6)  # beyond these an adapter does nothing, or nothing but noise
+ALPHAS = (1e-6, 1e6)  # below, an adapter has no effect; above, it only adds noise
 
 # Fields that make the adapter more than low-rank matrices next to the base's linear layers. Servers do not load these, or handle them differently.
 MORE_THAN_LORA = (
@@ -27,11 +27,11 @@ MORE_THAN_LORA = (
 )  # fmt: skip
 PLAIN_INITS = frozenset(
     {"gaussian", "eva", "orthogonal", "mica", "lora_ga"}
-)  # the others change the base when PEFT loads them
+)  # PEFT changes the base itself for the others
 
 
 def config_of(path: Path) -> dict[str, Any]:
-    """Of a LoRA adapter that can be loaded and does something. Raises ModelError."""
+    """The config of a LoRA adapter that can be loaded and has an effect. Raises ModelError."""
     try:
         config = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -50,8 +50,9 @@ def config_of(path: Path) -> dict[str, Any]:
 
 
 def check_layers(ranks: Mapping[str, int], tensors: Iterable[str], config: Mapping[str, Any]) -> None:
-    """`ranks`: those of the weights, by layer. Raises ModelError if the configuration differs from them: a server would load other
-    layers, or fail."""
+    """`ranks` are those of the weights, by layer. Raises ModelError if the configuration says otherwise: a server would
+    load other layers, or fail.
+    """
     rank_of, alpha_of = _pattern(config, "rank_pattern"), _pattern(config, "alpha_pattern")
     targeted, excluded = _names(config["target_modules"]), _names(config.get("exclude_modules") or [])
     for layer, rank in ranks.items():
@@ -96,7 +97,9 @@ def _check_alpha(value: Any) -> None:
 
 
 def _pattern(config: Mapping[str, Any], field: str) -> Any:
-    """(layer, default) → its value: the first key that is the end of the layer's name counts, as in PEFT."""
+    """A function (layer, default) → value: the first key that matches the end of the layer's name counts, as in
+    PEFT.
+    """
     given = config.get(field) or {}
     if not isinstance(given, dict):
         raise ModelError(f"{CONFIG}: “{field}” must be an object.")
@@ -105,7 +108,7 @@ def _pattern(config: Mapping[str, Any], field: str) -> Any:
 
 
 def _names(given: Any) -> Any:
-    """Layer → whether it is one of these: a list of names, “all-linear”, or a pattern."""
+    """A function that says whether a layer is selected: by a list of names, “all-linear”, or a pattern."""
     if isinstance(given, str) and given.lower() == "all-linear":
         return lambda layer: True
     if isinstance(given, str):
@@ -117,7 +120,7 @@ def _names(given: Any) -> Any:
 
 
 def _compiled(pattern: str) -> Any:
-    """By RE2, which takes time that is linear in the text: whoever uploads chooses the pattern."""
+    """Compiled with RE2, which runs in linear time: the pattern comes from whoever uploads the adapter."""
     options = re2.Options()
     options.log_errors = False
     try:
@@ -129,7 +132,7 @@ def _compiled(pattern: str) -> Any:
 
 
 def _in_layers(layer: str, given: Any) -> bool:
-    """Whether `layers_to_transform` leaves the layer in."""
+    """Whether `layers_to_transform` includes the layer."""
     if given is None or given == []:
         return True
     return any(

@@ -1,6 +1,7 @@
-"""What providers' models cost. A server's own prices, edited on its page, come first.
+"""Prices of providers' models. A server's own prices, edited on its page, take precedence.
 
-List prices in USD for a million tokens of input and output, as known to the authors in 2025: a help for limits, no invoice.
+List prices in USD per million tokens of input and output, as known to the authors in 2025: good enough for limits, not
+for invoices.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MOST_PRICES, LARGEST = 200, 100_000.0
 
 
 def price_of(server: Server, model: str) -> tuple[float, float] | None:
-    """(input, output), None if unknown. “*” among a server's own prices applies to all its other models."""
+    """(input, output), or None if unknown. “*” in a server's own prices applies to all models without their own."""
     own = server.prices.get(model) or server.prices.get("*")
     if own:
         return own[0], own[1]
@@ -34,8 +35,9 @@ def price_of(server: Server, model: str) -> tuple[float, float] | None:
 
 
 def known_prices(project: Project) -> dict[str, tuple[float, float]]:
-    """{model: (input, output)} for an agent, which names a model and no server: from the prices entered for servers, the highest if they
-    differ, or else the list price."""
+    """{model: (input, output)} for agents, which name a model but no server: the prices entered for the project's
+    servers (the highest if they differ), otherwise the list price.
+    """
     entered: dict[str, tuple[float, float]] = {}
     for server in Server.objects.filter(project=project):
         for model, (asked, answered) in server.prices.items():
@@ -67,5 +69,5 @@ def read_prices(text: str) -> dict[str, list[float]]:
 
 
 def write_prices(prices: dict[str, list[float]]) -> str:
-    """As `read_prices` reads them."""
+    """Lines in the format that `read_prices` parses."""
     return "\n".join(f"{model} {price[0]:g} {price[1]:g}" for model, price in sorted(prices.items()))

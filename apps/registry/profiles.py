@@ -1,4 +1,4 @@
-"""What is known of the families of base models (`model_profiles.yaml`): template, tool format, LoRA targets, traps, kernels."""
+"""Known families of base models (`model_profiles.yaml`): template, tool format, LoRA targets, pitfalls, kernels."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from msgspec import Struct
 
 from apps.registry.models import ModelKind, ModelVersion
 
-MAX_READ = 4 * 2**20  # of a config or a template
+MAX_READ = 4 * 2**20  # bytes read of a config or a template
 TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
 
 
 class Profile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One family. `lora_exclude` are patterns of layers that must not be adapted; `tool_parser` is vLLM's name for it, `renderer` that of the
-    package renderers, which verifiers and prime-rl use."""
+    """One family. `lora_exclude` are patterns of layers that must not be adapted. `tool_parser` is vLLM's name of its
+    parser, `renderer` the name in the package renderers, which verifiers and prime-rl use.
+    """
 
     name: str
     match: dict[str, list[str | int]]
@@ -43,24 +44,28 @@ def profiles() -> tuple[Profile, ...]:
 
 
 def profile_of(config: dict[str, Any]) -> Profile | None:
-    """Of a config.json; None for a family that is not known."""
+    """The profile for a config.json; None for an unknown family."""
     return next((profile for profile in profiles() if profile.fits(config)), None)
 
 
 def profile_of_version(version: ModelVersion) -> Profile | None:
-    """Of the base model that a version stands on; None where that is not in a folder here, or its family is not known."""
+    """The profile of the base model that a version is based on; None if it is not in a local folder or its family is
+    unknown.
+    """
     folder = base_folder(version)
     return profile_of(_read_json(folder / "config.json")) if folder else None
 
 
 def has_native_tools(version: ModelVersion) -> bool:
-    """Whether the chat template of the base takes tools. Without it they are written into the messages as text."""
+    """Whether the base's chat template supports tools. Otherwise, tools are written into the messages as text."""
     folder = base_folder(version)
     return bool(folder) and any("tools" in _template(folder / name) for name in TEMPLATES)
 
 
 def takes_text_arguments(version: ModelVersion) -> bool:
-    """Whether the chat template of the base writes the arguments of a call that come as JSON text as they are. Others quote them again."""
+    """Whether the base's chat template inserts a call's arguments unchanged if they are JSON text. Other templates
+    quote them again.
+    """
     folder = base_folder(version)
     return bool(folder) and any("is string" in _template(folder / name) for name in TEMPLATES)
 

@@ -1,4 +1,4 @@
-"""Ray clusters that an operator has named: adding, editing and removing them, and whether they answer."""
+"""Ray clusters configured by operators: adding, editing and removing them, and checking their health."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workers.lib.ray_jobs import ClusterError, RayApi
 from workers.lib.serving import Address
 
 log = logging.getLogger(__name__)
-MOST = 20  # of a project
+MOST = 20  # clusters per project
 RESET: dict[str, Any] = {"health": Health.UNCHECKED, "health_detail": "", "ray_version": "", "checked_at": None}
 
 
@@ -58,13 +58,13 @@ def edit_cluster(*, cluster: RayCluster, fields: Mapping[str, Any], by: Any, ope
 
 @transaction.atomic
 def remove_cluster(*, cluster: RayCluster, by: Any) -> None:
-    """Runs that are under way there are followed to their end."""
+    """Remove a cluster. Runs that are active there are still followed to their end."""
     audit("ray_cluster.removed", project=cluster.project, by=by, name=cluster.name, base_url=cluster.base_url)
     cluster.delete()
 
 
 def checked(fields: Mapping[str, Any], *, operator: bool) -> dict[str, Any]:
-    """The fields as they are stored. Raises ServerError."""
+    """The fields in the form in which they are stored. Raises ServerError."""
     given = dict(fields)
     given["base_url"] = check_address(given["base_url"], given.get("key_variable", ""), operator=operator)
     if url := given.get("flywheel_url", "").strip().rstrip("/"):
@@ -90,7 +90,7 @@ def address_of(cluster: RayCluster) -> Address:
 
 
 def refresh_health(cluster: RayCluster) -> None:
-    """Asks for its version, within 20 s. What was found out about an address that has changed meanwhile is dropped."""
+    """Ask the cluster for its version, within 20 s. The result is dropped if the address has changed meanwhile."""
     found: dict[str, Any] = {"health": Health.HEALTHY, "health_detail": ""}
     try:
         with RayApi(address_of(cluster)) as asked:
@@ -102,7 +102,7 @@ def refresh_health(cluster: RayCluster) -> None:
 
 
 def refresh_soon(pk: int) -> None:
-    """Has a worker check it; if the broker is unreachable, the next beat does."""
+    """Have a worker check the cluster; if the broker is unreachable, the periodic check will do it."""
     try:
         current_app.send_task("registry.check_ray_cluster", args=[pk], retry=False, expires=200)
     except (BrokerError, OSError) as error:

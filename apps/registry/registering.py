@@ -33,5 +33,5 @@ ACTIONS: dict[str, Callable[..., ModelVersion]] = {
 
 
 def register(*, project: Project, kind: str, fields: Mapping[str, Any], by: Any) -> ModelVersion:
-    """The version of a form's cleaned fields. Raises ModelError."""
+    """Register a version from a form's cleaned fields. Raises ModelError."""
     return ACTIONS[kind](project=project, by=by, **fields)

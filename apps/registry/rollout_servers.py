@@ -14,11 +14,11 @@ from apps.registry.copies import elsewhere
 from apps.registry.engines import AUTO, Holder, asked_at, holders, server_of, why_not_up
 from apps.registry.models import Health, ModelVersion, Server, ServerKind
 
-EXACT = (ServerKind.VLLM, ServerKind.TRANSFORMERS)  # kinds that take and return token ids
+EXACT = (ServerKind.VLLM, ServerKind.TRANSFORMERS)  # kinds that accept and return token ids
 
 
 def offered(project: Project) -> list[Server]:
-    """Servers of a project that could serve the adapters of some run."""
+    """Servers of a project that can serve the adapters of some training run."""
     rows = Server.objects.filter(project=project, kind__in=EXACT).select_related("base")
     return [server for server in rows if not why_not(server)]
 
@@ -76,8 +76,9 @@ def _named(holder: Holder) -> dict[str, Any]:
 
 
 def rollouts_spec(job: UUID, rollouts: dict[str, Any]) -> dict[str, Any]:
-    """`specs.Rollouts` of a job, with the servers' current state. Adapters are written next to the artifacts, where servers see them.
-    Raises ModelError if one may no longer be called."""
+    """`specs.Rollouts` for a job, with the servers' current state. Adapters are written next to the artifacts, where
+    the servers can read them. Raises ModelError if a server may no longer be called.
+    """
     name = f"rollouts/{job}"
     ours = f"{settings.FLYWHEEL_DATA_DIR}/artifacts"
     found = []

@@ -1,4 +1,6 @@
-"""What the API of servers and model versions takes and gives: one form for the check, the schema and the answer."""
+"""Request and response bodies of the API for servers and model versions: used for validation, for the OpenAPI schema
+and for responses.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +140,7 @@ FORMS = (Endpoint, Agent, Base, Adapter, NewPrompt)
 
 
 def registration(data: Any, project: Project) -> tuple[str, dict[str, Any]]:
-    """(kind, the fields of its action). Raises FormError."""
+    """(kind, arguments of its action). Raises FormError."""
     fields = plain(convert(data, NewVersion))
     kind = fields.pop("kind")
     if "server" in fields:
@@ -165,7 +167,7 @@ OF_MANAGED = "is not known of a managed server"
 
 
 def managed_fields(data: Any, given: dict[str, Any], project: Project) -> dict[str, Any]:
-    """The fields of `managed.add_managed` and `edit_managed`, of what was sent. Raises FormError."""
+    """The submitted fields for `managed.add_managed` and `edit_managed`. Raises FormError."""
     for name in ONLY_OTHERS:
         if name in data:
             raise FormError(name, OF_MANAGED)
@@ -204,7 +206,7 @@ def managed_json(server: Server, *, log: bool) -> dict[str, Any] | None:
 
 
 def server_json(server: Server, *, log: bool = True) -> dict[str, Any]:
-    """`log`: with the last lines of a managed server's log; a list goes without."""
+    """`log`: include the last lines of a managed server's log; lists leave them out."""
     return {
         "name": server.name,
         "kind": server.kind,

@@ -1,6 +1,6 @@
 """External inference servers: adding, editing and removing them, their health, and their capabilities.
 
-Health is refreshed by beat and when an evaluation is about to call a server; a page never waits for one.
+Health is refreshed periodically and before an evaluation calls a server; a page never waits for one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 MOST = 50  # servers per project: the health of each is checked every few minutes
 RESERVED = ("auto", "transformers")
 PROBE_S = 300.0
-FIXED = ("base_url", "kind")  # a registered version is what a server of this kind had at this address
+FIXED = ("base_url", "kind")  # a registered model version is identified by them
 RESET: dict[str, Any] = {
     "health": Health.UNCHECKED, "health_detail": "", "checked_at": None, "served": [], "capabilities": {},
     "probed_model": "", "probed_at": None,
@@ -45,7 +45,9 @@ RESET: dict[str, Any] = {
 
 
 class ServerError(Rejected):
-    """An operation that is not allowed on a server; the message is a sentence for the page. `field`: the affected one."""
+    """An operation that is not allowed on a server. The message is a sentence for the page; `field` is the field that
+    caused it.
+    """
 
     def __init__(self, sentence: str, field: str = "") -> None:
         super().__init__(sentence)
@@ -66,7 +68,7 @@ def check_address(base_url: str, key_variable: str, *, operator: bool = True) ->
 
 
 def address_spec(base_url: str, key_variable: str, **more: Any) -> dict[str, Any]:
-    """A server in a job's spec (`specs.ServerAddress`; with a model, `specs.ModelServer`)."""
+    """An address in a job's spec (`specs.ServerAddress`; with a model, `specs.ModelServer`)."""
     allowed = {"api_key_env": key_variable, "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS}
     return {"base_url": base_url} | allowed | more
 
@@ -83,7 +85,9 @@ def add_server(*, project: Project, fields: Mapping[str, Any], by: Any, operator
 
 
 def insert(server: Server) -> Server:
-    """In the caller's transaction. Raises ServerError if the project has too many, or its name is taken."""
+    """Insert the server in the caller's transaction. Raises ServerError if the project has too many, or its name is
+    taken.
+    """
     project = Project.objects.select_for_update().get(pk=server.project_id)
     if project.servers.count() >= MOST:
         raise ServerError(f"{project} has {MOST} servers, which is the most. Remove one first.")
@@ -148,7 +152,7 @@ def remove_server(*, server: Server, by: Any) -> None:
 
 
 def uses_of(server: Server) -> str:
-    """What uses it, in words; "" if nothing does."""
+    """What uses the server, as text; "" if nothing does."""
     names = [str(version) for version in server.model_versions.order_by("pk")[:4]]
     more = server.model_versions.count() - 3
     return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
@@ -158,7 +162,7 @@ def uses_of(server: Server) -> str:
 
 
 def may_be_private(server: Server) -> bool:
-    """Whether its address may be inside this network: that of a managed server was not entered by a user."""
+    """Whether its address may be inside this network: nobody entered the address of a managed server."""
     return settings.FLYWHEEL_ALLOW_PRIVATE_URLS or server.is_managed
 
 
@@ -167,7 +171,9 @@ def address_of(server: Server) -> Address:
 
 
 def refresh_health(server: Server) -> Server:
-    """Asks for its list of models, within 10 s. What was found out about an address that has changed meanwhile is dropped."""
+    """Ask the server for its list of models, within 10 s. The result is dropped if the address has changed
+    meanwhile.
+    """
     if server.base_url:
         _store(server, list_models(address_of(server)))
         server.refresh_from_db()
@@ -175,7 +181,7 @@ def refresh_health(server: Server) -> Server:
 
 
 def refresh_soon(pk: int) -> None:
-    """Has a worker check a server's health; if the broker is unreachable, the next beat does."""
+    """Have a worker check a server's health; if the broker is unreachable, the periodic check will do it."""
     try:
         current_app.send_task("registry.check_server", args=[pk], retry=False, expires=200)
     except (BrokerError, OSError) as error:
@@ -184,7 +190,7 @@ def refresh_soon(pk: int) -> None:
 
 @transaction.atomic
 def _store(server: Server, listing: Listing, **more: Any) -> None:
-    """A server that is down keeps the list it had."""
+    """A server that is down keeps its last list of models."""
     fields = {"health": listing.health, "health_detail": listing.sentence[:500], "checked_at": timezone.now(), **more}
     if listing.health != Health.DOWN:
         fields["served"] = listing.models
@@ -239,7 +245,7 @@ def probe_spec(probe: ServerProbe) -> dict[str, Any]:
 
 
 def complete_probe(probe: ServerProbe, result: dict) -> dict:
-    """Stores the results, unless the server has another address or key by now."""
+    """Store the result, unless the server's address or key has changed meanwhile."""
     server, given = probe.server, probe.spec
     server.base_url, server.key_variable = given["base_url"], given["key_variable"]
     listing = Listing(**result["listing"])
@@ -261,7 +267,7 @@ def version_of(server: Server, served_as: str) -> ModelVersion | None:
 
 @transaction.atomic
 def server_at(project: Project, base_url: str, key_variable: str = "") -> Server:
-    """The project's server at an address, added where there is none. For the command line. Raises ServerError."""
+    """The project's server at an address, added if there is none. For the command line. Raises ServerError."""
     base_url = check_address(base_url, key_variable)
     found = project.servers.filter(base_url=base_url).first()
     if found is None:

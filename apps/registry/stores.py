@@ -1,4 +1,4 @@
-"""Where artifacts are kept: `STORAGES["artifacts"]`, a folder of this machine (here) or a bucket (`buckets`)."""
+"""Where artifacts are stored: `STORAGES["artifacts"]`, a folder of this machine (here) or a bucket (`buckets`)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class StoreError(OSError):
 
 
 class NoAnswer(StoreError):
-    """A request that the store did not answer, or refused: its client has tried it as often as it may."""
+    """The store did not answer or refused a request, after all retries of its client."""
 
 
 class DataFolder(FileSystemStorage):
-    """`artifacts` of the data folder, as the settings name it now."""
+    """The folder `artifacts` in the data folder, read from the current settings."""
 
     is_here = True
 
@@ -36,7 +36,7 @@ class DataFolder(FileSystemStorage):
         return self.base_location
 
     def put(self, name: str, path: Path) -> None:
-        """Complete or absent."""
+        """Store a file so that it is either complete or absent."""
         target = Path(self.path(name))
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = target.with_name(f"{target.name}.{uuid4().hex}")

@@ -1,6 +1,7 @@
-"""Base models and LoRA adapters that were trained elsewhere: where their folders may be, and whether an adapter fits its base.
+"""Base models and LoRA adapters that were trained elsewhere: where their folders may be, and whether an adapter fits
+its base.
 
-Nothing is unpickled or run: of weights only the safetensors headers are read here.
+Nothing is unpickled or executed: only the safetensors headers of the weights are read here.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ from apps.registry.peft_config import CONFIG, WEIGHTS, check_layers, config_of
 
 MAX_CONFIG = 64 * 1024
 MAX_ADAPTER = 2**30
-MAX_BASE = 8 * 2**30  # its weights are hashed while somebody waits; larger ones by the command
+# bytes; weights are hashed while the user waits, so larger models have to be registered by the command
+MAX_BASE = 8 * 2**30
 PREFIX = "base_model.model."
 FLOATS = frozenset({"F32", "F16", "BF16"})
 
 
 def folders() -> list[Path]:
-    """Where folders that are named on a page or by API may lie."""
+    """Parent folders that a page or the API may name a folder in."""
     return [Path(folder).resolve() for folder in settings.FLYWHEEL_MODEL_FOLDERS]
 
 
 def allowed_folder(given: str) -> Path:
-    """Raises ModelError, with the same message for a folder that is elsewhere and one that is missing."""
+    """Raises ModelError, with the same message whether a folder is missing or not allowed."""
     folder = Path(given.strip())
     where = " or ".join(map(str, folders()))
     try:
@@ -83,7 +85,7 @@ def register_trained_adapter(
 
 
 def register_checked(*, project: Project, name: str, parent: ModelVersion, folder: Path, by: Any) -> ModelVersion:
-    """Raises ModelError for what is not an adapter of the base of `parent`."""
+    """Raises ModelError unless the folder is an adapter for the base of `parent`."""
     lineage = {"trained": "elsewhere"} | check_adapter(folder, parent)
     try:
         with transaction.atomic():
@@ -99,7 +101,7 @@ def numbers_of(folder: Path) -> dict[str, Any]:
 
 
 def _from_folder(folder: Path) -> dict[str, BinaryIO]:
-    """Only the two files that make an adapter; other files are ignored."""
+    """Open the two files that make an adapter; other files are ignored."""
     paths = [folder / name for name in (CONFIG, WEIGHTS)]
     for path in paths:
         if path.is_symlink() or not path.is_file():
@@ -114,7 +116,7 @@ def copy_bounded(source: Any, target: Path, most: int) -> None:
 
 
 class bounded:
-    """A source that raises ModelError beyond `most` bytes."""
+    """A reader that raises ModelError after more than `most` bytes."""
 
     def __init__(self, source: BinaryIO, name: str, most: int) -> None:
         self.source, self.name, self.left, self.most = source, name, most, most
@@ -128,7 +130,9 @@ class bounded:
 
 
 def check_adapter(folder: Path, parent: ModelVersion) -> dict[str, Any]:
-    """What the lineage of an adapter records if it fits the base of `parent`: its `rank`, and `numbers_of`. Raises ModelError."""
+    """What an adapter's lineage records if it fits the base of `parent`: its `rank`, and `numbers_of`. Raises
+    ModelError.
+    """
     base = parent.base_version()
     if base.kind != ModelKind.BASE:
         raise ModelError(
@@ -142,7 +146,7 @@ def check_adapter(folder: Path, parent: ModelVersion) -> dict[str, Any]:
 
 
 def check_target_modules(names: list[str], version: ModelVersion) -> None:
-    """Raises ModelError if a name is that of no linear layer of the base."""
+    """Raises ModelError if the base has no linear layer with one of these names."""
     base = version.base_version()
     layers = {
         name.removesuffix(".weight")
@@ -158,11 +162,11 @@ def check_target_modules(names: list[str], version: ModelVersion) -> None:
 
 
 def check_answer_length(tokens: int, version: ModelVersion) -> None:
-    """Raises ModelError if answers of so many tokens leave no room for a prompt."""
+    """Raises ModelError if answers of this length would leave no room for a prompt."""
     base = version.base_version()
     try:
         context = json.loads((Path(base.base) / "config.json").read_bytes()).get("max_position_embeddings")
-    except (OSError, ValueError, AttributeError):  # loading it later reports what is wrong
+    except (OSError, ValueError, AttributeError):  # loading the model will report the problem
         return
     if isinstance(context, int) and tokens >= context:
         raise ModelError(
@@ -175,7 +179,7 @@ def rank_of(path: Path) -> int:
 
 
 def shapes_of(paths: list[Path], types: frozenset[str] | None = None) -> dict[str, tuple[int, ...]]:
-    """{tensor: its shape}, from the headers alone. `types`: those that its numbers may have. Raises ModelError."""
+    """{tensor: shape}, from the headers alone. `types`: allowed dtypes. Raises ModelError."""
     found: dict[str, tuple[int, ...]] = {}
     for path in paths:
         try:
@@ -208,7 +212,7 @@ def _fits(adapter: Mapping[str, tuple[int, ...]], base: Mapping[str, tuple[int, 
 
 
 def _modules(adapter: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(layer, the shape of the weights that it is for). Raises ModelError."""
+    """Yield (layer, shape of the layer's own weights). Raises ModelError."""
     for name, shape in adapter.items():
         if not name.startswith(PREFIX):
             raise ModelError(f"{WEIGHTS} holds “{name[:80]}”, which is not part of a PEFT adapter.")

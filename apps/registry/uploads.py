@@ -1,7 +1,8 @@
-"""Adapters uploaded in parts: each is in the store when it is acknowledged, so an interrupted upload continues, from any machine.
+"""Uploads of adapters in parts. A part is in the store once it is acknowledged, so an interrupted upload can continue
+from any machine.
 
-Parts have a fixed size and may arrive in any order, concurrently, and twice. Whole files are verified and checked before anything
-becomes a model version.
+Parts have a fixed size and may arrive in any order, concurrently, and repeatedly. Whole files are verified and checked
+before a model version is created.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from workers.lib.folder_digest import manifest_digest, sha256_of
 log = logging.getLogger(__name__)
 PART = 8 * 2**20
 LASTS = timedelta(days=2)
-MOST = 20  # uploads of a project at a time
+MOST = 20  # concurrent uploads per project
 LARGEST = {CONFIG: MAX_CONFIG, WEIGHTS: MAX_ADAPTER}
 
 
 class UploadError(Rejected):
-    """Something in the way of an upload; the API answers 409."""
+    """An upload that cannot continue; the API answers 409."""
 
 
 class Announced(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -44,7 +45,7 @@ class Announced(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def begin(*, project: Project, name: str, parent: ModelVersion, files: list[dict], by: Any) -> AdapterUpload:
-    """The upload of these files; a running one is continued. Raises ModelError, UploadError."""
+    """Begin an upload of these files, or return the unfinished one. Raises ModelError, UploadError."""
     files = sorted(files, key=lambda file: file["path"])
     if [file["path"] for file in files] != [CONFIG, WEIGHTS]:
         raise ModelError(
@@ -66,7 +67,9 @@ def begin(*, project: Project, name: str, parent: ModelVersion, files: list[dict
 
 
 def already(*, project: Project, parent: ModelVersion, files: list[dict]) -> ModelVersion | None:
-    """The version that these files on this base are in the project: an answer that got lost costs no second upload."""
+    """The project's version with exactly these files on this base: if the response was lost, the client need not upload
+    again.
+    """
     artifact = manifest_digest(sorted(files, key=lambda file: file["path"]))
     return ModelVersion.objects.filter(project=project, digest=digest_on(parent, artifact)).first()
 
@@ -80,7 +83,7 @@ def size_of(file: dict, number: int) -> int:
 
 
 def missing(upload: AdapterUpload) -> dict[str, list[int]]:
-    """{path: numbers of the parts that have not come}."""
+    """{path: numbers of the missing parts}."""
     came: dict[str, set[int]] = {}
     for path, number in upload.parts.values_list("path", "number"):
         came.setdefault(path, set()).add(number)
@@ -91,7 +94,7 @@ def missing(upload: AdapterUpload) -> dict[str, list[int]]:
 
 
 def add_part(*, upload: AdapterUpload, path: str, number: int, data: bytes) -> None:
-    """Stored when this returns. Raises UploadError, ModelError."""
+    """Store a part; it is durable when this returns. Raises UploadError, ModelError."""
     file = next((file for file in upload.files if file["path"] == path), None)
     if file is None or not 0 <= number < parts_of(file):
         raise ModelError(f"This upload has no part {number} of “{path[:80]}”.")
@@ -116,8 +119,9 @@ def add_part(*, upload: AdapterUpload, path: str, number: int, data: bytes) -> N
 
 
 def finish(*, upload: AdapterUpload, by: Any) -> ModelVersion:
-    """The model version. Raises UploadError if parts are missing or are not what was announced: those have to be sent again; ModelError
-    if the adapter does not fit its base: the upload is then discarded."""
+    """Create the model version. Raises UploadError if parts are missing or differ from what was announced, and have to
+    be sent again; raises ModelError and discards the upload if the adapter does not fit its base.
+    """
     if lacking := sum(map(len, missing(upload).values())):
         raise UploadError(f"{lacking} part{'s are' if lacking > 1 else ' is'} missing. GET the upload: it lists them.")
     with tempfile.TemporaryDirectory(prefix="upload-") as made:
@@ -163,7 +167,7 @@ def remove(upload: AdapterUpload) -> None:
 
 
 def forget_old() -> int:
-    """Discards abandoned uploads. Returns how many."""
+    """Discard abandoned uploads; return how many."""
     old = list(AdapterUpload.objects.filter(created_at__lt=timezone.now() - LASTS))
     for upload in old:
         remove(upload)
@@ -171,13 +175,13 @@ def forget_old() -> int:
 
 
 def remove_parts(rows: QuerySet[AdapterUpload]) -> Any:
-    """For `deletion.BEFORE`."""
+    """Called before rows are deleted (`deletion.BEFORE`); returns a function to call afterwards."""
     files = [found for upload in rows for found in _files(upload)]
     return lambda: transaction.on_commit(lambda: _forget(files))
 
 
 def _files(upload: AdapterUpload) -> list[tuple[str, list[str]]]:
-    """Every part that may be in the store: one whose worker was killed before it noted the part is there, too."""
+    """Every part that may be in the store, including one whose worker was killed before it recorded the part."""
     return [
         (
             f"uploads/{upload.pk}",

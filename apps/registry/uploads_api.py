@@ -1,4 +1,4 @@
-"""Uploading an adapter in parts over REST (`uploads`). The key determines the project."""
+"""Uploading an adapter in parts over REST (`uploads`). The API key determines the project."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NewUpload(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PartBytes(BaseParser):
-    """The raw body, up to one byte more than a part has."""
+    """The raw body, read up to one byte more than the size of a part."""
 
     media_type = "*/*"
 
@@ -42,7 +42,7 @@ class PartBytes(BaseParser):
 
 
 def _read(stream: BinaryIO) -> bytes:
-    """Some servers give less at a time than they have."""
+    """Read in a loop, since some servers return less per read than was asked for."""
     data = b""
     while len(data) <= uploads.PART and (piece := stream.read(uploads.PART + 1 - len(data))):
         data += piece
@@ -50,7 +50,7 @@ def _read(stream: BinaryIO) -> bytes:
 
 
 def _bytes_of(request: Request) -> bytes:
-    """Django reads nothing without a Content-Length: a chunked body comes from the server's own stream."""
+    """Django reads nothing without a Content-Length, so a chunked body is read from the WSGI server's stream."""
     if "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower():
         return _read(request.META["wsgi.input"])
     return request.data or b""

@@ -71,14 +71,14 @@ def _probe(server: Server) -> dict[str, Any]:
 
 
 def _state(server: Server) -> dict[str, Any]:
-    """Of a managed server, by its newest run."""
+    """The newest run and the state of a managed server."""
     run = server.runs.first() if server.is_managed else None
     return {"run": run, "state": managed.state_of(run) if server.is_managed else None}
 
 
 @project_view()
 def status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """The fragment that asks for itself while a probe is under way; then the page is loaded again."""
+    """The fragment that polls itself during a probe; afterwards the page is reloaded."""
     server = get_object_or_404(Server, project=project, name=name)
     context = {"server": server} | _probe(server)
     return progress(
@@ -88,8 +88,9 @@ def status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 @project_view()
 def run_status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """The state and the log of a managed server, which poll themselves; the page is reloaded when its state changes from `?was=`, and
-    nothing is sent if everything is as in `?seen=`."""
+    """The state and the log of a managed server, which poll themselves. The page is reloaded when the state changes
+    from `?was=`; nothing is sent if everything is as in `?seen=`.
+    """
     server = get_object_or_404(Server, project=project, name=name, base__isnull=False)
     context = {"server": server} | _state(server)
     run, name_now = context["run"], context["state"].name
@@ -209,7 +210,7 @@ def remove(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 @require_POST
 @project_view(Role.OPERATOR)
 def probe(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """Asks with the model that was named, else with one that is registered or listed."""
+    """Probe with the model in the request, or else with one that is registered or listed."""
     server = get_object_or_404(Server, project=project, name=name)
     try:
         servers.submit_probe(server=server, by=request.user, model=request.POST.get("model", "").strip()[:200])
@@ -220,7 +221,7 @@ def probe(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 @project_view(Role.ENGINEER)
 def register(request: HttpRequest, project: Project) -> HttpResponse:
-    """`?kind=`: what is registered; other parameters fill in the form."""
+    """`?kind=`: what to register; other parameters fill in the form."""
     kind = request.GET.get("kind", "")
     kind = kind if kind in registering.FORMS else next(iter(registering.FORMS))
     given = (request.POST, request.FILES) if request.method == "POST" else (None,)

@@ -11,14 +11,14 @@ from apps.serving.routes import Route
 Headers = list[tuple[bytes, bytes]]
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 MOST_NAMED = 20
-# Headers that concern one connection only (RFC 9110 7.6.1), and those that this server sets itself.
+# Headers of a single connection (RFC 9110 7.6.1), and those that this server sets itself.
 HOP_BY_HOP = frozenset(
     (
         b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
         b"transfer-encoding", b"upgrade", b"content-length", b"date", b"server", b"set-cookie", b"alt-svc", b"strict-transport-security",
     )
 )  # fmt: skip
-# Of a request a server is sent only these: no cookie, and never the key of this endpoint.
+# The only request headers that are forwarded to a server: no cookies, and never the endpoint's API key.
 SENT_ON = (
     "accept", "user-agent", "x-request-id", "traceparent", "tracestate", "idempotency-key", "openai-beta",
     "x-client-request-id",
@@ -26,7 +26,7 @@ SENT_ON = (
 
 
 class Refusal(Exception):
-    """An answer of the endpoint's own."""
+    """A response of the endpoint itself instead of a server's."""
 
     def __init__(
         self, status: int, sentence: str, *, code: str | None = None, param: str | None = None, kind: str = "",
@@ -51,7 +51,7 @@ def not_served(why: str) -> Refusal:
 
 
 def unknown_model(model: str, there: dict[str, Route], closed: dict[str, str]) -> Refusal:
-    """`closed`: why a channel is not served, by its name."""
+    """`closed`: {channel: why it is not served}."""
     if why := closed.get(model):
         return not_served(why)
     names = sorted(there)
@@ -68,7 +68,7 @@ def as_model(route: Route, project: str) -> dict[str, Any]:
 
 
 def passed_on(headers: Headers) -> Headers:
-    """A server's headers as the client gets them."""
+    """A server's headers as they are passed on to the client."""
     named = {
         part.strip().lower() for name, value in headers if name == b"connection" for part in value.split(b",")
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The endpoint by API: its address, what answers for each channel, and the limits of keys."""
+"""The endpoint over REST: its address, what answers for each channel, and the limits of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""ASGI's messages, as far as the endpoint needs them: reading a body, answering whole, seeing that a client left."""
+"""The parts of ASGI that the endpoint needs: reading a body, sending a whole response, noticing that the client
+disconnected.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def require_method(method: str, wanted: str) -> None:
 
 
 async def read_body(headers: dict[str, str], receive: Receive, most: int) -> bytes | None:
-    """None if the client went away. Raises Refusal."""
+    """None if the client disconnected. Raises Refusal."""
     too_large = Refusal(413, f"The body is larger than {most >> 20} MiB.", code="request_too_large")
     given = headers.get("content-length", "")
     if given.isdigit() and int(given) > most:

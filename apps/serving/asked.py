@@ -1,4 +1,6 @@
-"""A request as it came, and as a server is sent it. Pure. Only its first level is read, so that all else arrives byte for byte."""
+"""A request as received, and as it is sent to a server. Only the top level is parsed, so that everything else is
+forwarded byte for byte. Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _encode = msgspec.json.encode
 
 
 class BadRequest(ValueError):
-    """What the client must change, as a sentence; `param` is the field."""
+    """What the client has to change, as a sentence; `param` is the field."""
 
     def __init__(self, sentence: str, param: str | None = None) -> None:
         super().__init__(sentence)
@@ -36,7 +38,7 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True)
 class Asked:
-    """`path` is of the API that was called; `fields` are the body's, each unparsed."""
+    """`path` is that of the API that was called; `fields` are the body's top-level fields, each unparsed."""
 
     path: str
     fields: dict[str, Raw]
@@ -50,7 +52,7 @@ class Asked:
 def read_request(path: str, body: bytes, headers: Mapping[str, str]) -> Asked:
     """Raises BadRequest."""
     try:
-        body.isascii() or str(body, "utf-8")  # what is sent on unread is not checked by the decoder
+        body.isascii() or str(body, "utf-8")  # fields that are forwarded unparsed are not checked by the decoder
         fields = _body.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"The body is not a JSON object: {error}.") from error
@@ -78,7 +80,7 @@ def _field(fields: dict[str, Raw], name: str, kind: Any) -> Any:
 
 
 def _text(fields: dict[str, Raw], name: str) -> str:
-    """Anything that is not text counts as empty: its own server may know better."""
+    """A field as text. Anything else counts as empty: the server may know better."""
     try:
         return (_field(fields, name, str) or "")[:LONGEST_ID]
     except BadRequest:
@@ -95,7 +97,7 @@ def _metadata(fields: dict[str, Raw]) -> dict[str, str]:
 
 
 def _conversation(fields: dict[str, Raw]) -> str:
-    """Of the Responses API: the conversation's id, alone or in an object."""
+    """The conversation id of a Responses request, given directly or in an object."""
     if "conversation" not in fields:
         return ""
     try:
@@ -110,7 +112,7 @@ def _named(holder: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((value.strip()[:LONGEST_ID] for name in names if (value := holder.get(name))), "")
 
 
-# As a server is sent it
+# As sent to a server
 
 
 def body_for(
@@ -122,9 +124,11 @@ def body_for(
     tools_as_text: bool = False,
     takes_metadata: bool = True,
 ) -> bytes:
-    """`prompt`: of the prompt version that is put in front. `count_tokens`: ask a stream to report its usage at the end.
-    `tools_as_text`: for a model without native calls, as in an evaluation: it answers with a call's JSON. Without `takes_metadata`, a
-    chat's metadata is not sent, unless the request has the server store it. Raises BadRequest if the request cannot take the prompt."""
+    """`prompt`: the prompt version to apply. `count_tokens`: ask a stream to report its usage at the end.
+    `tools_as_text`: for a model without native tool calls, which answers with JSON, as in an evaluation. Without
+    `takes_metadata`, a chat's metadata is not forwarded unless the request asks the server to store the chat. Raises
+    BadRequest if the request is incompatible with the prompt.
+    """
     fields: dict[str, Any] = asked.fields | {"model": served_as}
     if not takes_metadata and asked.path == CHAT and bytes(asked.fields.get("store", b"")) != b"true":
         fields.pop("metadata", None)
@@ -156,12 +160,12 @@ def _options(fields: dict[str, Raw]) -> dict[str, Any]:
 
 
 def counts_tokens(asked: Asked) -> bool:
-    """Whether the client itself wants a stream's tokens counted."""
+    """Whether the client itself requested the usage of a stream."""
     return bool(_options(asked.fields).get("include_usage"))
 
 
 def _with_prompt(asked: Asked, prompt: dict[str, Any]) -> dict[str, Any]:
-    """The fields that a prompt version replaces, as it replaces a harness's in an evaluation: omitted ones stay."""
+    """The fields that a prompt version replaces, as in an evaluation; omitted ones stay unchanged."""
     found: dict[str, Any] = {name: prompt[name] for name in ("temperature", "top_p") if name in prompt}
     examples = [dict(message) for message in prompt.get("examples", ())]
     if asked.path == CHAT:

@@ -1,4 +1,6 @@
-"""Who asks, which channel, and how much of it: all from the newest table, and from the database only for a name that is not in it."""
+"""Authenticates callers, finds their channel and enforces limits. Uses the in-memory table, and the database only for
+unknown names.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Callers:
         return routes[model]
 
     def begin(self, key: Key, now: float) -> Meter:
-        """End it with what was used. Raises Refusal if a limit is reached."""
+        """Count the request and return the key's meter; end it with what was used. Raises Refusal if a limit is
+        reached.
+        """
         meter = self.meters.setdefault(key.pk, Meter(now))
         try:
             meter.begin(key.limits, now)

@@ -1,4 +1,6 @@
-"""The endpoint: an ASGI application that hands requests on to the servers of channels, and their answers back while they come."""
+"""The endpoint: an ASGI application that forwards requests to the servers of channels, and streams their answers
+back.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from workers.lib.posts import NoAnswer, TooLate
 
 log = logging.getLogger(__name__)
 PATHS = {f"/v1{path}": path for path in (CHAT, RESPONSES)}
-NOT_THERE = (400, 404)  # how a server reports a model that it does not have
+NOT_THERE = (400, 404)  # statuses with which servers report an unknown model
 
 
 class Endpoint:
@@ -52,7 +54,7 @@ class Endpoint:
             await send_whole(send, refusal.status, [JSON, *refusal.headers], refusal.body)
         except Exception:
             log.exception("A request to %s failed", scope["path"][:200])
-            if begun:  # the server cuts it off
+            if begun:  # the server closes the connection
                 raise
             failed = Refusal(500, "Internal error in the endpoint; see its log.")
             await send_whole(send, failed.status, [JSON], failed.body)
@@ -126,7 +128,7 @@ class Endpoint:
         return turn
 
     async def _with_client(self, turn: Turn, receive: Receive, send: Send) -> None:
-        """Answers, and stops if the client disconnects: then the server is told, too."""
+        """Answer the client. If it disconnects, stop and cancel the request to the server too."""
         work = asyncio.ensure_future(self._hand_on(turn, send))
         watch = asyncio.ensure_future(disconnected(receive))
         try:
@@ -156,8 +158,9 @@ class Endpoint:
                 self.servers.end(begun)
 
     async def _from_candidate(self, turn: Turn) -> Begun | None:
-        """None if the candidate has no good answer: that is noted, the turn goes over to the current version, and the client feels
-        nothing but the time."""
+        """None if the candidate has no good answer. That is recorded and the current version takes over; the client
+        only notices the delay.
+        """
         lane, record = turn.lane, turn.record
         try:
             if not lane.backends or self.servers.all_down(lane):
@@ -192,7 +195,7 @@ class Endpoint:
         return begun
 
     def _moved(self, turn: Turn) -> Lane | None:
-        """What the channel runs now, if that is served elsewhere than when this request started."""
+        """The channel's live version, if it has moved to other servers since this request started."""
         route = self.tables.current.routes.get(turn.key.project, {}).get(turn.route.channel)
         lane = route.lanes[0] if route else turn.lane
         return lane if lane.backends and lane.backends != turn.lane.backends else None

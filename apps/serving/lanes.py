@@ -1,4 +1,6 @@
-"""Which lane of a channel a request belongs to while a trial runs: by session, by hashing, without a database. Pure."""
+"""Which lane of a channel a request belongs to during a trial: decided per session, by hashing, without a database.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,20 @@ from msgspec import Raw
 from apps.serving.asked import CHAT, PROMPT_ROLES, Asked
 from apps.serving.routes import SHADOW, Lane, Route
 
-LIVES_S = 1800.0  # for which an inactive session stays on its lane
-MOST = 100_000  # sessions that are remembered
+LIVES_S = 1800.0  # an inactive session is forgotten after this time
+MOST = 100_000  # sessions kept in memory
 STATEFUL = (
     "previous_response_id",
     "conversation",
     "background",
-)  # of the Responses API: what another server cannot answer
+)  # fields of the Responses API that refer to something stored on one server
 
 
 def unit_of(asked: Asked, headers: Mapping[str, str]) -> str:
-    """What a trial counts as one session, as a digest (32 hex digits): the session, or else the caller's trace, or else what is the same
-    in every turn of a conversation: the user, the system prompt and the user's first message."""
+    """The unit that a trial counts as one session, as a digest (32 hex digits): the session id, or else the caller's
+    trace, or else what stays the same in every turn of a conversation: the user id, the system prompt and the user's
+    first message.
+    """
     trace = headers.get("traceparent", "").split("-")
     if asked.session:
         said = ["session", asked.session]
@@ -36,7 +40,7 @@ def unit_of(asked: Asked, headers: Mapping[str, str]) -> str:
 
 
 def _opening(asked: Asked) -> list[str]:
-    """As it was written: nothing is compared but by its digest."""
+    """Unparsed, since only digests are compared."""
     given = [_decoded(asked.fields["instructions"])] if "instructions" in asked.fields else []
     items = asked.fields.get("messages" if asked.path == CHAT else "input", Raw(b'""'))
     try:
@@ -55,7 +59,7 @@ def _decoded(raw: Any) -> str:
 
 
 def drawn(salt: str, unit: str) -> float:
-    """In [0, 1), the same whoever draws: so a share that is raised only adds sessions."""
+    """A number in [0, 1) that is the same in every process, so that raising a share only adds sessions."""
     return int.from_bytes(blake2b(f"{salt}\0{unit}".encode(), digest_size=8).digest()[:7]) / 2**56
 
 
@@ -66,20 +70,21 @@ def lane_of_unit(route: Route, unit: str) -> Lane:
 
 
 def may_be_shadowed(asked: Asked) -> bool:
-    """Not requests that refer to something stored on the current version's server."""
+    """False for requests that refer to something stored on the current version's server."""
     return not any(_decoded(asked.fields.get(name, Raw(b"null"))) not in ("null", "false") for name in STATEFUL)
 
 
 class Sessions:
-    """Keeps a session on the lane it started on while it is active, even if the share changes. Per process: the hash gives the same
-    result in all of them, except for sessions that started before a step."""
+    """Keeps an active session on the lane it started on, even if the share changes. Per process: all processes compute
+    the same hash, so they only differ for sessions that started before a change of the share.
+    """
 
     def __init__(self, most: int = MOST, lives_s: float = LIVES_S) -> None:
         self.most, self.lives_s = most, lives_s
         self.known: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
 
     def lane_of(self, route: Route, unit: str, now: float) -> Lane:
-        """`now`: in seconds, of any clock that only goes forward."""
+        """`now`: seconds of any monotonic clock."""
         candidate = route.lanes[-1]
         name = candidate.trial, unit
         kind, at = self.known.pop(name, ("", 0.0))

@@ -21,14 +21,14 @@ class Limits:
     at_once: int = 0
 
     def part(self, processes: int) -> Limits:
-        """What one of so many processes allows: at least 1 of anything limited."""
+        """The part that one of several processes allows: at least 1 of anything that is limited."""
         return Limits(
             *(max(1, most // processes) if most else 0 for most in (self.requests, self.tokens, self.at_once))
         )
 
 
 class Exceeded(Exception):
-    """Which limit, as a sentence, and the seconds after which asking again has a chance."""
+    """The limit that was reached, as a sentence, and the seconds after which a retry may succeed."""
 
     def __init__(self, sentence: str, wait_s: float) -> None:
         super().__init__(sentence)
@@ -43,7 +43,8 @@ class _Bucket:
 
     def refill(self, most: int, now: float) -> None:
         if most != self.most:
-            # What was used under another limit counts for a minute at most; without a limit nothing was counted.
+            # What was used under another limit counts for at most a minute; while there is no limit, nothing is
+            # counted.
             self.level = max(self.level + most - self.most, -most) if self.most else most
             self.most = most
         self.level = min(self.most, self.level + (now - self.at) * self.most / MINUTE_S)

@@ -9,7 +9,7 @@ from apps.serving.limits import Limits
 
 
 class KeyLimits(models.Model):
-    """How much an API key may ask of the endpoint; 0 is no limit, as without a row."""
+    """Limits on an API key's use of the endpoint; 0 means no limit, and so does a missing row."""
 
     key = models.OneToOneField(ApiKey, models.CASCADE, related_name="endpoint_limits")
     requests_per_minute = models.PositiveIntegerField(default=0)

@@ -11,8 +11,8 @@ import msgspec
 from apps.serving.asked import CHAT
 
 COUNTED = re.compile(rb'"(?:prompt_tokens|completion_tokens|input_tokens|output_tokens)":\s*(\d{1,9})')
-TAIL = 16 * 1024  # bytes at an answer's end in which its usage is searched
-# Quotes inside a text are escaped in JSON, so nothing that a model writes matches these.
+TAIL = 16 * 1024  # bytes at the end of an answer that are searched for its usage
+# Quotes inside a JSON string are escaped, so nothing that a model writes can match these patterns.
 COMPLETE = re.compile(
     rb'data:\s*\[DONE\]|"finish_reason":\s*"|"type":\s*"(?:response\.(?:completed|incomplete|failed)|error)"|"error":\s*[{"]'
 )
@@ -21,9 +21,10 @@ _whole = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Pieces:
-    """A stream of server-sent events, cut anywhere: whole events come out, so that whatever is sent after a break stands alone.
+    """A stream of server-sent events that arrives in arbitrary chunks. Yields whole events, so that anything sent after
+    a break is a separate event.
 
-    `strips`: leaves out the event that only reports usage.
+    `strips`: leave out the event that only reports usage.
     """
 
     def __init__(self, strips: bool) -> None:
@@ -43,12 +44,14 @@ class Pieces:
 
 
 def is_complete(parts: Sequence[bytes]) -> bool:
-    """Whether a stream announced its end, successful or with an error."""
+    """Whether a stream has announced its end, successfully or with an error."""
     return bool(COMPLETE.search(b"".join(parts)))
 
 
 def has_answer(first: bytes, *, stream: bool) -> bool:
-    """Whether an HTTP 200 begins with an answer, not with an error. `first`: the first piece of a stream, else all of it."""
+    """Whether an HTTP 200 response starts with an answer rather than an error. `first`: the first piece of a stream,
+    otherwise the whole body.
+    """
     if stream:
         return not FAILED.search(first)
     try:

@@ -1,4 +1,6 @@
-"""What was answered, as the span that OpenTelemetry's conventions would make of it: the way into trajectories that exists. Pure."""
+"""Turns an answer into a span in OpenTelemetry's conventions, so that it is stored through the normal ingestion of
+trajectories. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ INCOMPLETE = {
     "unreached": "No server answered.",
 }
 CLIENT, ERROR = 3, 2  # of OTLP's span kinds and status codes
-CALLERS_FAULT = (400, 413, 415, 422)  # a request that no version would have answered
+CALLERS_FAULT = (400, 413, 415, 422)  # statuses caused by the request, which no version would have answered
 
 
 def span_of(record: Record) -> Span:
-    """One model call. Its trace is the caller's own if the request named one, so that both are one run."""
+    """One model call. If the request named a trace, the span is part of it, so that both become one run."""
     asked, answer = _json(record.request), answer_of(record)
     problem = problem_of(record, answer)
     refused = problem if record.status in CALLERS_FAULT and record.ended == "whole" else ""
@@ -79,7 +81,7 @@ def _ms(ns: int) -> float:
 
 
 def _json(data: bytes) -> dict[str, Any]:
-    """{} for what is not JSON object."""
+    """{} if the data is not a JSON object."""
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -95,7 +97,7 @@ def _dumped(value: Any) -> str | None:
 
 
 def _asked_messages(record: Record, asked: dict[str, Any]) -> Any:
-    """What the model saw: including the parts of a prompt version, if there is one."""
+    """The messages that the model saw, including those of a prompt version."""
     if record.protocol == "chat":
         return asked.get("messages")
     instructions = asked.get("instructions")
@@ -107,7 +109,7 @@ def _asked_messages(record: Record, asked: dict[str, Any]) -> Any:
 
 
 def answer_of(record: Record) -> dict[str, Any]:
-    """The answer whole, as far as it came."""
+    """The complete answer, as far as it arrived."""
     if not record.stream or record.status != 200:
         return _json(record.answer)
     pieces: ChatPieces | ResponsePieces = ResponsePieces() if record.protocol == "responses" else ChatPieces()
@@ -127,7 +129,7 @@ def answer_of(record: Record) -> dict[str, Any]:
 
 
 def _answer_messages(record: Record, answer: dict[str, Any]) -> list[Message]:
-    """The model's message; of several choices the first."""
+    """The model's message; the first one if there are several choices."""
     if record.status != 200:
         return []
     if record.protocol == "responses" and isinstance(answer.get("output"), list):
@@ -147,7 +149,9 @@ def _answer_messages(record: Record, answer: dict[str, Any]) -> list[Message]:
 
 
 def _nothing_in(record: Record, answer: dict[str, Any]) -> str:
-    """A client that gets neither text nor a call has no answer, however well-formed it is."""
+    """A sentence if the answer has neither text nor a call: the client got nothing, even if the response is
+    well-formed.
+    """
     if record.protocol == "responses" and isinstance(answer.get("output"), list):
         items = [item if isinstance(item, dict) else {} for item in answer["output"]]
         empty = all(item.get("type") == "message" and not content_text(item.get("content"), "") for item in items)

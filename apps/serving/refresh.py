@@ -1,4 +1,4 @@
-"""Keeps the endpoint's table up to date: after each change that the database announces, and every few seconds."""
+"""Keeps the endpoint's table up to date: after every change that the database announces, and every few seconds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from flywheel.outages import is_away
 log = logging.getLogger(__name__)
 CHANNEL = "flywheel_routes"  # the channel of the migration's triggers
 EVERY_S = 3.0
-AGAIN_S = 1.0  # after the database did not answer, and between two reads for an unknown name
+AGAIN_S = 1.0  # seconds before a retry if the database is down, and between two reads for unknown names
 
 
 class Tables:
-    """The newest table, read by one thread and seen by all. `known` is False until the database has answered once."""
+    """The newest table, written by one thread and read by all. `known` is False until the database has answered
+    once.
+    """
 
     def __init__(self, read: Callable[[], Table] = read_table) -> None:
         self.read, self.current, self.known = read, Table(), False
@@ -33,13 +35,15 @@ class Tables:
         self._stop.set()
 
     def refresh(self) -> Table:
-        """In a thread that may wait. Raises database errors."""
+        """Read the table, in a thread that may block. Raises database errors."""
         with self._lock:
             self.current, self.known = self.read(), True
         return self.current
 
     def refresh_for_unknown(self) -> Table:
-        """For a key or a channel that is not in the table and may be new; not more than once in a second, however many ask."""
+        """Read the table again for a key or channel that is not in it but may be new; at most once per second, however
+        many requests need it.
+        """
         asked = time.monotonic()
         with self._lock:
             if self.current.at < asked - AGAIN_S:
@@ -65,7 +69,9 @@ class Tables:
         connection.close()
 
     def _listen(self) -> None:
-        """Until the database goes away. It listens before it reads, so that no change falls in between."""
+        """Listen until the connection is lost. It listens before it reads the table, so that no change is missed in
+        between.
+        """
         with connection.cursor() as cursor:
             cursor.execute(f"LISTEN {CHANNEL}")
         while not self._stop.is_set():

@@ -1,6 +1,8 @@
-"""Who may call what, and where it is answered: a snapshot of the database, frozen, and replaced as a whole.
+"""The routing table: who may call what, and which server answers. An immutable snapshot of the database, replaced as a
+whole.
 
-No request waits for the database: it reads one `Table` from its first to its last byte, so a promotion cannot mix two states.
+No request waits for the database. It uses one `Table` from its first to its last byte, so a promotion cannot mix two
+states.
 """
 
 from __future__ import annotations
@@ -37,8 +39,10 @@ CURRENT, CANARY, SHADOW = "current", "canary", "shadow"  # kinds of lanes
 
 @dataclass(frozen=True)
 class Backend:
-    """One server that answers for a lane. `secret` is the server's key. `streams_usage`: it reports a stream's usage on request;
-    `speaks_both`: chat completions and the Responses API; `takes_metadata`: it accepts `metadata` in a chat."""
+    """One server that answers for a lane. `secret` is the server's API key. `streams_usage`: it reports a stream's
+    usage on request; `speaks_both`: it has both chat completions and the Responses API; `takes_metadata`: it accepts
+    `metadata` in a chat.
+    """
 
     server: str
     url: URL
@@ -54,8 +58,9 @@ class Backend:
 
 @dataclass(frozen=True)
 class Lane:
-    """A version and the share of a channel's sessions that it answers, or that are also sent to it as a shadow. `problem`: why nothing
-    answers for it, as a sentence. `trial`, `step`: of the trial that both lanes of a channel are in."""
+    """A version and the share of a channel's sessions that it answers, or that are copied to it as a shadow. `problem`:
+    why nothing answers for it, as a sentence. `trial`, `step`: those of the trial that both lanes of a channel are in.
+    """
 
     version: str
     version_id: int
@@ -81,7 +86,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Key:
-    """An API key that may use the endpoint. `refusal`: why its project takes nothing now."""
+    """An API key that may use the endpoint. `refusal`: why its project accepts no requests now."""
 
     pk: int
     project: int
@@ -98,16 +103,16 @@ class Key:
 
 @dataclass(frozen=True)
 class Table:
-    """`keys` by their digests: all that are live, None for those that lack the scope."""
+    """`keys` maps the digests of all live keys to them, or to None if they lack the scope."""
 
     keys: dict[str, Key | None] = field(default_factory=dict)
     routes: dict[int, dict[str, Route]] = field(default_factory=dict)
     at: float = 0.0  # of time.monotonic
-    closed: dict[int, dict[str, str]] = field(default_factory=dict)  # why a channel is not served, by its name
+    closed: dict[int, dict[str, str]] = field(default_factory=dict)  # {channel: why it is not served}
 
 
 def read_table() -> Table:
-    """From the database, in a thread that may wait for it."""
+    """Read the database, in a thread that may block."""
     at = time.monotonic()
     processes = settings.FLYWHEEL_ENDPOINT_PROCESSES
     limits = {row.key_id: row.as_limits.part(processes) for row in KeyLimits.objects.all()}
@@ -123,7 +128,7 @@ def read_table() -> Table:
 
 
 def routes_of(project: Project) -> list[Route]:
-    """For pages: those of its channels that have a version, by name."""
+    """The project's channels that have a version, by name, for pages."""
     return [
         route_of(channel)
         for channel in Channel.objects.live().filter(project=project).select_related("project", "current")
@@ -157,7 +162,9 @@ def _placed(channel: Channel, version: ModelVersion) -> Lane:
 
 
 def lane_of(version: ModelVersion, places: list[tuple[Server, str]] | None = None) -> Lane:
-    """Where a version is answered now: where a deployment put it (`places`), or else where it can be found. With a problem if nowhere."""
+    """Where a version is answered: where a deployment put it (`places`), or else wherever it can be found. If nowhere,
+    the lane has a problem.
+    """
     prompt = version.prompt if version.kind == ModelKind.PROMPT else None
     found, problems = list[Backend](), list[str]()
     for server, served_as in places or [(None, "")]:
@@ -165,7 +172,7 @@ def lane_of(version: ModelVersion, places: list[tuple[Server, str]] | None = Non
             found.append(_at(server, served_as, version.model) if server else _backend(version))
         except (ModelError, ArtifactError, RefusedAddress, RefusedKey) as error:
             problems.append(str(error))
-        except (ValueError, KeyError, AttributeError, OSError) as error:  # one row that is odd must not hide all others
+        except (ValueError, KeyError, AttributeError, OSError) as error:  # one invalid row must not hide all others
             log.exception("Nothing is known of where %s is served", version)
             problems.append(f"The place that serves it cannot be read: {error}")
     return Lane(str(version), version.pk, tuple(found), prompt, problem="" if found else " ".join(problems))

@@ -1,4 +1,4 @@
-"""Calls the servers of a lane: which one, with what body, and the next one if it does not answer."""
+"""Calls the servers of a lane: selects one, prepares the body, and tries the next one if it does not answer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from workers.lib.relaying import Relay, Relayed
 
 log = logging.getLogger(__name__)
 GONE = (502, 503, 504)  # statuses for which another server may be able to answer
-DOWN_S = 5.0  # for which a server that did not answer is tried last
+DOWN_S = 5.0  # seconds during which a server that did not answer is tried last
 
 
 @dataclass(frozen=True)
 class Begun:
-    """An answer that has started: its first piece, or all of it if it is not a stream. End it with `Servers.end`."""
+    """An answer that has started: its first piece, or all of it if it is not streamed. Finish it with `Servers.end`."""
 
     answer: Relayed
     first: bytes
@@ -34,12 +34,14 @@ class Begun:
 
     @property
     def lacks_it(self) -> bool:
-        """The server does not have the version loaded: it has just started, or has lost it. A 404 that names it shows this."""
+        """Whether the server does not have the version loaded, because it has just started or unloaded it. Its 404 then
+        names the version.
+        """
         return self.answer.status == 404 and self.backend.served_as.encode() in self.first
 
     @property
     def is_redirect(self) -> bool:
-        """Redirects are not followed: the address was checked, its target was not."""
+        """Redirects are not followed: only the original address was checked."""
         return 300 <= self.answer.status < 400
 
     @property
@@ -63,7 +65,7 @@ class Servers:
             await relay.aclose()
 
     async def first_within(self, turn: Turn, seconds: float) -> Begun:
-        """As `first_of`, with one time limit for all servers together."""
+        """Like `first_of`, with one time limit for all servers together."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.first_of(turn)
@@ -72,8 +74,9 @@ class Servers:
             raise TooLate(f"no answer began within {seconds:g} s") from error
 
     async def first_of(self, turn: Turn) -> Begun:
-        """If a server does not answer, the next one is called, since nothing was sent to the client. Raises NoAnswer, or Refusal for
-        requests that cannot be sent."""
+        """Try servers until one answers, which is safe since nothing was sent to the client yet. Raises NoAnswer, or
+        Refusal for requests that cannot be sent.
+        """
         order = self._order(turn)
         problem = NoAnswer("it has no server")
         for number, backend in enumerate(order):
@@ -109,7 +112,9 @@ class Servers:
         return all(self.down.get(_place(backend), 0.0) > now for backend in lane.backends)
 
     def _order(self, turn: Turn) -> list[Backend]:
-        """A session stays with one server, whose cache contains its history; others go to the least busy one."""
+        """The servers in the order to try. A session stays on one server, whose cache contains its history; other
+        requests go to the least busy one.
+        """
         backends = list(turn.lane.backends)
         if len(backends) < 2:
             return backends
@@ -148,11 +153,11 @@ class Servers:
         return self.relays[place]
 
     async def _beginning(self, answer: Relayed) -> bytes:
-        """A stream's first piece; else all. Raises NoAnswer."""
+        """A stream's first piece, or the whole answer. Raises NoAnswer."""
         return await answer.part() if is_stream(answer) else await self.whole(answer)
 
     async def whole(self, answer: Relayed) -> bytes:
-        """What is left of an answer. Raises NoAnswer."""
+        """The rest of an answer. Raises NoAnswer."""
         parts, size = [], 0
         while part := await answer.part():
             parts.append(part)

@@ -1,4 +1,6 @@
-"""Sends a shadow's candidate what a client has just asked, after the client has its answer: nobody waits for it, and nobody gets it."""
+"""Sends a request to a shadow's candidate after the client has its answer: nobody waits for the shadow's answer, and no
+client gets it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ STREAMING = ("stream", "stream_options")
 
 
 class Shadows:
-    """Per process: at most this many at a time, more are dropped and counted."""
+    """Per process: at most this many run at a time; additional ones are dropped and counted."""
 
     def __init__(self, servers: Servers, writer: Writer) -> None:
         self.servers, self.writer, self.bounds = servers, writer, servers.bounds
@@ -29,7 +31,7 @@ class Shadows:
         self._said_at = -SAYS_EVERY_S
 
     def ask(self, turn: Turn, lane: Lane) -> None:
-        """Returns immediately. `turn`: what the client got."""
+        """Start a shadow request and return immediately. `turn`: the client's request and answer."""
         if len(self.open) >= self.bounds.shadows:
             self._drop(turn.route.channel)
             return
@@ -54,7 +56,7 @@ class Shadows:
             log.exception("A shadow of %s was not asked", served.route.channel)
 
     async def _ended(self, turn: Turn) -> str:
-        """How it ended, as a record stores it; the received bytes are in the turn."""
+        """How the shadow request ended, as a record stores it; the received bytes are in the turn."""
         try:
             if not turn.lane.backends:
                 raise NoAnswer(turn.lane.problem)
@@ -79,7 +81,7 @@ class Shadows:
 
 
 def shadow_of(turn: Turn, lane: Lane) -> Turn:
-    """The same request in one piece, recorded as not served."""
+    """The same request without streaming, recorded as not served."""
     old = turn.record
     fields = {name: value for name, value in turn.asked.fields.items() if name not in STREAMING}
     found = replace(turn, asked=replace(turn.asked, fields=fields, stream=False))

@@ -1,8 +1,10 @@
-"""Answers on disk until the database has them: an answer is written here before its last byte is sent, and nobody waits.
+"""Spools answers on disk until they are in the database. An answer is written here before its last byte is sent, so no
+client waits for the database.
 
-Each process of the endpoint appends to its own segment and hands it over about every second by renaming it; a single reader stores the
-segments that were handed over, and those of dead processes. A record is its length, its checksum, and msgpack; one that was cut off by a
-kill is the last of its segment. Reading a segment twice is harmless: its spans are the same.
+Each process of the endpoint appends to its own segment and hands it over about every second by renaming it. A single
+reader stores the segments that were handed over, and those of dead processes. A record consists of its length, its
+checksum, and msgpack; a record that was cut off by a kill is always the last of its segment. Reading a segment twice is
+harmless, because it yields the same spans.
 """
 
 from __future__ import annotations
@@ -22,15 +24,16 @@ from msgspec import DecodeError, Struct, msgpack
 log = logging.getLogger(__name__)
 HEAD = struct.Struct("<II")  # length, CRC-32
 OPEN, READY = ".open", ".ready"
-LARGEST = 256 * 2**20  # of a record: more is no length
+LARGEST = 256 * 2**20  # maximum bytes of a record: a larger length is corrupt
 
 
 class Record(Struct, kw_only=True, omit_defaults=True):
-    """One answer. `request` is what was sent to the server, `answer` all that it sent; times in ns since 1970.
+    """One answer. `request` is what was sent to the server, `answer` everything that it sent; times in ns since 1970.
 
-    `ended`: whole; left (the client disconnected); broken (the server ended it early); late (it sent nothing for too long); unreached
-    (no server answered). `lane`, `trial`, `step`, `unit`: for an answer that counts in a trial; `shadow_of` is the span that a shadow's
-    answer is compared with, which itself is `paired`. `served` is False if no client got it: that is not production traffic.
+    `ended` is one of: whole; left (the client disconnected); broken (the server ended it early); late (it sent nothing
+    for too long); unreached (no server answered). `lane`, `trial`, `step`, `unit`: for an answer that counts in a
+    trial. `shadow_of` is the span that a shadow's answer is compared with, which itself is `paired`. `served` is False
+    if no client got it: then it is not production traffic.
     """
 
     trace_id: str
@@ -72,7 +75,7 @@ _decode = msgpack.Decoder(Record).decode
 
 
 class Writer:
-    """Per process. `put` writes and returns immediately; `hand_over` passes the written records to the reader."""
+    """One per process. `put` writes and returns immediately; `hand_over` passes the written records to the reader."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,7 +83,7 @@ class Writer:
         self.file, self.path, self.unwritten = -1, folder, list[bytes]()
 
     def put(self, record: Record) -> None:
-        """Where the disk is full the record is kept in memory, and written with the next."""
+        """Write a record. If the disk is full, it is kept in memory and written with the next one."""
         data = _encode(record)
         self.unwritten.append(HEAD.pack(len(data), zlib.crc32(data)) + data)
         self.flush()
@@ -98,14 +101,14 @@ class Writer:
             )
 
     def _open(self) -> None:
-        # so that it cannot be mistaken for a dead process's before it is locked
+        # Locked before it gets its name, so that it is not mistaken for a dead process's segment
         new = self.folder / f"{uuid.uuid4().hex}.new"
         self.file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.file, fcntl.LOCK_EX)
         self.path = new.rename(new.with_suffix(OPEN))
 
     def _append(self, data: bytes) -> None:
-        """Whole or not at all. Raises OSError."""
+        """Append all of the data or none of it. Raises OSError."""
         before = os.fstat(self.file).st_size
         done = 0
         try:
@@ -117,7 +120,9 @@ class Writer:
             raise
 
     def hand_over(self) -> int:
-        """The file to be synced and closed (`settle`), -1 if nothing was written."""
+        """Hand over the segment. Returns its file descriptor, to be synced and closed by `settle`, or -1 if nothing was
+        written.
+        """
         if self.unwritten:
             self.flush()
         if self.file < 0:
@@ -128,14 +133,14 @@ class Writer:
 
 
 def settle(file: int) -> None:
-    """Has the disk keep a segment; may take long."""
+    """Sync a segment to disk and close it; may take long."""
     with contextlib.suppress(OSError):
         os.fdatasync(file)
     os.close(file)
 
 
 def segments(folder: Path) -> list[Path]:
-    """Segments to read, oldest first; open ones of dead processes are handed over for them."""
+    """Segments to read, oldest first. Open segments of dead processes are handed over on their behalf."""
     for path in folder.glob(f"*{OPEN}"):
         with contextlib.suppress(OSError):
             file = os.open(path, os.O_RDONLY)

@@ -31,7 +31,7 @@ AT_ONCE = 200
 
 
 def store_segment(path: Path) -> int:
-    """The number of answers. Raises database errors, and then keeps the segment."""
+    """Store a segment; return the number of answers. Raises database errors, and then keeps the segment."""
     stored, some = 0, list[Record]()
     for record in read(path):
         some.append(record)
@@ -44,7 +44,7 @@ def store_segment(path: Path) -> int:
 
 
 def _store(records: list[Record], path: Path) -> None:
-    """Together, or one by one if any is refused. Those of a deleted project are dropped."""
+    """Store records together, or one by one if any is refused. Those of deleted projects are dropped."""
     by_project: defaultdict[int, list[Record]] = defaultdict(list)
     for record in records:
         by_project[record.project].append(record)
@@ -70,7 +70,7 @@ def _set_aside(record: Record, folder: Path) -> None:
 
 
 def run(folder: Path, keep_on: Callable[[], bool]) -> None:
-    """While `keep_on()`, and then until nothing is left that can be stored."""
+    """Run while `keep_on()`, and then until nothing is left that can be stored."""
     going = True
     while going:
         going = keep_on()

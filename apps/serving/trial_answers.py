@@ -1,4 +1,4 @@
-"""What was answered, as a row of the trial that it counts in."""
+"""Stores an answer as a row of the trial that it counts in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from apps.trajectories.schema import parse_row
 from workers.lib.messages import cleaned
 
 UNSAFE = "unsafe_action"
-LONGEST = 20_000  # characters of a shadow's message that are kept
+LONGEST = 20_000  # characters kept of a shadow's message
 COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 
 
@@ -49,7 +49,7 @@ def row_of(record: Record, redactor: Redactor | None = None) -> TrialAnswer:
 
 
 def _run_of(record: Record, redactor: Redactor | None) -> dict[str, Any]:
-    """As it would be stored as a run on its own: read and redacted in the same way. {} if it is not a run."""
+    """The answer as a run of its own, parsed and redacted like any other. {} if it is not a run."""
     (run,) = assemble([span_of(record)], [])
     row = redactor.redact(run.row)[0] if redactor else run.row
     try:
@@ -59,7 +59,7 @@ def _run_of(record: Record, redactor: Redactor | None) -> dict[str, Any]:
 
 
 def _judge(row: TrialAnswer, run: dict[str, Any], problem: str) -> None:
-    """By the rules that judge every run, for this answer alone: the history is the same in both lanes."""
+    """Apply the rules for runs to this answer alone, because both lanes have the same history."""
     outcome = {"outcome_status": "failure" if problem else "unknown", "outcome_reason": problem, "outcome_label": ""}
     found = classify(run | outcome) if run else None
     modes = sorted({evidence.mode for evidence in found.evidence}) if found else []

@@ -1,4 +1,4 @@
-"""One request on its way through the endpoint, and the bounds of all of them."""
+"""One request on its way through the endpoint, and the bounds that apply to all requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Bounds:
 
 @dataclass
 class Turn:
-    """One request to one lane, and what is recorded about it. `shadow`: the lane that gets the same request afterwards."""
+    """One request to one lane, and the record about it. `shadow`: the lane that gets the same request afterwards."""
 
     key: Key
     asked: Asked
@@ -44,11 +44,13 @@ class Turn:
     shadow: Lane | None = None
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
-    strips: bool = False  # the count of tokens that the client did not ask for
+    strips: bool = False  # removes usage that the client did not ask for
     noted: bool = False
 
     def onto(self, lane: Lane, /, **changes: object) -> None:
-        """The same request, to another lane from here on. It belongs to no trial unless `changes` of its record say so."""
+        """Send the same request to another lane from now on. It belongs to no trial unless `changes` of its record say
+        so.
+        """
         old = self.record
         given = {
             "trace_id": old.trace_id, "parent_id": old.parent_id, "span_id": secrets.token_hex(8), "project": old.project, "key": old.key,
@@ -59,7 +61,7 @@ class Turn:
         self.shadow, self.parts, self.size, self.strips, self.noted = None, [], 0, False, False
 
     def note(self, ended: str, writer: Writer) -> None:
-        """Once, before the last byte leaves."""
+        """Write the record, once, before the last byte is sent."""
         if self.noted:
             return
         self.noted = True
@@ -69,7 +71,7 @@ class Turn:
 
     @property
     def tokens(self) -> int:
-        """The usage; if the answer reports none, a quarter of its and its question's bytes."""
+        """The usage. If the answer reports none, a quarter of the bytes of request and answer."""
         if (counted := tokens_counted(self.parts)) is not None:
             return counted
         return (len(self.record.request) + (0 if self.record.stream else self.size)) // 4 if self.parts else 0
@@ -78,7 +80,7 @@ class Turn:
 def new_turn(
     key: Key, asked: Asked, route: Route, lane: Lane, headers: dict[str, str], started: float, unit: str = ""
 ) -> Turn:
-    """`started`: of time.perf_counter. `unit`: the session for a trial, "" if there is none."""
+    """`started`: a time.perf_counter value. `unit`: the session for a trial; "" if there is none."""
     named = TRACE.fullmatch(headers.get("traceparent", ""))
     record = Record(
         trace_id=named[1] if named else secrets.token_hex(16), span_id=secrets.token_hex(8),

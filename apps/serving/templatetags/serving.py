@@ -8,5 +8,5 @@ register = template.Library()
 
 @register.simple_tag
 def endpoint_address() -> str:
-    """What clients of OpenAI's API call `base_url`."""
+    """The `base_url` for clients of OpenAI's API."""
     return f"{settings.FLYWHEEL_ENDPOINT_URL}/v1"

@@ -42,7 +42,7 @@ class Command(BaseCommand):
 
 
 def place_of(store: Any) -> tuple[str, ...]:
-    """The same for two that are one."""
+    """A value that is equal for two stores in the same place."""
     if store.is_here:
         return ("here",)
     return str(store.endpoint_url), store.bucket_name, str(store.location).strip("/")

@@ -33,7 +33,7 @@ class Command(BaseCommand):
         def keep_on() -> bool:
             return not stopped and os.getppid() == parent
 
-        while keep_on():  # the endpoint before this one may still have its own
+        while keep_on():  # the previous endpoint process may still have an open segment
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 run(folder, keep_on)
