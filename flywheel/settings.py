@@ -286,7 +286,8 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "POSTPROCESSING_HOOKS": [
         "apps.trajectories.openapi.add_components",
-        "apps.core.openapi.complete_operations",
+        "apps.core.openapi.group_operations",
+        "apps.core.openapi.add_refusals",
         "apps.core.scopes_schema.add_scopes",
     ],
     "SWAGGER_UI_SETTINGS": {"deepLinking": True, "filter": True},

@@ -17,9 +17,9 @@ NUMBER = {"type": ["number", "null"]}
 SUMMARY = 110  # characters
 
 
-def complete_operations(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+def group_operations(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """drf-spectacular's postprocessing hook: an operation is listed under the resource of its path, with the first sentence of what
-    it does; one that takes a body may refuse its content type."""
+    it does."""
     for path, methods in result["paths"].items():
         resource = path.removeprefix("/api/v1/").split("/")[0] if path.startswith("/api/v1/") else "graders"
         for operation in methods.values():
@@ -29,9 +29,19 @@ def complete_operations(result: dict[str, Any], **_: Any) -> dict[str, Any]:
                 operation.setdefault(
                     "summary", first if len(first) <= SUMMARY else f"{first[:SUMMARY].rsplit(' ', 1)[0]} …"
                 )
+    return result
+
+
+def add_refusals(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """drf-spectacular's postprocessing hook: the errors of no view in particular. A body may be of the wrong content type (415), and an
+    address that has sent too many wrong keys has to wait (429)."""
+    refused = {"description": "", "content": {JSON: {"schema": reference("Error")}}}
+    for methods in result["paths"].values():
+        for operation in methods.values():
             if "requestBody" in operation:
-                refused = {"description": "", "content": {JSON: {"schema": reference("Error")}}}
-                operation.setdefault("responses", {}).setdefault("415", refused)
+                operation["responses"].setdefault("415", refused)
+            if "401" in operation["responses"]:
+                operation["responses"].setdefault("429", refused)
     return result
 
 
