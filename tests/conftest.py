@@ -27,6 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.emptied import empty
 
     embedded.ensure()
+    if config.getoption("--hypothesis-profile") == "ci":
+        forget_constants()
     # Django's advice for tests: by its usual hasher every user that a test makes costs 0.4 s.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     # Nothing is collected for a test: files are served from where they lie.
@@ -35,6 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
     WhiteNoiseMiddleware.add_files_from_finders = _found_once(WhiteNoiseMiddleware.add_files_from_finders)
     TransactionTestCase._fixture_teardown = lambda self: empty()
     DatabaseCreation.create_test_db = create_test_db
+
+
+def forget_constants() -> None:
+    """Hypothesis mixes constants of the modules of ours that are loaded into what it makes: which are depends on the tests that ran before
+    in this process."""
+    from hypothesis.internal.conjecture import providers
+
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 def _found_once(find: Callable[[Any], None]) -> Callable[[Any], None]:
