@@ -1,9 +1,9 @@
-"""The ML side: evaluation and training as programs that know nothing of Django (docs/jobs.md)."""
+"""The ML side: evaluation and training as programs that do not depend on Django (docs/jobs.md)."""
 
 import os
 
-# How long a thread that waits for others spins before it sleeps. With as many threads as cores, long spinning (libgomp's
-# own choice) takes the core from the thread that is waited for as soon as anything else runs: two such programs side by
-# side were 15 times slower. Without any, a lone program loses 40% of its generation to waking threads up. It is read
-# when torch is loaded, so it stands before every import of it.
+# How long a waiting OpenMP thread spins before it sleeps. With as many threads as cores, libgomp's long default takes
+# the core away from the thread it waits for as soon as anything else runs: two such programs side by side were 15 times
+# slower. Without any spinning, a lone program loses 40% of its generation speed to waking up threads. The variable is
+# read when torch is loaded, so it is set before torch can be imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")

@@ -1,10 +1,10 @@
-"""Rejection sampling that samples itself: n answers to each training task, of which those that the verifier passes are learned from.
-`python -m workers.best_of_n spec.json` (docs/jobs.md).
+"""Rejection sampling within one run: samples n answers to each training task and learns from those that pass the
+verifier. `python -m workers.best_of_n spec.json` (docs/jobs.md).
 
-The samples come first, all by the model at the start (RAFT 2304.06767, one round) or by a teacher, which may be a model on any
-OpenAI-compatible server; then `workers.sft` learns from what is kept.
-What each task gave is written down as soon as it is there, beside the checkpoints, so that after a stop or a crash at most a few
-tasks are sampled again, with the same seeds. Once it learns, what it learns from stays as it is.
+Sampling comes first, by the initial model (RAFT 2304.06767, one round) or by a teacher, which may be a model on any
+OpenAI-compatible server; then `workers.sft` learns from the accepted samples. The result of each task is written to
+disk immediately, next to the checkpoints, so that after a stop or a crash only a few tasks are sampled again, with the
+same seeds. Once learning has started, its training data no longer changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from workers.ml import checkpoint
 from workers.ml.ranks import ALONE, Ranks, join
 from workers.ml.transformers_engine import TransformersEngine
 
-SAMPLED = "sampled.jsonl"  # a line for each task
+SAMPLED = "sampled.jsonl"  # one line per task
 
 
 def main(spec: BestOfN, events: Emitter, stop: StopFlag) -> None:
@@ -57,15 +57,16 @@ def main(spec: BestOfN, events: Emitter, stop: StopFlag) -> None:
 
 
 def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> list[SftRow]:
-    """What is learned from, in the order of the tasks."""
+    """The accepted samples, in the order of the tasks."""
     file, ranks = Path(spec.out_dir) / SAMPLED, join(spec.config.processes)
     found = ranks.from_main(lambda: read(file))
-    learning = found and checkpoint.step_of(spec.resume_from)  # then a limit may have left tasks out, and they stay out
+    # once it learns, tasks that a limit has left out stay out
+    learning = found and checkpoint.step_of(spec.resume_from)
     if not learning and any(task["id"] not in found for task in spec.tasks):
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with file.open("w") if ranks.is_main else nullcontext() as lines:
-                for one in found.values() if lines else ():  # again, since the last line may have been half written
+                for one in found.values() if lines else ():  # rewrite the file, since its last line may be incomplete
                     lines.write(json.dumps(one) + "\n")
                 sample(spec, found, lines, events, stop, ranks)
         except (Stop, TeacherLost):
@@ -79,12 +80,13 @@ def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> list[SftRow]:
     })  # fmt: skip
     if not totals["kept"]:
         raise JobError(why_nothing(spec, totals))
-    sampled_tasks = [found[task["id"]] for task in spec.tasks if task["id"] in found]  # fewer where a limit ended it
+    # fewer tasks if a limit ended the sampling
+    sampled_tasks = [found[task["id"]] for task in spec.tasks if task["id"] in found]
     return [convert(row, SftRow) for one in sampled_tasks for row in one["rows"]]
 
 
 def why_nothing(spec: BestOfN, totals: dict[str, int]) -> str:
-    """A sentence for the screen where no sample is learned from."""
+    """Why there is nothing to learn from, as a sentence for the page."""
     of = f"None of the {spec.config.samples} samples of any of the {len(spec.tasks)} tasks"
     if totals["masked"] == totals["samples"]:
         return f"{of} could be scored. Open a rollout for the reason."
@@ -99,9 +101,12 @@ def why_nothing(spec: BestOfN, totals: dict[str, int]) -> str:
 def sample(
     spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, stop: StopFlag, ranks: Ranks = ALONE
 ) -> None:
-    """Adds what each task gave to `found` and to the file. Tasks are sampled a few at a time, the same ones whenever it begins, so
-    that their seeds do not depend on where it stopped. Of several `ranks` each samples for some of them, and all know all; the
-    first has the file, and alone asks a server, whose limit and journal are the job's."""
+    """Sample the missing tasks, adding each result to `found` and to the file.
+
+    Tasks are sampled in fixed chunks, so that their seeds do not depend on where an earlier attempt stopped. With
+    several `ranks`, each samples some of the tasks and all get every result. Only the first has the file, and only it
+    asks a server, because limit and journal belong to the job.
+    """
     events.progress(len(found) * spec.config.samples, len(spec.tasks) * spec.config.samples, "loading the model")
     if spec.teacher_server:
         found.update(ranks.from_main(lambda: ask_teacher(spec, found, lines, events, stop)))
@@ -113,7 +118,7 @@ def sample(
 
 
 def ask_teacher(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, stop: StopFlag) -> dict[str, dict]:
-    """As `sample`, by the teacher on its server; `found` with what it gave. Raises TeacherLost."""
+    """Like `sample`, with the teacher on its server; returns `found` including the new results. Raises TeacherLost."""
     with stop.at_once():
         environment = load(spec.environment)
         sampler = Sampler(spec, environment, stop)
@@ -136,7 +141,7 @@ def ask_teacher(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitt
 
 
 class TeacherLost(JobError):
-    """The teacher's server does not answer any more; what it gave is kept."""
+    """The teacher's server no longer answers. Its answers so far are kept."""
 
 
 def lost(problem: str) -> str:
@@ -144,7 +149,9 @@ def lost(problem: str) -> str:
 
 
 class Sampler:
-    """Who answers: a model in this process, or on a server, where what is used counts over all attempts (its journal is to be closed)."""
+    """The model that answers: in this process, or on a server, whose usage counts over all attempts (close its journal
+    at the end).
+    """
 
     def __init__(self, spec: BestOfN, environment: Environment, stop: StopFlag) -> None:
         self.sampling = Sampling(spec.config.temperature, spec.config.top_p, spec.config.max_new_tokens)
@@ -164,7 +171,7 @@ class Sampler:
         return min(episodes, self.served.concurrency) if self.served else episodes
 
     def require_answers(self, problem: str) -> None:
-        """Raises TeacherLost where its server does not answer a trivial question either."""
+        """Raises TeacherLost if the server does not answer a trivial question either."""
         assert self.served
         policy = ChatPolicy(self.served, self.sampling, self.account, name=NAME)
 
@@ -216,18 +223,18 @@ def sample_tasks(
                     n=n, concurrency=sampler.at_once(len(some) * n), seed=seed, only=some, check=stop.check,
                 )  # fmt: skip
             except PolicyError:
-                stop.check()  # which ended the generation
+                stop.check()  # a stop also ends the generation
                 raise
 
         ranks.share(len(tasks), play_some, tell)
-        if unanswered:  # by a server that is gone, or that refused just these
+        if unanswered:  # the server is down, or refused just these requests
             sampler.require_answers(waiting[unanswered[0]][0].score.mask_reason)
         for index in unanswered:
             record(index)
 
 
 def result_of(environment: Environment, task: dict, episodes: list[Finished], config: BestOfNConfig) -> dict[str, Any]:
-    """What a task gave; the component `kept` of each score says whether it is learned from."""
+    """The result of a task. The component `kept` of each score says whether the sample is learned from."""
     chosen = kept_of(episodes, config)
     for at, one in enumerate(episodes):
         one.score.components = one.score.components | {"kept": float(at in chosen)}
@@ -242,7 +249,7 @@ def result_of(environment: Environment, task: dict, episodes: list[Finished], co
 
 
 def kept_of(episodes: list[Finished], config: BestOfNConfig) -> list[int]:
-    """Places of the samples that are learned from: of those that passed and differ, the best or all, the best first."""
+    """The indices of the samples to learn from: the best, or all, of those that passed and are distinct, best first."""
     good = [
         at
         for at, done in enumerate(episodes)
@@ -262,7 +269,7 @@ def said(done: Finished) -> str:
 
 
 def written(reply: Reply) -> list[Any]:
-    """Its text and, of a server, its calls without their ids; [] where it is empty."""
+    """The reply's text and, from a server, its calls without their ids; [] if it is empty."""
     calls = [
         [call["function"]["name"], call["function"]["arguments"]] for call in reply.message.get("tool_calls") or ()
     ]
@@ -279,7 +286,7 @@ def row_of(environment: Environment, task: dict, done: Finished) -> SftRow:
 
 
 def read(file: Path) -> dict[str, dict]:
-    """{task: its line}; the last line may be half written."""
+    """{task: its line}. The last line may be incomplete."""
     found = {}
     for line in file.read_text().splitlines() if file.is_file() else ():
         try:
@@ -291,7 +298,7 @@ def read(file: Path) -> dict[str, dict]:
 
 
 def keep(spec: BestOfN, events: Emitter) -> None:
-    """A checkpoint of step 0, so that the run can be resumed where it sampled."""
+    """Save a checkpoint of step 0, so that the run can be resumed during sampling."""
     folder = Path(spec.out_dir) / "checkpoint-0"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / checkpoint.STATE).write_text(json.dumps({"step": 0, "optimizer": {}}))

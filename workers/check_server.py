@@ -1,4 +1,6 @@
-"""What an inference server has and can do. `python -m workers.check_server spec.json` (docs/servers.md)."""
+"""Probes an inference server: its models and what they support. `python -m workers.check_server spec.json`
+(docs/servers.md).
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def main(spec: CompareMeaning, events: Emitter, stop: StopFlag) -> None:
 
 
 def most_alike(spec: CompareMeaning, vectors: np.ndarray, words: np.ndarray) -> list[dict]:
-    """[{held, other, text, score}]: ids of tasks, and which text of the second it is."""
+    """[{held, other, text, score}]: ids of the two tasks, and which text of the second one is similar."""
     owners = [at for at, task in enumerate(spec.others) for _ in task.texts]
     places = [place for task in spec.others for place in range(len(task.texts))]
     held_ids = {task.id: at for at, task in enumerate(spec.held)}
@@ -63,7 +63,7 @@ def most_alike(spec: CompareMeaning, vectors: np.ndarray, words: np.ndarray) -> 
 
 
 def vectors_of(spec: CompareMeaning, texts: list[str]) -> Batches:
-    """(positions, vectors) until all texts have one. Raises JobError."""
+    """Yield (positions, vectors) until every text has a vector. Raises JobError."""
     return (
         of_server(spec.engine, texts) if isinstance(spec.engine, Server) else of_model(spec.model, spec.engine, texts)
     )

@@ -1,8 +1,8 @@
 """The demo's production agent. `python -m workers.demo_agent spec.json`.
 
-It answers requests with a real model, runs its calls in the simulated workplace, and logs each run through the public API with a key, as
-any agent would. Its simulated users then report the outcome, and what they wanted if it went wrong. Once a version is deployed, it calls
-the endpoint, which logs the runs itself.
+It answers requests with a real model, runs its calls in the simulated workplace, and logs each run through the public
+API with an API key, like any agent. Its simulated users then report the outcome and, if it went wrong, what they
+wanted. Once a version is deployed, it calls the endpoint, which logs the runs itself.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from workers.lib.typed import plain
 from workers.lib.verifiers import Score
 from workers.ml.policies import episodes_at_once, open_policy
 
-RETRIES = 40  # a server that is away is tried again for about a minute: nothing is lost meanwhile
-AT_ONCE = 16  # requests to the endpoint
+RETRIES = 40  # about a minute for a server that is down: no requests are lost meanwhile
+AT_ONCE = 16  # concurrent requests to the endpoint
 AWAY = (429, 500, 502, 503, 504)
 
 
 class Production:
-    """The model behind the endpoint. `traces`: the trajectory of each request, by its number. To be closed with `aclose`."""
+    """The model behind the endpoint. `traces`: {number of a request: its trajectory}. Close it with `aclose`."""
 
     shares_time = False
 
@@ -47,7 +47,7 @@ class Production:
         await self.http.aclose()
 
     def forget(self, key: int) -> None:
-        """Nothing is kept between turns."""
+        """Nothing is stored between turns."""
 
     async def responds(self) -> bool:
         return True
@@ -97,7 +97,7 @@ def user_of(request: Request) -> str:
 
 
 def post(client: httpx2.Client, path: str, body: dict) -> None:
-    """Sends until it is acknowledged; the id makes a repeat harmless. Raises for what the server refuses."""
+    """Send until it is acknowledged; the id makes repeats harmless. Raises if the server rejects it."""
     for attempt in range(RETRIES):
         try:
             response = client.post(path, json=body)
@@ -135,7 +135,7 @@ def trajectory(spec: DemoAgent, name: str, request: Request, done: Finished, too
 
 
 def feedback(request: Request, score: Score, index: int) -> dict:
-    """What the user says afterwards: fine, or what they had wanted."""
+    """The simulated user's feedback: that it was fine, or what they had wanted."""
     if score.success:
         return {"outcome": {"status": "success"}, "by": "user"}
     return {

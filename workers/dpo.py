@@ -1,9 +1,9 @@
 """Direct preference optimisation of a LoRA adapter with TRL. `python -m workers.dpo spec.json` (docs/jobs.md).
 
-Pairs of answers to one conversation; the loss raises the chosen one's log-probability against the rejected one's, relative to
-the reference, which is the model that the run starts from: its adapter as it was, or the bare base. Dropout is off, since both
-are compared. What the answers share of their prompts is computed once (workers.ml.shared_forward). A resumed run is the unbroken
-one (workers.ml.trl_runs).
+The data are pairs of answers to one conversation. The loss raises the log-probability of the chosen answer against that
+of the rejected one, relative to a reference: the model that the run starts from, either its initial adapter or the bare
+base. Dropout is off, since policy and reference are compared. Prompt tokens that answers share are computed once
+(workers.ml.shared_forward). A resumed run gives the same result as an uninterrupted one (workers.ml.trl_runs).
 """
 
 from __future__ import annotations
@@ -83,14 +83,16 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
 
 
 def trl_pair(tokenizer: Any, row: Pair) -> dict:
-    """Tools as JSON text, as in `workers.sft`."""
+    """Tools are passed as JSON text, as in `workers.sft`."""
     chat, tools = chat_with_tools(tokenizer, row.messages, row.tools)
     answers = {name: [{"role": "assistant", "content": getattr(row, name)}] for name in ("chosen", "rejected")}
     return {"prompt": chat, "tools": json.dumps(tools)} | answers
 
 
 def smaller(config: DpoConfig) -> dict[str, Any]:
-    """What a process computes of the batch, in parts of the same size, whose mean gradient is the batch's."""
+    """Split a process's share of the batch into micro-batches of equal size, so that their mean gradient is the
+    batch's.
+    """
     own = config.batch_size // config.processes
     micro = config.micro_batch or own
     return {"per_device_train_batch_size": micro, "gradient_accumulation_steps": own // micro}

@@ -17,7 +17,7 @@ from workers.lib.specs import AgentEndpoint, Evaluate, Harness
 from workers.lib.task_files import read_tasks
 from workers.ml.policies import episodes_at_once, open_policy
 
-SHOWN_EVERY_S = 0.2  # a thousand samples a second need no thousand lines of progress
+SHOWN_EVERY_S = 0.2  # seconds; a thousand samples per second need no thousand lines of progress
 
 
 def sampling_of(harness: Harness) -> Sampling:
@@ -31,7 +31,9 @@ def limits_of(harness: Harness) -> Limits:
 def emit_sample(
     events: Emitter, task: dict, index: int, done: Finished, *, phase: str, step: int | None = None, **measured: Any
 ) -> None:
-    """The counts are of all turns; `measured` has them where somebody else has measured."""
+    """Emit one sample. Token counts are sums over all turns; `measured` overrides them if they were measured
+    elsewhere.
+    """
     events.sample(
         task_id=task["id"],
         index=index,
@@ -75,7 +77,7 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
             raise JobError(f"No sample got an answer. {done.score.mask_reason or done.problem}")
         stop.check()
 
-    gc.freeze()  # what is loaded by now stays, so the collector need not look through it again and again
+    gc.freeze()  # everything loaded by now stays, so the garbage collector need not scan it again and again
     policy: Any = (
         AgentPolicy(engine, tools=environment.tools)
         if isinstance(engine, AgentEndpoint)
@@ -90,13 +92,13 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
             tasks,
             Limits(seconds=harness.max_seconds)
             if agent
-            else limits_of(harness),  # an agent's time is its policy's affair
+            else limits_of(harness),  # an agent's time limit is enforced by its policy
             tell,
             n=n,
             concurrency=episodes_at_once(engine, environment),
             seed=spec.seed,
         )
-    except JobError:  # a limit, a refused key: the number of samples that are kept is shown
+    except JobError:  # for a limit or a rejected key, the progress shows how many samples are kept
         if ended > shown or limited:
             show()
         raise

@@ -17,7 +17,9 @@ MOST_OF_MEMORY = 0.7
 
 
 def check_size(folder: Path) -> None:
-    """Raises JobError if the weights would not fit this machine: to be killed would take others with it."""
+    """Raises JobError if the weights do not fit into this machine's memory: being killed would affect other jobs
+    too.
+    """
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > MOST_OF_MEMORY * there:
@@ -25,7 +27,9 @@ def check_size(folder: Path) -> None:
 
 
 def require_numbers(logprobs: list[float], whose: str) -> None:
-    """Raises JobError: NaN cannot be compared with anything, and each deployment compares with all versions of the project."""
+    """Raises JobError for NaN, which cannot be compared with anything: every deployment compares with all versions of
+    the project.
+    """
     if not all(map(math.isfinite, logprobs)):
         raise JobError(
             f"The log-probabilities that {whose} gives a fixed text are not numbers: its weights hold NaN or are too large."
@@ -33,7 +37,7 @@ def require_numbers(logprobs: list[float], whose: str) -> None:
 
 
 def text_logprobs(model: Any, ids: list[int]) -> list[float]:
-    """[len(ids) - 1], of each token after the first."""
+    """[len(ids) - 1]: the log-probability of each token after the first."""
     import torch
 
     tokens = torch.tensor([ids], device=model.device)

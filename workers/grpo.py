@@ -1,9 +1,9 @@
 """GRPO on LoRA adapters. `python -m workers.grpo spec.json` (docs/jobs.md). Read it from top to bottom.
 
-Each step: play G episodes of each of P tasks, score them with the environment's verifier, take advantages within each
-group, and move the policy. What is trained on are the tokens that were sampled (workers.lib.token_rows); what tools and
-users said between an agent's turns carries no loss. Rollouts and update share their prompts (workers.ml.tree): the system
-prompt is computed once a step, each task's own words once, and only what came after them G times.
+Each step: play G episodes of each of P tasks, score them with the environment's verifier, compute advantages within
+each group, and update the policy. It trains on exactly the tokens that were sampled (workers.lib.token_rows); what
+tools and users said between the agent's turns has no loss. Rollouts and update share prompts (workers.ml.tree): the
+system prompt is computed once per step, each task's own prompt once, and only what follows G times.
 
 Sources: GRPO 2402.03300, DAPO 2503.14476, Dr. GRPO 2503.20783, GSPO 2507.18071.
 """
@@ -46,11 +46,11 @@ from workers.ml.reference import Reference
 from workers.ml.server_rollouts import Ahead, ServerRollouts
 from workers.ml.transformers_engine import TransformersEngine
 
-REDRAWN = 1_000_003  # between the seeds of a step's rounds of dynamic sampling
+REDRAWN = 1_000_003  # offset between the seeds of a step's rounds of dynamic sampling
 
 
 class Trainer:
-    """A policy, its optimizer, and the steps taken."""
+    """A policy, its optimizer, and the number of steps taken."""
 
     def __init__(self, spec: Grpo, events: Emitter, stop: StopFlag) -> None:
         self.ranks = join(spec.config.processes)
@@ -75,10 +75,10 @@ class Trainer:
         start = spec.model.adapter
         self.model = lora(base, spec.config, self.resume or start).to(device()).eval()
         self.reference = Reference(self.model, start) if self.config.beta or self.config.kl_every else None
-        # The engine generates with this very model: the policy that acts is the policy that learns.
+        # The engine generates with this same model object: the policy that acts is the policy that learns.
         self.engine = TransformersEngine(self.model, tokenizer, spec.engine.batch_size)
         self.engine.check = self.stop.check
-        # Or vLLM servers generate, each step with its weights as an adapter of its own.
+        # Alternatively vLLM servers generate; each step's weights are sent to them as a new adapter.
         self.serves, warn = spec.rollouts is not None, partial(events.log, "warning")
         self.servers = ServerRollouts(spec, self.engine, warn) if self.serves and self.ranks.is_main else None
         self.steps_ahead = spec.rollouts.steps_ahead if spec.rollouts else 0
@@ -89,14 +89,14 @@ class Trainer:
         self.watchman = Watchman(self.config.alarms, "grpo", checkpoint.seen_by("alarms", self.resume))
         self.optimizer, self.scheduler = checkpoint.optimizer_of(self.model, spec.config, self.resume)
         self.done = checkpoint.step_of(self.resume)
-        self.masked_by = ""  # why the last rollout without a reward has none
+        self.masked_by = ""  # why the last rollout without a reward was masked
         self.saved = self.done if self.resume else None  # the step of the last checkpoint
 
     def train(self) -> Path:
-        """All the steps; returns the adapter's folder.
+        """Run all steps; return the adapter's folder.
 
-        After a stop, an alarm that ends the run, or the loss of rollout servers, a checkpoint is saved and the error is re-raised. An
-        interrupted step counts as not started.
+        After a stop, an alarm that ends the run, or the loss of rollout servers, a checkpoint is saved and the error is
+        re-raised. An interrupted step counts as not started.
         """
         steps, every = self.config.steps, self.config.eval_every
         try:
@@ -145,11 +145,11 @@ class Trainer:
             "time/generate_s": sampled - began,
             "time/update_s": time.perf_counter() - sampled,
         }
-        metrics = self.ranks.from_main(lambda: metrics)  # all decide on the same times and alarms
+        metrics = self.ranks.from_main(lambda: metrics)  # all processes decide on the same times and alarms
         self.events.metric(step, metrics)
         alarms = self.watchman.look(step, metrics, seen.examples | masked)
         if any(alarm.name == "non_finite" for alarm in alarms):
-            report(self.events, alarms)  # the step was not applied: a stop keeps the weights from before it
+            report(self.events, alarms)  # the step was not applied: after a stop, the weights from before it are kept
         self.scheduler.step()
         self.draw.record(self.done, [passed_of(group) for group in groups])
         self.done = step
@@ -159,7 +159,9 @@ class Trainer:
         report(self.events, alarms)
 
     def next_groups(self) -> tuple[list[Group], dict[str, float]]:
-        """The step's groups, sampled now or during the last update, and what servers had to do for them."""
+        """The step's groups, sampled now or during the last update, and metrics of publishing the weights to
+        servers.
+        """
         if self.servers is None:
             return self.rollout(self.done), {}
         waiting = self.ahead.take()
@@ -174,8 +176,9 @@ class Trainer:
         return groups, metrics
 
     def rollout(self, step: int, drawn: list[int] | None = None) -> list[Group]:
-        """The step's groups, of the tasks `drawn` for it. With dynamic sampling, other tasks are drawn as long as some groups have
-        no reward spread."""
+        """The step's groups, for the tasks `drawn` for it. With dynamic sampling, other tasks are drawn while some
+        groups have no reward spread.
+        """
         used, seed = self.draw.draw(step) if drawn is None else drawn, self.seed * 100_003 + step
         groups = self.groups_of([self.tasks[place] for place in used], step, seed)
         for round in range(1, self.config.dynamic_sampling + 1):
@@ -196,7 +199,7 @@ class Trainer:
     def play(
         self, tasks: list[dict], sampling: Sampling, n: int, *, seed: int, phase: str, step: int
     ) -> list[list[Finished]]:
-        """The n episodes of each task, with the weights as they are."""
+        """n episodes of each task, with the current weights."""
         found: list[dict[int, Finished]] = [{} for _ in tasks]
 
         def tell(index: int, sample: int, done: Finished) -> None:
@@ -213,7 +216,7 @@ class Trainer:
                     n=n, concurrency=len(some) * n, seed=seed, only=some, check=self.check,
                 )  # fmt: skip
             except PolicyError as error:
-                self.stop.check()  # which ended the generation
+                self.stop.check()  # a stop also ends the generation
                 if self.servers:
                     raise ServersLost(str(error)) from error
                 raise
@@ -227,14 +230,15 @@ class Trainer:
         return EnginePolicy(self.engine, sampling, goes_on=self.environment.multi_turn)
 
     def check(self) -> None:
-        """Raises Stop if the run, or what is sampled ahead, is to end."""
+        """Raises Stop if the run, or sampling ahead, should end."""
         self.stop.check()
         self.ahead.check()
 
     def update(self, groups: list[Group], stale: bool = False) -> dict[str, float]:
         """One policy update, or several on the same rollouts. `stale`: they were sampled with older weights.
 
-        Groups without reward spread are left out, also of the mean, unless a KL term keeps them and nothing replaced them.
+        Groups without reward spread are left out, of the mean too, unless a KL term needs them and dynamic sampling has
+        not replaced them.
         """
         config = self.config
         batch = self.batch_from(
@@ -258,7 +262,8 @@ class Trainer:
                 raise
             metrics |= found
             if old is None:
-                # On policy the ratio is exactly 1; how far the sampler was from it is measured, not assumed.
+                # On policy the ratio is exactly 1. How far the sampler really was from the trainer is measured rather
+                # than assumed.
                 old, entropy = logprobs, found["train/entropy"]
                 metrics |= sampler_gap(old, batch.rows, same=config.top_p == 1 and not stale)
             metrics["train/entropy"] = entropy
@@ -267,7 +272,7 @@ class Trainer:
         return metrics
 
     def move(self, metrics: dict[str, float], before: Any = None) -> bool:
-        """The optimizer's step; none where the loss or a gradient is not finite: then as `undo`."""
+        """Apply the optimizer's step. If the loss or a gradient is not finite, `undo` instead and return False."""
         norm = torch.nn.utils.clip_grad_norm_(checkpoint.trained(self.model), self.config.max_grad_norm)
         metrics["train/grad_norm"] = float(norm)
         if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
@@ -281,7 +286,7 @@ class Trainer:
         return batch_from(groups, self.config, next(self.model.parameters()).device)
 
     def reference_logprobs(self, batch: Batch) -> Tensor | None:
-        """Log-probabilities of the starting policy, [R, U]; None in a step that neither uses nor measures them."""
+        """Log-probabilities of the initial policy, [R, U]; None in a step that neither uses nor measures them."""
         every = 1 if self.config.beta else self.config.kl_every
         if self.reference is None or (self.done + 1) % every:
             return None
@@ -289,13 +294,15 @@ class Trainer:
         return shared_logprobs(self.ranks, batch, compute)
 
     def undo(self, before: Any) -> None:
-        """As if the step had not begun: no gradients, and the weights as they were before an earlier update of the batch."""
+        """Roll back to before the step: no gradients, and the weights from before an earlier update on the same
+        batch.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         if before is not None:
             checkpoint.restore(self.model, self.optimizer, before)
 
     def validate(self) -> list[tuple[dict, list[Finished]]]:
-        """The validation tasks under the harness's own sampling, with the weights as they are."""
+        """Sample the validation tasks with the harness's own settings and the current weights."""
         found, published = self.answers(self.validation, self.config.eval_samples, "validation")
         metrics = validation_metrics([episodes for _, episodes in found])
         if metrics:
@@ -303,7 +310,9 @@ class Trainer:
         return found
 
     def show_outputs(self, validated: list[tuple[dict, list[Finished]]]) -> None:
-        """The chosen tasks answered as the policy is now, for people to read, and whether it exploits its reward."""
+        """Sample the chosen tasks with the current policy for people to read, and check whether it exploits its
+        reward.
+        """
         if tasks := self.outputs.tasks(validated=bool(validated)):
             found, _ = self.answers(tasks, 1, "checkpoint")
             seen = self.ranks.from_main(lambda: self.outputs.look(found + validated))
@@ -313,7 +322,9 @@ class Trainer:
     def answers(
         self, tasks: list[dict], n: int, phase: str
     ) -> tuple[list[tuple[dict, list[Finished]]], dict[str, float]]:
-        """The tasks with n episodes each under the harness's own sampling, and what servers had to do for them."""
+        """n episodes of each task with the harness's own sampling settings, and metrics of publishing the weights to
+        servers.
+        """
 
         def answered() -> tuple[list[list[Finished]], dict[str, float]]:
             self.ahead.wait()
@@ -341,7 +352,9 @@ class Trainer:
 def main(
     spec: Any, events: Emitter, stop: StopFlag, make: type[Trainer] = Trainer, *, label: str = "loading the model"
 ) -> None:
-    """A whole run; `make` builds its trainer from the spec: this one, or one that learns from something else as it plays."""
+    """Run everything. `make` builds the trainer from the spec: this one, or a subclass that learns from another
+    signal.
+    """
     events.progress(0, spec.config.steps, label)
     with stop.at_once():
         trainer = make(spec, events, stop)

@@ -1,8 +1,10 @@
-"""KTO of a LoRA adapter with TRL: learns from single answers that are good or bad. `python -m workers.kto spec.json` (docs/jobs.md).
+"""KTO of a LoRA adapter with TRL: learns from single answers that are good or bad. `python -m workers.kto spec.json`
+(docs/jobs.md).
 
-No pairs are needed (Ethayarajh et al. 2024): a good answer's reward relative to the reference is pushed above that of mismatched
-answers of the batch, a bad one's below it. The reference is the model at the start. The two sides weigh the same unless the
-config says otherwise. A resumed run is the unbroken one: each batch is made from the seed and its step alone.
+No pairs are needed (Ethayarajh et al. 2024): a good answer's reward relative to the reference is pushed above that of
+the batch's mismatched answers, a bad one's below it. The reference is the initial model. Good and bad answers have
+equal total weight unless the config says otherwise. A resumed run gives the same result as an uninterrupted one, since
+each batch depends on the seed and its step alone.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ NAMED = {
     "rewards/chosen": "rewards/chosen",
     "rewards/rejected": "rewards/rejected",
     "rewards/margins": "rewards/margin",
-    "kl": "rewards/kl",  # nats per mismatched answer, not per token: what the alarms read is another number
+    "kl": "rewards/kl",  # nats per mismatched answer, not per token, so it is not the number that the alarms read
     "logps/chosen": "train/logp_chosen",
     "logps/rejected": "train/logp_rejected",
     "entropy": "train/entropy",
@@ -54,11 +56,12 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
     desirable, undesirable = weights(spec.rows, config)
     ranks = join(config.processes, in_lockstep=config.shard)
     model, tokenizer, optimizer, scheduler = loaded(spec, events, stop, ranks)
-    aside = spec.validation_rows if len(spec.validation_rows) > 1 else []  # an answer alone has no mismatched one
+    aside = spec.validation_rows if len(spec.validation_rows) > 1 else []  # a single answer has no mismatched one
     held = (lambda: evaluated(trainer, NAMED)) if aside else None
     validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
     rows = [trl_answer(tokenizer, row) for row in spec.rows]
-    # TRL mismatches the answers of each batch when it prepares the rows, so they are given in the order in which they train.
+    # TRL mismatches the answers of each batch when it prepares the rows, so the rows are passed in the order in which
+    # they train.
     order = row_order(len(rows), steps * config.batch_size, spec.seed)
     trainer = AsTheyCome(
         model=model,
@@ -78,7 +81,7 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
     )
     set_reference(model, spec.model.adapter)
     trainer.ranks = ranks
-    trainer._train_batch_size = config.batch_size // ranks.size  # now that whole batches have been mismatched
+    trainer._train_batch_size = config.batch_size // ranks.size  # after whole batches have been mismatched
     if not config.shard:
         share_prompts(trainer, recompute=config.gradient_checkpointing, check=stop.check)
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
@@ -95,8 +98,9 @@ def trl_answer(tokenizer: Any, row: Labelled) -> dict:
 
 
 def weights(rows: list[Labelled], config: KtoConfig) -> tuple[float, float]:
-    """(of good, of bad answers): the rarer side's is raised until both weigh the same (equation 8 of the paper, at its lower
-    bound). Raises SpecError where there is only one side."""
+    """(weight of good answers, weight of bad ones): the rarer side's is raised until both sides weigh the same
+    (equation 8 of the paper, at its lower bound). Raises SpecError if there is only one side.
+    """
     good = sum(row.good for row in rows)
     bad = len(rows) - good
     if not good or not bad:

@@ -1,7 +1,8 @@
-"""Compares answers in mathematics for `workers.lib.maths`, one request at a time, within limits. Evaluates no text as code.
+"""Compares mathematical answers for `workers.lib.maths`, one request at a time, within limits. Never evaluates text as
+code.
 
-The kernel ends the process when a request takes more than its seconds of processor time: inside of the arithmetic of
-huge numbers no Python runs that could.
+The kernel ends the process if a request exceeds its CPU time: no Python code runs during arithmetic with huge numbers
+that could stop it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from workers.lib.maths.reading import Unreadable, read
 
 
 def answer(request: dict) -> dict:
-    """{"same"} for {"gold", "given", "positive"}, {} for a gold answer alone; {"gold" or "given": what cannot be read}."""
+    """{"same"}; {} if only a gold answer was given; or {"gold" or "given": what cannot be parsed}."""
     try:
         gold = read(request["gold"])
         check(gold)
@@ -58,7 +59,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # libraries' output must not be mistaken for an answer
     answer({"gold": "\\frac{1}{2}", "given": "x", "positive": False})  # builds the parser's tables
     serve(sys.stdin.buffer, sink)
 

@@ -1,8 +1,9 @@
-"""Latency of several versions, measured in turns on the same tasks. `python -m workers.measure_latency spec.json` (docs/jobs.md).
+"""Latency of several versions, measured alternately on the same tasks. `python -m workers.measure_latency spec.json`
+(docs/jobs.md).
 
-All are loaded and warm before the first one counts. Then they answer each task one after the other, one request at a time, in
-an order that a seeded coin gives: whatever else slows the machine down slows all of them down. It ends when every two
-versions' typical ratio is known to `precision`, after `rounds` rounds at the latest. Nothing is scored.
+All versions are loaded and warmed up before anything counts. Then each task is answered by one version after the other,
+one request at a time, in a seeded random order: whatever else slows the machine down slows all of them down. It ends
+when the typical ratio of every two versions is known to `precision`, or after `rounds` rounds. Nothing is scored.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from workers.lib.rollouts import Finished, Limits, rollout
 from workers.lib.specs import MeasureLatency
 from workers.ml.policies import open_side_by_side
 
-ERROR = 0.025  # on each side, of the interval whose width `precision` bounds
+ERROR = 0.025  # error on each side of the interval whose width `precision` bounds
 
 
 @dataclass
 class Side:
-    """One version, ready to answer. `found` holds its milliseconds by task."""
+    """One version, ready to answer. `found` maps tasks to its milliseconds."""
 
     id: str
     policy: Policy
@@ -51,7 +52,7 @@ def main(spec: MeasureLatency, events: Emitter, stop: StopFlag) -> None:
 
 
 async def _measure(spec: MeasureLatency, sides: list[Side], events: Emitter, stop: StopFlag, total: int) -> int:
-    """The number of rounds that were needed."""
+    """Returns the number of rounds that were needed."""
     rng, ended = random.Random(spec.seed), 0
     try:
         for number in range(spec.warm_up):
@@ -88,7 +89,7 @@ async def _answer(side: Side, task: dict, seed: int) -> Finished:
 
 
 def _milliseconds(done: Finished, limits: Limits) -> float | None:
-    """The time that the model took; the limit where it was reached; None if something else failed."""
+    """The model's time; the limit if it was reached; None if something else failed."""
     if done.stop_reason == "time":
         return limits.seconds * 1000
     if done.stop_reason in ("policy error", "environment error"):

@@ -1,16 +1,16 @@
-"""How fast a model samples and trains on this machine, and what it needs of its memory. `python -m workers.measure_training spec.json`
-(docs/jobs.md, docs/budget.md).
+"""Measures how fast a model samples and trains on this machine, and how much memory it needs. `python -m
+workers.measure_training spec.json` (docs/jobs.md, docs/budget.md).
 
-Every kind of work is done at two sizes, on prompts of the run's own data: what grows with the size and what does not are
-then apart. The large size is as large as fits into the time. The result has the measurements; what they say of a run is
-computed from them in apps.training.budget.
+Every kind of work is measured at two sizes, on prompts from the run's own data, to separate fixed costs from those that
+grow with the size. The large size is the largest that fits into the time. The result contains the measurements;
+apps.training.budget computes from them what a run will cost.
 """
 
 from __future__ import annotations
 
 import time
 
-BEGAN = time.perf_counter()  # before the libraries, whose loading a run waits for as well
+BEGAN = time.perf_counter()  # before importing the libraries: a run waits for those too
 
 import os  # noqa: E402
 import platform  # noqa: E402
@@ -39,20 +39,20 @@ from workers.ml.models import device, load_base, lora, set_threads, training_dty
 from workers.ml.transformers_engine import TransformersEngine  # noqa: E402
 from workers.ml.tree import decoder_of, logprobs_of, part_size, scored_parts, use_tree  # noqa: E402
 
-EVERY_S = 0.003  # between two looks at the process's memory
-SHORT, LONG = 1, 9  # tokens of an answer that is measured
+EVERY_S = 0.003  # between two readings of the process's memory
+SHORT, LONG = 1, 9  # tokens of a measured answer
 MOST_ANSWERS, MOST_ROWS = 64, 64
 
 
 class Clock:
-    """Measures a piece of work: seconds, and the most memory over what there was at `base`."""
+    """Measures a piece of work: seconds, and peak memory above that at `base`."""
 
     def __init__(self) -> None:
         self.base = resident()
 
     @contextmanager
     def over(self, found: dict[str, Any]) -> Iterator[None]:
-        """Notes `seconds` and `memory`, the peak in bytes."""
+        """Add `seconds` and `memory`, the peak in bytes, to `found`."""
         cuda = device() == "cuda"
         if cuda:
             torch.cuda.synchronize()
@@ -80,7 +80,7 @@ class Clock:
 
 
 def resident() -> int:
-    """Bytes that the process has of the GPU's memory, or of the machine's."""
+    """Bytes of GPU memory, or of main memory, that the process uses."""
     if device() == "cuda":
         return torch.cuda.memory_allocated()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -113,7 +113,7 @@ def _processor() -> str:
 
 
 class Measured:
-    """The model, and what is found out about it: lists of measurements by the kind of work."""
+    """The model, and the measurements of it by kind of work."""
 
     def __init__(self, spec: MeasureTraining, events: Emitter, stop: StopFlag) -> None:
         self.spec, self.events, self.stop, self.clock = spec, events, stop, Clock()
@@ -146,7 +146,7 @@ class Measured:
                 with products_in_float32(self.model):
                     use_tree(self.model)
             engine = TransformersEngine(self.model, self.tokenizer, MOST_ANSWERS)
-        engine.stops = torch.empty(0, dtype=torch.long)  # all answers have the length that is measured
+        engine.stops = torch.empty(0, dtype=torch.long)  # all answers get exactly the measured length
         engine.check = self.stop.check
         self.resting = resident()
         sampling = self.sampling(engine, share)
@@ -173,8 +173,10 @@ class Measured:
         return self.tree
 
     def sized(self, work: Callable[[int], dict[str, Any]], most: int, share: float) -> list[dict[str, Any]]:
-        """`work` at size 1, and at the largest size up to `most` that probably takes no more than `share` seconds. Where there is no
-        time for that, the first measurement stands, although it also prepares what all others use."""
+        """Measure `work` at size 1, and at the largest size up to `most` that probably takes at most `share` seconds.
+        If there is no time for the second, the first measurement is used alone, although it includes one-time
+        preparation.
+        """
         first = work(1)
         if first["seconds"] > share / 3:
             return [first]
@@ -184,7 +186,7 @@ class Measured:
 
     def sampling(self, engine: TransformersEngine, share: float) -> list[dict[str, Any]]:
         def work(size: int) -> dict[str, Any]:
-            """`size` times four answers: to one prompt, then to several."""
+            """Four times `size` answers: to one prompt, then to several."""
             prompts = [self.prompts[at % len(self.prompts)] for at in range(max(1, size // 4))]
             each = 4 * size // len(prompts)
             asked = [Prompt(messages, list(range(each)), tools) for messages, tools in prompts]
@@ -205,7 +207,7 @@ class Measured:
         return self.sized(work, MOST_ANSWERS // 4, share)
 
     def rows(self, engine: TransformersEngine) -> list[TokenRow]:
-        """Two rows of each prompt, whose answers are as long as they can be but differ from their first token on."""
+        """Two rows for each prompt, with answers of maximum length that differ from their first token on."""
         length, rows = min(self.spec.max_new_tokens, 64), []
         for at in range(MOST_ROWS):
             messages, tools = self.prompts[at // 2 % len(self.prompts)]
@@ -241,7 +243,7 @@ class Measured:
         return found
 
     def plain_updates(self, share: float) -> list[dict[str, Any]]:
-        """Whole rows side by side with all their logits, as TRL trains what has no tree."""
+        """Whole rows side by side with all their logits, which is how TRL trains without a prefix tree."""
         tokenizer = self.tokenizer
         texts = [" ".join(str(message.get("content") or "") for message in messages) for messages, _ in self.prompts]
         ids = [tokenizer(text, add_special_tokens=False)["input_ids"] or [0] for text in texts]

@@ -1,7 +1,8 @@
-"""Merges a LoRA adapter into its base, for servers that load whole models only. `python -m workers.merge_adapter spec.json`
+"""Merges a LoRA adapter into its base, for servers that only load whole models. `python -m workers.merge_adapter
+spec.json`
 
-The sums are done in float32 on the CPU; the weights are stored in the base's own dtype. What was written is loaded again and must
-give the fixed text what base and adapter give it, both computed in float32 (docs/artifacts.md).
+Merging is done in float32 on the CPU; the weights are stored in the base's own dtype. The written model is loaded again
+and must give a fixed text the same log-probabilities as base and adapter, both computed in float32 (docs/artifacts.md).
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from workers.lib.memory import gigabytes
 from workers.lib.program import StopFlag, run_main
 from workers.lib.specs import MergeAdapter
 
-DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # of safetensors headers
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # as in safetensors headers
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05}  # mean |Δ log-probability|, in nats
-MOST_LOST = 0.25  # of the adapter's move from its base: rounding to 16 bits may take no more
+MOST_LOST = 0.25  # maximum share of the adapter's effect that rounding to 16 bits may lose
 
 
 def stored(folder: Path) -> tuple[str, int]:
-    """(dtype, how many numbers) of a model folder's weights, by their headers. Raises JobError if they are not plain floats."""
+    """(dtype, number of weights) of a model folder, from its headers. Raises JobError if they are not plain floats."""
     from safetensors import safe_open
 
     found: Counter[str] = Counter()
@@ -45,7 +46,7 @@ def stored(folder: Path) -> tuple[str, int]:
 
 
 def require_memory(numbers: int) -> None:
-    """Raises JobError: merging is done in float32, 4 bytes for each number."""
+    """Raises JobError if merging does not fit into memory: it is done in float32, with 4 bytes per number."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 4 * numbers > MOST_OF_MEMORY * there:
         raise JobError(
@@ -54,8 +55,9 @@ def require_memory(numbers: int) -> None:
 
 
 def require_same(wanted: list[float], base: list[float], merged: list[float], dtype: str) -> tuple[float, float]:
-    """(mean distance in nats, share of the adapter's move that is lost) of a merged model from base and adapter, each the
-    log-probabilities of the fixed text. Raises JobError beyond TOLERANCE or MOST_LOST."""
+    """(mean distance in nats, share of the adapter's effect that is lost) of a merged model compared with base and
+    adapter. All arguments are log-probabilities of the fixed text. Raises JobError beyond TOLERANCE or MOST_LOST.
+    """
     require_numbers(merged, "the merged model")
     gap, move = mean_distance(merged, wanted), norm(difference(wanted, base))
     lost = norm(difference(merged, wanted)) / move if move > LEAST_MOVE * len(base) ** 0.5 else 0.0
@@ -73,9 +75,9 @@ def require_same(wanted: list[float], base: list[float], merged: list[float], dt
 
 
 def require_whole(folder: Path, dtype: str, model: Any) -> None:
-    """Raises JobError if the files do not hold all weights of the model, in the dtype."""
+    """Raises JobError if the files do not contain all weights of the model in the dtype."""
     found, numbers = stored(folder)
-    wanted = sum(weight.numel() for weight in model.parameters())  # what layers share counts once
+    wanted = sum(weight.numel() for weight in model.parameters())  # shared weights count once
     if found != dtype or numbers < wanted:
         raise JobError(
             f"The merged model was not stored whole: {numbers:,} numbers in {found} instead of {wanted:,} in {dtype}."
@@ -86,7 +88,7 @@ def main(spec: MergeAdapter, events: Emitter, stop: StopFlag) -> None:
     dtype, numbers = stored(Path(spec.model.base))
     require_memory(numbers)
     out = Path(spec.out_dir) / "merged"
-    shutil.rmtree(out, ignore_errors=True)  # of an attempt that was killed
+    shutil.rmtree(out, ignore_errors=True)  # left over from an attempt that was killed
     events.progress(0, 3, "Loading the model")
     with stop.at_once():
         import torch

@@ -1,7 +1,8 @@
-"""A model of this machine behind vLLM's HTTP API, where vLLM is not installed. `python -m workers.model_server FOLDER …` (docs/servers.md).
+"""Serves a model of this machine through vLLM's HTTP API, for machines without vLLM. `python -m workers.model_server
+FOLDER …` (docs/servers.md).
 
-The engine is that of evaluations in process (workers.ml.transformers_engine), adapters are loaded at run time, and what waits is
-written together (workers.ml.batches). It listens once the model is there.
+It uses the engine of in-process evaluations (workers.ml.transformers_engine), loads adapters at run time, and batches
+waiting requests (workers.ml.batches). It starts listening once the model is loaded.
 """
 
 from __future__ import annotations
@@ -51,12 +52,14 @@ log = logging.getLogger("model_server")
 
 
 class Gone(Exception):
-    """The client has left."""
+    """The client has disconnected."""
 
 
 @dataclass
 class Choice:
-    """One answer while it is written. `text` and `tokens` are what has come, stop string and what follows it left out."""
+    """One answer being generated. `text` and `tokens` are its content so far, without a stop string and anything after
+    it.
+    """
 
     index: int
     prompt: list[int]
@@ -69,7 +72,7 @@ class Choice:
     stop_reason: str | int | None = None
 
     def add(self, token: Token, eos: Sequence[int]) -> str:
-        """The text that has come with it, as far as it may be shown."""
+        """Add a token; return the text that can now be shown."""
         self.tokens.append(token)
         new = self.stops.add(self.reader.add(token.id))
         if token.end and self.stops.stopped is None:
@@ -85,7 +88,7 @@ class Choice:
 
 
 class Served:
-    """The model, its adapters by name, and who is being answered."""
+    """The model, its adapters by name, and the requests being answered."""
 
     def __init__(self, engine: TransformersEngine, name: str, *, context: int, slots: int, most_rank: int) -> None:
         from workers.ml.batches import Batches
@@ -97,7 +100,7 @@ class Served:
         self.batches: Batches = Batches(engine, self.hot, self._deliver)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.loading = asyncio.Lock()
-        self.writer = ThreadPoolExecutor(1, "prompts")  # a long prompt takes long to be written and tokenized
+        self.writer = ThreadPoolExecutor(1, "prompts")  # formatting and tokenizing a long prompt takes long
         self.vocabulary = engine.model.get_input_embeddings().weight.shape[0]
         self.created = int(time.time())
 
@@ -109,7 +112,7 @@ class Served:
         assert self.loop is not None
         self.loop.call_soon_threadsafe(sink)
 
-    # What is asked about it
+    # Information
 
     def health(self) -> dict[str, Any]:
         if not self.batches.thread.is_alive():
@@ -123,7 +126,7 @@ class Served:
         return {"object": "list", "data": rows}
 
     def metrics(self) -> bytes:
-        """Those of vLLM's that somebody here reads."""
+        """Those of vLLM's metrics that Flywheel reads."""
         names = ",".join(self.adapters)
         rows = [
             f'vllm:num_requests_running{{model_name="{self.name}"}} {self.batches.running}',
@@ -157,7 +160,7 @@ class Served:
         return f"Success: LoRA adapter '{name}' added successfully."
 
     async def unload(self, body: dict[str, Any]) -> str:
-        """Answers that are being written with it come to their end."""
+        """Answers that are being generated with the adapter are finished first."""
         name = body.get("lora_name")
         loaded = self.adapters.pop(name, None) if isinstance(name, str) else None
         if loaded is None:
@@ -178,7 +181,7 @@ class Served:
     def choices(
         self, asked: Request, prompts: list[list[int]], wanted: int | None, likeliest: int
     ) -> tuple[list[Choice], asyncio.Queue[tuple[Choice, Token | Exception]]]:
-        """Submits. Raises ApiError."""
+        """Submit the request. Raises ApiError."""
         from workers.ml.batches import Ask, Busy, any_seed
 
         adapter, queue = self.adapter(asked.model), asyncio.Queue[Any]()
@@ -208,7 +211,7 @@ class Served:
         return self.engine.tokenizer.decode([id])
 
     async def in_writer(self, work: Callable[[], list[int]]) -> list[int]:
-        """Raises ApiError for messages that the chat template refuses."""
+        """Run work in the thread for prompts. Raises ApiError for messages that the chat template rejects."""
         try:
             ids = await asyncio.get_running_loop().run_in_executor(self.writer, work)
         except (TemplateError, UnicodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -224,7 +227,9 @@ async def written(
     gone: asyncio.Task[None],
     eos: Sequence[int],
 ) -> AsyncIterator[tuple[Choice, Token, str]]:
-    """(choice, token, new text) until all are finished. Raises Gone, ApiError; what is left then is dropped."""
+    """Yield (choice, token, new text) until all choices are finished. Raises Gone or ApiError; unfinished choices are
+    then dropped.
+    """
     left = len(choices)
     try:
         while left:
@@ -235,7 +240,7 @@ async def written(
                 raise Gone
             choice, token = getting.result()
             if choice.finish:
-                continue  # written before it was known that a stop string had come
+                continue  # generated before the stop string was noticed
             if isinstance(token, Exception):
                 raise ApiError(500, sentence(token)) from token
             text = choice.add(token, eos)
@@ -247,7 +252,7 @@ async def written(
 
 
 class Shape(ABC):
-    """What answers of both kinds of completion have in common: the frame around choices, whole and in a stream."""
+    """The common part of both kinds of completion: the frame around choices, whole or as a stream."""
 
     kind, prefix, chunk = "", "", ""
     last = b"data: [DONE]\n\n"
@@ -262,7 +267,7 @@ class Shape(ABC):
         return self.about | {"object": self.kind} | made | self.top(choices)
 
     def rows(self, chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What a stream sends of new chunks of choices."""
+        """The rows that a stream sends for new chunks of choices."""
         return [self.about | {"object": self.chunk, "choices": [chunk]} for chunk in chunks]
 
     def closing(self, choices: list[Choice]) -> list[dict[str, Any]]:
@@ -342,7 +347,7 @@ class Chat(Shape):
 
 
 class Responses(Chat):
-    """The shape of the Responses API, made of the same chunks."""
+    """The shape of the Responses API, built from the same chunks."""
 
     prefix, last = "resp_", b""
     writer: ResponseWriter
@@ -375,7 +380,8 @@ class Completion(Shape):
     def __init__(self, served: Served, asked: CompletionRequest) -> None:
         self.served, self.asked = served, asked
         self.likeliest, self.wanted = asked.logprobs or 0, asked.max_tokens or 16
-        self.scores: dict[int, list[float]] = {}  # of each prompt's tokens but the first, by its first choice
+        # By prompt: log-probabilities of its tokens except the first, set by its first choice.
+        self.scores: dict[int, list[float]] = {}
         if asked.prompt_logprobs is not None and asked.stream:
             raise ApiError(400, "prompt_logprobs cannot be streamed.", "prompt_logprobs")
 
@@ -540,7 +546,9 @@ class App:
         tokens: AsyncIterator[tuple[Choice, Token, str]],
         send: Send,
     ) -> None:
-        """The headers are sent with the first token: an error before it has its HTTP status."""
+        """Send the answer as a stream. The headers are sent with the first token, so that an earlier error still gets
+        its HTTP status.
+        """
         begun = False
         try:
             async for choice, token, text in tokens:
@@ -566,7 +574,7 @@ async def events(send: Send, rows: list[dict[str, Any]]) -> None:
 
 
 def event(row: dict[str, Any]) -> bytes:
-    """Without spaces, as vLLM writes it. Those of the Responses API have a name."""
+    """Without spaces, as vLLM writes it. Events of the Responses API have a name."""
     name = f"event: {row['type']}\n" if "type" in row else ""
     return f"{name}data: {json.dumps(row, separators=(',', ':'))}\n\n".encode()
 
@@ -591,7 +599,7 @@ async def body_of(receive: Callable[[], Awaitable[dict]]) -> bytes:
 
 
 async def left(receive: Callable[[], Awaitable[dict]]) -> None:
-    """Returns when the client has left."""
+    """Returns when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -631,7 +639,7 @@ def main() -> None:
         App(served), given.host, given.port, interface=Interfaces.ASGINL, http=HTTPModes.http1, websockets=False, backlog=1024,
         log_enabled=False,
     )  # fmt: skip
-    asyncio.run(server.serve())  # SIGTERM ends it at once: nothing here has to be kept
+    asyncio.run(server.serve())  # SIGTERM ends it immediately: there is nothing to save
 
 
 if __name__ == "__main__":

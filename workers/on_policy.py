@@ -1,16 +1,19 @@
 """On-policy distillation of a LoRA adapter. `python -m workers.on_policy spec.json` (docs/jobs.md).
 
-The student plays episodes of the training tasks, as in GRPO; a teacher with the same tokenizer says how likely it would have
-written each of the student's tokens, and the student moves towards it by the reverse KL, token by token:
+The student plays episodes of the training tasks, as in GRPO. A teacher with the same tokenizer gives the probability
+that it would have assigned to each of the student's tokens, and the student is trained towards it by the reverse KL,
+token by token:
 
     loss = mean over tokens of log π_student(y_t | y_<t) − log π_teacher(y_t | y_<t)
 
-Its gradient is that of a policy gradient whose advantage of a token is log π_teacher − log π_student, with no discount: each
-token answers for itself (Thinking Machines, “On-Policy Distillation”, 2025; the loss is MiniLLM's 2306.08543 and GKD's 2306.13649
-with λ = 1, β = 1, estimated on the sampled token instead of summed over the vocabulary, so that a teacher's log-probabilities
-of tokens are enough). The teacher is in this process, or on a vLLM server that gives them (workers.lib.teacher_server); where the
-server is lost, or its limit used up, the run ends with a checkpoint. The samples are the student's own at temperature 1, and each is used once, so nothing is corrected. No
-reward trains; the verifier's scores are shown. A resumed run is the unbroken one.
+Its gradient is that of a policy gradient in which a token's advantage is log π_teacher − log π_student, without
+discounting: each token is only responsible for itself (Thinking Machines, “On-Policy Distillation”, 2025; the loss is
+MiniLLM's 2306.08543 and GKD's 2306.13649 with λ = 1, β = 1, estimated on the sampled token instead of summed over the
+vocabulary, so that the teacher's log-probabilities of the sampled tokens are enough). The teacher runs in this process,
+or on a vLLM server that returns prompt log-probabilities (workers.lib.teacher_server); if the server is lost, or its
+limit is used up, the run ends with a checkpoint. The samples are the student's own at temperature 1 and each is used
+once, so no correction is needed. No reward is trained on; the verifier's scores are only displayed. A resumed run gives
+the same result as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from workers.ml.tree import logprobs_of, pad, scored_parts, use_tree
 
 
 class Distillation(Trainer):
-    """Plays, validates and saves as GRPO does; what a step learns is the teacher's."""
+    """Plays, validates and saves like GRPO, but learns from the teacher."""
 
     def __init__(self, spec: OnPolicy, events: Emitter, stop: StopFlag) -> None:
         if spec.teacher_server is None:
@@ -71,7 +74,7 @@ class Distillation(Trainer):
             self.served.require_same_tokens(self.engine.tokenizer, [text], self.check)
 
     def judge_end(self) -> None:
-        """No reward trains, so a run without one has learned as much."""
+        """A run without any reward is fine, since no reward is trained on."""
 
     def update(self, groups: list[Any], stale: bool = False) -> dict[str, float]:
         rows = [row for group in groups for done in group.episodes for row in rows_of(done)]
@@ -102,15 +105,16 @@ class Distillation(Trainer):
 
 
 def padded(values: Sequence[Sequence[float]]) -> Tensor:
-    """[R, U], 0 after each row's last."""
+    """[R, U], with 0 after the end of each row."""
     return pad_sequence([torch.tensor(one) for one in values], batch_first=True)
 
 
 def add_gradients(
     model: Any, rows: list[TokenRow], teacher: Tensor, config: GrpoConfig, check: Any = lambda: None, tokens: int = 0
 ) -> dict[str, float]:
-    """Adds the gradients of the loss to the model's. `teacher` [R, U]: its log-probabilities of the rows' sampled tokens; `tokens`: how
-    many the mean is over, where these rows are not all."""
+    """Add the gradients of the loss to the model's. `teacher` [R, U]: its log-probabilities of the rows' sampled
+    tokens; `tokens`: the number of tokens in the mean, if these rows are only a part of it.
+    """
     real = pad([[1] * sum(row.learnt) for row in rows], 0)[1].to(teacher.device)
     tokens, size = tokens or int(real.sum()), config.micro_batch or len(rows)
     found = {"train/loss": 0.0, "train/entropy": 0.0, "train/teacher_logp": float((teacher * real).sum() / tokens)}
@@ -119,7 +123,7 @@ def add_gradients(
             check()
             here = (some.rows + start, slice(some.real.shape[1]))
             student, used = some.tokens.logprobs, real[here]
-            gap = (student.detach() - teacher[here]) * used  # the advantage, with its sign turned
+            gap = (student.detach() - teacher[here]) * used  # the negative advantage
             (gap * student).sum().div(tokens).backward()
             found["train/loss"] += float(gap.sum() / tokens)
             found["train/entropy"] += float((some.tokens.entropies * used).sum() / tokens)
@@ -136,7 +140,7 @@ def refuse_other_tokenizer(spec: OnPolicy) -> None:
 
 
 def as_grpo(spec: OnPolicy) -> Grpo:
-    """The part that plays: no group is compared, nothing is corrected, no KL to the start."""
+    """The spec for playing: groups are not compared, nothing is corrected, and there is no KL to the initial policy."""
     same = {field.name for field in structs.fields(GrpoConfig)}
     given = {name: value for name, value in structs.asdict(spec.config).items() if name in same}
     config = GrpoConfig(**given | {"kl_every": 0, "correction": "off", "temperature": 1.0, "top_p": 1.0})

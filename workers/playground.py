@@ -1,7 +1,9 @@
-"""A few versions answer the same few requests, side by side. `python -m workers.playground spec.json` (docs/jobs.md).
+"""Lets a few versions answer the same few requests, side by side. `python -m workers.playground spec.json`
+(docs/jobs.md).
 
-Versions on servers answer at the same time; those of this process one after the other, each model loaded once. What goes wrong with
-one version (its server is down, its money is used up) ends that side alone. What is being written is told a few times a second.
+Versions on servers answer in parallel; those in this process one after the other, each model loaded once. If one
+version fails (its server is down, its budget is used up), only that side ends. Unfinished answers are reported a few
+times per second.
 """
 
 from __future__ import annotations
@@ -28,12 +30,13 @@ from workers.lib.verifiers import masked
 from workers.ml.policies import episodes_at_once, open_policy
 
 SHOWN_EVERY_S = 0.2
-MOST_SHOWN, MOST_ARGUMENTS, MOST_CALLS = 4_000, 1_000, 8  # of what is being written, the end
+# maximum shown of an unfinished answer: characters of its end, characters of arguments, calls
+MOST_SHOWN, MOST_ARGUMENTS, MOST_CALLS = 4_000, 1_000, 8
 HEEDED_EVERY_S = 0.2
 
 
 class Stage:
-    """What all sides share: where they report, and how far they are."""
+    """What all sides share: the event stream and the progress."""
 
     def __init__(self, spec: Playground, events: Emitter, stop: StopFlag) -> None:
         self.spec, self.events, self.stop = spec, events, stop
@@ -44,7 +47,9 @@ class Stage:
         self.due: asyncio.TimerHandle | None = None
 
     def watch(self, side: int, key: int, read: Callable[[], Written]) -> None:
-        """What an answer is by now; told together with that of the others, soon."""
+        """Register an answer in progress; `read` returns its current content. It is reported soon, together with the
+        others.
+        """
         self.writing[side, key] = read
         if self.due is None:
             self.due = asyncio.get_running_loop().call_later(SHOWN_EVERY_S, self.show)
@@ -63,7 +68,7 @@ class Stage:
             )  # fmt: skip
 
     def tell(self, side: int, task: int, index: int, done: Finished) -> None:
-        """Emits one answer; without a right answer to compare with, it has no score."""
+        """Emit one answer. Without an expected answer to compare with, it has no score."""
         self.show()
         score = done.score
         if reason := self.spec.tasks[task].get("unscored"):
@@ -85,7 +90,7 @@ class Stage:
         self.events.progress(self.ended, self.total, "")
 
     def failed(self, side: int, error: Exception) -> None:
-        """It gives no more answers, and says so at once: others may write for long."""
+        """End a side after an error. This is reported immediately, since the others may still generate for long."""
         self.show()
         self.errors[side] = sentence(error)[:500]
         self.events.emit("failed", side=side, error=self.errors[side])
@@ -136,7 +141,7 @@ async def _on_server(stage: Stage, number: int, side: Side) -> None:
 
 
 async def _in_process(stage: Stage, sides: list[tuple[int, Side]]) -> None:
-    """One model after the other; prompts on the same model share it."""
+    """One model after the other; versions that only differ in their prompt share it."""
     models: dict[bytes, list[tuple[int, Side]]] = {}
     for number, side in sides:
         models.setdefault(encode([side.model, side.engine]), []).append((number, side))
@@ -150,7 +155,7 @@ async def _in_process(stage: Stage, sides: list[tuple[int, Side]]) -> None:
             for number, _ in group:
                 stage.failed(number, error)
             continue
-        await opened.aclose()  # its engine stays loaded
+        await opened.aclose()  # keeps the engine loaded
         for number, side in group:
             policy = EnginePolicy(opened.engine, sampling_of(side.environment.harness), partial(stage.watch, number))
             try:

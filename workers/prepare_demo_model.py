@@ -30,7 +30,7 @@ def find_gguf() -> Path:
 
 
 def plain_copy(model: Any) -> Any:
-    """The model without the mark of having been quantized (its weights are float32 by now), which refuses to save."""
+    """The model without its quantization config, which would prevent saving (the weights are already float32)."""
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -41,7 +41,7 @@ def plain_copy(model: Any) -> Any:
 
 
 def prepare(out: Path) -> Path:
-    """Converts the model once; complete or absent. Returns the folder."""
+    """Convert the model once; the folder is complete or absent. Returns the folder."""
     if (out / "config.json").is_file():
         return out
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -51,7 +51,7 @@ def prepare(out: Path) -> Path:
     beside = Path(tempfile.mkdtemp(prefix="incoming-", dir=out.parent))
     try:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        # The template is ours: the packaged one adds a system prompt of its own where there is none.
+        # Use our own template: the packaged one adds a default system prompt.
         tokenizer.chat_template = CHATML
         tokenizer.eos_token = "<|im_end|>"
         tokenizer.pad_token = "<|endoftext|>"

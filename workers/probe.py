@@ -1,4 +1,4 @@
-"""The attacks on a verifier, through its environment. `python -m workers.probe spec.json` (docs/jobs.md)."""
+"""Attacks a verifier through its environment. `python -m workers.probe spec.json` (docs/jobs.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.lib.verifiers import Score
 
 
 def cheat_of(spec: Probe) -> Cheat | None:
-    """The model that is told to cheat, where the spec names its server. Raises SpecError."""
+    """The model that is instructed to cheat, if the spec names a server for it. Raises SpecError."""
     if spec.server is None:
         return None
     server = chat_server(spec.server, "server", name="cheating model's server", droppable=("temperature",))

@@ -1,7 +1,8 @@
-"""A training run as a job on a Ray cluster: submits its folder, follows its log and state, stops it. `python -m workers.ray_job spec.json`.
+"""A training run as a job on a Ray cluster: submits its folder, follows its log and state, stops it. `python -m
+workers.ray_job spec.json`.
 
-The job itself sends its adapter to Flywheel (apps.training.engines.ray) before it ends. An attempt that finds its job on the
-cluster goes on following it: what is stored twice is stored once.
+The job itself sends its adapter to Flywheel (apps.training.engines.ray) before it ends. If an earlier attempt has
+already submitted the job, it is followed again; events that are emitted twice are stored once.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from workers.lib.specs import RayJob
 from workers.lib.watching import Alarmed, Paused, report
 
 POLL_S, SLICE_S = 2.0, 0.2
-PATIENCE_S = 600.0  # that a cluster may be away before the run fails
-SILENT_S = 1800.0  # without a line of the log, after which the page says so
-STOP_S = 15.0  # that a stopped job may take to end; a cancelled run is killed after 30 s
-READ_SHARE = 10  # the log is read whole each time: at most this part of the time is spent on it
+PATIENCE_S = 600.0  # how long the cluster may be unreachable before the run fails
+SILENT_S = 1800.0  # without a log line, after which the page says so
+STOP_S = 15.0  # time for a stopped job to end; a cancelled run is killed after 30 s
+READ_SHARE = 10  # the log is read from the start each time: at most 1/READ_SHARE of the time is spent on that
 
 
 class Following:
-    """One job on the cluster, from its submission to its end."""
+    """One job on the cluster, from submission to end."""
 
     def __init__(self, spec: RayJob, cluster: RayApi, events: Emitter, stop: StopFlag) -> None:
         self.spec, self.cluster, self.events, self.stop = spec, cluster, events, stop
@@ -45,7 +46,7 @@ class Following:
         return self.secrets["submission"]
 
     def submit(self) -> None:
-        """Unless an earlier attempt has: then that job is followed."""
+        """Submit the job, unless an earlier attempt did: then follow that one."""
         try:
             found = self.cluster.state(self.id)
             self.events.log(
@@ -63,7 +64,7 @@ class Following:
         self.events.log("info", f"Submitted to {self.cluster.base} as {self.id}.")
 
     def follow(self) -> JobState:
-        """Until it has ended. Raises Stop, JobError."""
+        """Follow the job until it ends. Raises Stop, JobError."""
         while True:
             began = time.monotonic()
             state = self._poll()
@@ -72,7 +73,7 @@ class Following:
             self._wait(max(POLL_S, READ_SHARE * (time.monotonic() - began)))
 
     def _poll(self) -> JobState | None:
-        """State first: what is in the log after a job has ended is all of it. None if the cluster is away."""
+        """Read the state first, so that the log of a finished job is complete. None if the cluster is unreachable."""
         try:
             state = self.cluster.state(self.id)
             self.read(self.cluster.log(self.id))
@@ -99,7 +100,7 @@ class Following:
         return state
 
     def read(self, text: str) -> None:
-        """Emits what is new in the log. Raises Alarmed, Paused."""
+        """Emit the new part of the log. Raises Alarmed, Paused."""
         lines, steps = self.log.new(text)
         if lines or steps:
             self.heard_at, self.said_silent = time.monotonic(), False
@@ -127,7 +128,7 @@ class Following:
             time.sleep(SLICE_S)
 
     def end_there(self) -> None:
-        """Has the job stopped; a cluster that is away is only warned about."""
+        """Stop the job on the cluster. If the cluster is unreachable, only warn."""
         try:
             self.cluster.stop(self.id)
             until = time.monotonic() + STOP_S
@@ -157,7 +158,7 @@ def main(spec: RayJob, events: Emitter, stop: StopFlag) -> None:
 
 
 def ending(state: JobState, log: Log) -> Iterator[str]:
-    """Why a job did not succeed."""
+    """Why the job did not succeed, as sentences."""
     yield "The job was stopped on the cluster." if state.status == "STOPPED" else "The job failed on the cluster."
     if log.tail:
         yield f"Its last line: {log.tail[-1]}"

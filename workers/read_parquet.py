@@ -1,8 +1,8 @@
 """Prints the rows of a Parquet file as lines of JSON: `python -m workers.read_parquet FILE MEMORY_MIB`.
 
-It runs as a process of its own with bounded memory, because a small file can unpack to any size and a broken one can
-crash its reader. What cannot be read is the last line: `{"error": "…"}`, where rows are lists. The first line is the
-list of column names.
+It runs as a separate process with bounded memory, because a small file can unpack to any size and a damaged one can
+crash the reader. The first line is the list of column names, then rows are lists. If reading fails, the last line is
+`{"error": "…"}`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def main(path: str, memory_mib: int) -> int:
         write(json.dumps({"error": f"its rows need more than {memory_mib} MiB of memory"}) + "\n")
     except BrokenPipeError:
         return 0
-    except Exception as error:  # each damage has an error of its own
+    except Exception as error:  # damaged files raise all kinds of errors
         problem = "its rows need too much memory" if "malloc" in str(error) else str(error) or type(error).__name__
         write(json.dumps({"error": problem[:500]}) + "\n")
     return 0
 
 
 def plain(value: Any) -> Any:
-    """As JSON knows it: times in ISO 8601, bytes as text or base64, NaN as null."""
+    """As JSON: times in ISO 8601, bytes as text or base64, NaN as null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

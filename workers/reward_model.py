@@ -1,10 +1,10 @@
-"""A reward model from preference pairs with TRL: a LoRA adapter with a scalar head. `python -m workers.reward_model spec.json`
-(docs/jobs.md).
+"""Trains a reward model on preference pairs with TRL: a LoRA adapter with a scalar head. `python -m
+workers.reward_model spec.json` (docs/jobs.md).
 
-The loss is Bradley and Terry's, −log σ(r(chosen) − r(rejected)) (2203.02155, equation 1), where r reads the whole conversation
-(workers.ml.reward_head). What it is worth is measured at the end on pairs that were held back: how many it ranks right, the
-probability that a score stands for, and the score at which an answer counts as good. A resumed run is the unbroken one
-(workers.ml.trl_runs).
+The loss is Bradley and Terry's, −log σ(r(chosen) − r(rejected)) (2203.02155, equation 1), where r reads the whole
+conversation (workers.ml.reward_head). At the end, the model is measured on held-back pairs: how many it ranks
+correctly, which probability a score corresponds to, and the score from which an answer counts as good. A resumed run
+gives the same result as an uninterrupted one (workers.ml.trl_runs).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def pair_ids(tokenizer: Any, row: Pair, show_tools: bool) -> dict[str, list[int]
 
 
 def aside_scores(model: Any, tokenizer: Any, aside: list[dict]) -> list[tuple[float, float]]:
-    """(of the chosen, of the rejected answer) of each pair."""
+    """(score of the chosen answer, score of the rejected one) of each held-back pair."""
     found = scores(model, tokenizer, [row[side] for side in ("chosen_ids", "rejected_ids") for row in aside])
     return list(zip(found[: len(aside)], found[len(aside) :], strict=True))
 
@@ -99,8 +99,9 @@ def ranking(pairs: list[tuple[float, float]]) -> dict[str, float]:
 
 
 def measure(pairs: list[tuple[float, float]]) -> tuple[dict[str, Any], Calibration]:
-    """What the scores of the pairs held back are worth: how many are ranked right, how many of each side pass at the threshold,
-    and how good the probabilities are (`brier`)."""
+    """Measures on the held-back pairs: how many are ranked correctly, how many of each side pass at the threshold, and
+    the quality of the probabilities (`brier`).
+    """
     chosen, rejected = [good for good, _ in pairs], [bad for _, bad in pairs]
     found = fit(chosen, rejected)
     return {

@@ -1,4 +1,6 @@
-"""Answers that an agent gave elsewhere, scored as an evaluation's samples. `python -m workers.score_answers spec.json`."""
+"""Scores answers that an agent gave elsewhere as samples of an evaluation. `python -m workers.score_answers
+spec.json`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from workers.rescore import AT_ONCE
 
 
 class SentPolicy(RecordedPolicy):
-    """Says again what the agent said; where it failed in the end, so does the episode, as the agent's own doing."""
+    """Replays the agent's answers. If the agent failed at the end, so does the episode, as the agent's own fault."""
 
     def __init__(self, answers: list[SentAnswer]) -> None:
         super().__init__([answer.turns for answer in answers])
@@ -35,7 +37,7 @@ def main(spec: ScoreAnswers, events: Emitter, stop: StopFlag) -> None:
         nonlocal ended, passed
         answer = answers[index]
         if answer.error and not done.score.masked and done.stop_reason not in EXCEEDED:
-            # The episode was over before the agent failed: what it said until then does not make up for that.
+            # The episode was over before the agent failed; its earlier answers do not make up for that.
             done.score, done.stop_reason = failed(done.score, "agent error"), "agent error"
         if answer.error:
             done.score.details = [*done.score.details, f"The agent reported: {answer.error[:500]}"]

@@ -1,5 +1,6 @@
-"""Scores conversations with a reward model version for `workers.lib.reward_scorer`, one request at a time, on standard input and
-output. The first request names the folders; altered weights are refused."""
+"""Scores conversations with a reward model version for `workers.lib.reward_scorer`, one request at a time, through
+standard input and output. The first request names the folders; altered weights are refused.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from workers.lib.folder_digest import folder_digest
 from workers.lib.reward_scorer import RewardModelFolder
 from workers.lib.typed import convert
 
-DIGITS = 4  # beyond these a score depends on what else is in its batch
+DIGITS = 4  # further digits depend on what else is in the batch
 
 
 class Scorer:
@@ -44,7 +45,7 @@ class Scorer:
 
         try:
             ids = conversation_ids(self.tokenizer, one["messages"], one["tools"] if self.facts.show_tools else [])
-        except Exception as error:  # a template that refuses this conversation says nothing about the others
+        except Exception as error:  # one conversation that the template rejects says nothing about the others
             return f"The chat template cannot write this conversation: {error}"
         limit = self.facts.max_length
         return ids if len(ids) <= limit else f"The conversation has {len(ids)} tokens; this reward model reads {limit}."
@@ -61,7 +62,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
                 found = {"scores": scorer.scores(request["conversations"])}
         except Exception as error:
             if scorer is not None:
-                raise  # the next request meets another process
+                raise  # the next request starts a new process
             found = {"error": sentence(error)}
         body = json.dumps(found).encode()
         sink.write(struct.pack(">I", len(body)) + body)
@@ -70,7 +71,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 def main() -> None:
     sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # libraries' output must not be mistaken for an answer
     serve(sys.stdin.buffer, sink)
 
 

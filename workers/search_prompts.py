@@ -1,9 +1,10 @@
-"""Prompt search by GEPA. `python -m workers.search_prompts spec.json` (docs/prompt-search.md).
+"""Prompt search with GEPA. `python -m workers.search_prompts spec.json` (docs/prompt-search.md).
 
-GEPA runs in an environment of its own and asks this program two things: to score a prompt on tasks, and to ask the reflecting model.
-Each answer is kept in out_dir/journal.jsonl, so that a killed search repeats its way from there without asking twice. Events: a
-`candidate` for each decided proposal (number, parent, state start | kept | rejected, prompt, score on validation, before and after on
-the training tasks that it was made from, calls and usd so far), a metric after every answer with what was used.
+GEPA runs in its own virtual environment and asks this program for two things: to score a prompt on tasks, and to ask
+the reflecting model. Each answer is stored in out_dir/journal.jsonl, so that a search that was killed can be replayed
+without asking again. Events: a `candidate` for each proposal that was decided on (number, parent, state start | kept |
+rejected, prompt, score on validation, before and after on the training tasks that it was proposed from, calls and usd
+so far), and a metric with the usage after every answer.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from workers.lib.spending import Meter, Price, Spent, Usage, estimate, usage_of
 from workers.ml.policies import episodes_at_once, open_policy
 
 ROOT = str(Path(__file__).resolve().parent.parent)
-UNANSWERED = 3  # proposals in a row that the reflecting model did not write end the search
+UNANSWERED = 3  # proposals in a row without an answer from the reflecting model, after which the search ends
 LOOKS_EVERY_S = 0.2
 
 
 class Ended(Exception):
-    """The search goes no further; what it has counts. The message says why."""
+    """The search ends; its results so far are valid. The message says why it ended."""
 
 
 @dataclass
 class Reflector:
-    """The model that reads what failed and writes a better prompt."""
+    """The model that reads failures and writes better prompts."""
 
     spec: SearchPrompts
     journal: Journal
@@ -54,7 +55,7 @@ class Reflector:
         self.meter = Meter(Price(*self.spec.server.price), account=self.account)
 
     async def reflect(self, prompt: str) -> dict[str, str]:
-        """{text}, or {error} where another question may do better. Raises Spent, Ended."""
+        """{text}, or {error} if another question may succeed. Raises Spent, Ended."""
         number = self.asked[prompt] = self.asked.get(prompt, -1) + 1
         key = key_of("reflect", prompt, number)
         if key not in self.journal.answers:
@@ -93,7 +94,7 @@ class Reflector:
 
 @dataclass
 class Search:
-    """One attempt: answers GEPA's questions, remembers the candidates."""
+    """One attempt: answers GEPA's questions and collects the candidates."""
 
     scorer: Scorer
     reflector: Reflector
@@ -118,7 +119,7 @@ class Search:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """Of those that were scored on validation the best; of equal ones the first."""
+        """The candidate with the best score on validation; the earliest among equals."""
         scored = [found for found in self.candidates if found["state"] != "rejected"]
         return max(scored, key=lambda found: (found["score"], -found["number"]), default=None)
 
@@ -142,7 +143,7 @@ class Search:
 
 
 async def search(spec: SearchPrompts, events: Emitter, stop: StopFlag) -> dict[str, Any]:
-    """The result event. Raises JobError where not even the prompt at the start could be scored, Stop."""
+    """Returns the result event. Raises Stop, and JobError if not even the start prompt could be scored."""
     out = Path(spec.out_dir)
     out.mkdir(parents=True, exist_ok=True)
     journal, config, before = Journal(out / "journal.jsonl"), spec.config, spec.used
@@ -181,7 +182,7 @@ async def search(spec: SearchPrompts, events: Emitter, stop: StopFlag) -> dict[s
 
 
 async def _converse(spec: SearchPrompts, found: Search) -> str:
-    """Why the search ended early; "" where it did not."""
+    """Why the search ended early; "" if it did not."""
     settings = {
         "minibatch": min(spec.config.minibatch, len(spec.tasks)),
         "proposals": spec.config.most_proposals,
@@ -204,7 +205,7 @@ async def _converse(spec: SearchPrompts, found: Search) -> str:
 
 
 async def until_stop(work: Any, stop: StopFlag) -> Any:
-    """What the work returns. Raises Stop once that is asked for, when the work has cleaned up."""
+    """The result of `work`. On a stop it is cancelled and may clean up, then Stop is raised."""
     task = asyncio.ensure_future(work)
     while not task.done():
         if stop.is_set:

@@ -1,6 +1,7 @@
-"""Serves a model with vLLM or with transformers, and keeps it up. `python -m workers.serve spec.json` (docs/servers.md).
+"""Serves a model with vLLM or transformers, and keeps it running. `python -m workers.serve spec.json`
+(docs/servers.md).
 
-Ends on SIGTERM, or with an error where the server ends several times in a row without having come up.
+Ends on SIGTERM, or with an error if the server ends several times in a row without having come up.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from workers.lib.tailed import Tailed, new_lines
 from workers.lib.vllm import command, own_command, reason
 
 STEP_S, ASK_EVERY_S, TAIL_EVERY_S = 0.2, 5.0, 2.0
-STOP_GRACE_S = 15.0  # less than the runner's own
-GIVE_UP_AFTER = 3  # starts in a row that did not come up
+STOP_GRACE_S = 15.0  # shorter than the runner's own grace period
+GIVE_UP_AFTER = 3  # failed starts in a row
 LONGEST_WAIT_S = 60.0
 PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "HF_HOME")
 OWN = {
@@ -32,11 +33,11 @@ ROOT = str(Path(__file__).resolve().parent.parent)
 OWN_OF_TRANSFORMERS = {
     "PYTHONPATH": ROOT,
     "OMP_WAIT_POLICY": "PASSIVE",
-}  # threads that wait leave the processor to others
+}  # idle threads leave the CPU to others
 
 
 class Keeper:
-    """One server, through all its restarts."""
+    """One server, across all its restarts."""
 
     def __init__(self, spec: Serve, events: Emitter, stop: StopFlag) -> None:
         self.spec, self.events, self.stop = spec, events, stop
@@ -59,7 +60,7 @@ class Keeper:
                 self.step()
 
     def serve(self) -> bool:
-        """From its start to its end. True if it was up in between."""
+        """Run the server once, from start to end. Returns whether it was up in between."""
         port, up = free_port(self.spec.host, self.spec.ports), False
         url = f"http://{self.spec.host}:{port}/v1"
         self.lines.append(f"— started at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC, port {port} —")
@@ -97,7 +98,7 @@ class Keeper:
         return any(row["id"] == self.spec.model.name for row in listing.models)
 
     def step(self) -> None:
-        """A moment, after which the log's tail is sent where it has grown. Raises Stop."""
+        """Wait a moment, and send the end of the log if it has grown. Raises Stop."""
         self.stop.check()
         time.sleep(STEP_S)
         if time.monotonic() - self.sent_at > TAIL_EVERY_S and (tail := list(self.lines)) != self.sent:
@@ -111,7 +112,7 @@ class Keeper:
 
 
 def free_port(host: str, ports: list[int]) -> int:
-    """The first free one of those given, else any. Raises JobError."""
+    """The first free one of the given ports, otherwise any free port. Raises JobError."""
     for port in range(ports[0], ports[-1] + 1) if ports else (0,):
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,8 +1,8 @@
 """Supervised fine-tuning of a LoRA adapter with TRL. `python -m workers.sft spec.json` (docs/jobs.md).
 
-The loss is on the completion alone, of an episode of several turns on the agent's own (workers.ml.chat_writer), and what the
-prompts of a batch share (system prompt, tools, examples) is computed once (workers.ml.tree). A resumed run is the unbroken one
-(workers.ml.trl_runs).
+The loss is on the completion only; in an episode of several turns on the agent's own turns (workers.ml.chat_writer).
+Tokens that prompts of a batch share (system prompt, tools, examples) are computed once (workers.ml.tree). A resumed run
+gives the same result as an uninterrupted one (workers.ml.trl_runs).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     found: dict[str, float] = {}
 
     class SharedPromptTrainer(InParts, SFTTrainer):
-        """TRL's trainer with the same loss, computed without repeating the prompt."""
+        """TRL's trainer with the same loss, computed without repeating shared prompts."""
 
         def training_step(self, model: Any, inputs: dict, num_items_in_batch: Any = None) -> Tensor:
             model.train()
@@ -67,7 +67,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
         callbacks=[reporter],
         args=SFTConfig(
             **arguments(spec, start, ranks)
-            | {"per_device_train_batch_size": config.batch_size}  # shared out by what rows share
+            | {"per_device_train_batch_size": config.batch_size}  # rows are distributed by shared prefix
             | (checkpointing(config) if config.shard else {}),
             completion_only_loss=True,
         ),
@@ -79,7 +79,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
 
 
 def trl_rows(tokenizer: Any, model: Any, rows: list[SftRow]) -> list[dict]:
-    """As the trainer takes them: conversations, or tokens as soon as a row has several turns."""
+    """Rows for the trainer: conversations, or tokens if any row has several turns."""
     if not any(row.turns for row in rows):
         return [trl_row(tokenizer, row) for row in rows]
     writer = ChatWriter(tokenizer, model)
@@ -94,7 +94,9 @@ def trl_rows(tokenizer: Any, model: Any, rows: list[SftRow]) -> list[dict]:
 
 
 def trl_row(tokenizer: Any, row: SftRow) -> dict:
-    """Tools as JSON text, which TRL takes too: as objects the rows' differing schemas would be filled up with nulls."""
+    """Tools are passed as JSON text, which TRL accepts: as objects, rows with different schemas would be filled up with
+    nulls.
+    """
     chat, tools = chat_with_tools(tokenizer, row.messages, row.tools)
     completion = [{"role": "assistant", "content": row.completion}]
     return {"prompt": chat, "completion": completion, "tools": json.dumps(tools)}
@@ -109,12 +111,12 @@ def add_gradients(
     ranks: Ranks = ALONE,
     check: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Adds the gradients of a batch's loss to the model's; the loss, entropy and accuracy as metrics.
+    """Add the gradients of a batch's loss to the model's; return loss, entropy and accuracy as metrics.
 
-    The loss is the mean negative log-likelihood over the labelled tokens. All [B, L], padded on the right; labels are
-    −100 where nothing is learnt. The tokens that several rows begin with are computed once, logits only where there is a label. With
-    `micro_batch` that is so for that many rows at a time. Of several `ranks`, which are all given the batch, each computes some of its
-    rows, and all get the sum. `check` is called for each part, and may raise.
+    The loss is the mean negative log-likelihood over the labelled tokens. All tensors are [B, L], padded on the right;
+    labels are −100 where nothing is learned. Prefixes shared by several rows are computed once, logits only where there
+    is a label; with `micro_batch`, for that many rows at a time. With several `ranks`, each gets the whole batch and
+    computes some of its rows, and all get the sum. `check` is called for each part, and may raise.
     """
     learnt, lengths = (labels != -100).tolist(), real.sum(-1).tolist()
     rows = [
@@ -137,7 +139,7 @@ def add_gradients(
     def share() -> dict[str, float]:
         found = Counter[str]()
         for some in scored():
-            if not sharded:  # where none may leave within a step
+            if not sharded:  # in a sharded model no process may leave within a step
                 check()
             loss = -some.tokens.logprobs.sum() / tokens
             loss.backward()
@@ -154,10 +156,10 @@ def add_gradients(
 def held_loss(
     model: Any, trainer: Any, config: SftConfig, ranks: Ranks = ALONE, check: Callable[[], None] = lambda: None
 ) -> float:
-    """The mean negative log-likelihood over the labelled tokens of all rows that were held back."""
+    """The mean negative log-likelihood over the labelled tokens of all held-back rows."""
     rows = [TokenRow(row["input_ids"], [label != -100 for label in row["labels"]]) for row in trainer.eval_dataset]
     tokens = sum(sum(row.learnt[1:]) for row in rows)
-    if config.shard:  # by all together
+    if config.shard:  # all processes compute together
         with torch.no_grad():
             return (
                 -sum(float(some.tokens.logprobs.sum()) for some in scored_rows(model, rows, config.batch_size)) / tokens

@@ -1,12 +1,13 @@
-"""Variants of tasks that a model writes, by NeMo Data Designer. `python -m workers.write_variants spec.json` (docs/evals.md).
+"""Has a model write variants of tasks with NeMo Data Designer. `python -m workers.write_variants spec.json`
+(docs/evals.md).
 
-It runs in a virtual environment of its own (`make designer`). The spec: `server` {base_url, model, api_key_env,
+It runs in its own virtual environment (`make designer`). The spec: `server` {base_url, model, api_key_env,
 allow_private, timeout_s}, `seeds` [{key, messages, calls: [{name, arguments}], tools}], `kinds`, `each`, `most_tokens`,
-`out_dir`. Into out_dir/rows.jsonl goes a row for every answer of use, in the shape of a NeMo Gym row:
-{responses_create_params: {input: [{role, content}]}, ground_truth: [{name, arguments}], verifier_metadata: {key, kind}}.
-A metric event after every call says what was used so far: `calls`, `input_tokens`, `output_tokens`, and `estimated`, the
-calls whose tokens the server did not count. The result event says how many were `asked`, `made` and `failed`, and what
-`stopped` it early, if anything did: a question that could pass `most_tokens` is not asked.
+`out_dir`. Every usable answer is written to out_dir/rows.jsonl as a NeMo Gym row: {responses_create_params: {input:
+[{role, content}]}, ground_truth: [{name, arguments}], verifier_metadata: {key, kind}}. A metric event after every call
+reports the usage so far: `calls`, `input_tokens`, `output_tokens`, and `estimated`, the number of calls whose tokens
+the server did not report. The result event has the numbers `asked`, `made` and `failed`, and why it `stopped` early, if
+it did: a question that could exceed `most_tokens` is not asked.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ from workers.lib.variants.requests import MAX_TOKENS, PARALLEL, Wish, fitting, w
 from workers.lib.variants.usage import Meter, install
 
 TEMPERATURE = 0.9
-CHUNK = 16  # records of one run of the library: after each there is progress, and a stop is heard
-BARREN = 2  # so many chunks without one answer of use end the job
+CHUNK = 16  # records per run of the library: progress and stops are handled between chunks
+BARREN = 2  # chunks in a row without a usable answer, after which the job ends
 PR_SET_PDEATHSIG = 1
-# As text, as in OpenAI's own calls: inside an object the library would make the number 12 of the text "12".
+# As text, like the arguments in OpenAI's own calls: inside an object the library would turn the text "12" into the
+# number 12.
 ARGUMENTS = {
     "type": ["string", "object"],
     "additionalProperties": True,
@@ -62,13 +64,13 @@ SCHEMA = {
         },
     },
 }
-# How the library's Jinja2 fills a row; a list comes out as a text of JSON.
+# How the library's Jinja2 templates render a row; a list becomes JSON text.
 ROW = {
     "responses_create_params": {"input": [{"role": "user", "content": "{{ variant.request }}"}]},
     "ground_truth": "{{ variant.calls }}",
     "verifier_metadata": {"number": "{{ number }}"},
 }
-# Endings that another question would share, by the library's exception, and what they say.
+# Errors that would affect other questions too, by the library's exception, and their messages.
 FINAL = {
     "ModelAuthenticationError": "refused the key",
     "ModelPermissionDeniedError": "refused the key",
@@ -86,12 +88,12 @@ PASSING = {
     "ModelUnsupportedParamsError": "refused the request",
     "ModelAPIError": "answered with something that is no chat completion",
 }
-# Parts of the library's own sentences.
+# Parts of the library's own messages.
 UNREADABLE, AT_FIRST = "could not be parsed into the requested format", "while running health checks"
 
 
 class LastWarnings(logging.Handler):
-    """The library's last warnings: why single answers were dropped is said nowhere else."""
+    """The library's last warnings, the only place where it says why it dropped single answers."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -102,18 +104,18 @@ class LastWarnings(logging.Handler):
 
 
 class Failed(Exception):
-    """A chunk without one answer of use; `final` where another would end the same."""
+    """A chunk without a usable answer; `final` if another one would fail the same way."""
 
     def __init__(self, sentence: str, final: bool) -> None:
         super().__init__(sentence)
         self.final = final
 
 
-# Asking
+# Asking the model
 
 
 def keep_to(host: str, allow_private: bool) -> None:
-    """From now on this process finds that host only, and only at an address that may be called."""
+    """From now on this process can only reach that host, and only at an address that may be called."""
     look_up = socket.getaddrinfo
 
     def guarded(name: Any, *args: Any, **options: Any) -> list[tuple]:
@@ -131,7 +133,7 @@ def keep_to(host: str, allow_private: bool) -> None:
 
 
 def quiet(out: Path) -> None:
-    """Before the library is loaded: it sends no telemetry, and writes nothing into the home folder."""
+    """Configure the library before it is imported: no telemetry, and no files in the home folder."""
     os.environ |= {
         "NEMO_TELEMETRY_ENABLED": "false",
         "DATA_DESIGNER_HOME": str(out / "home"),
@@ -140,7 +142,7 @@ def quiet(out: Path) -> None:
 
 
 class Designer:
-    """The library, set up for one server. Its heavy imports come with the first of these."""
+    """The library, set up for one server. The first instance triggers its heavy imports."""
 
     def __init__(self, server: ModelServer, out: Path) -> None:
         from data_designer.config.models import ModelProvider
@@ -148,7 +150,7 @@ class Designer:
         from data_designer.interface.data_designer import DataDesigner
 
         self.server, self.out, self.warnings, self.tried = server, out, LastWarnings(), False
-        key = server.api_key_env or None  # the library takes a variable's name and reads it itself
+        key = server.api_key_env or None  # the library takes the name of an environment variable and reads it itself
         provider = ModelProvider(name="endpoint", endpoint=server.base_url, api_key=key)
         self.designer = DataDesigner(out / "designer", model_providers=[provider], auto_configure_logging=False)
         self.designer.set_run_config(
@@ -162,12 +164,12 @@ class Designer:
         logging.getLogger("data_designer").addHandler(self.warnings)
 
     def ask(self, chunk: list[Wish]) -> list[dict]:
-        """A row for every answer of use. Raises Failed if there is none."""
+        """A row for every usable answer. Raises Failed if there is none."""
         self.warnings.lines.clear()
         try:
             made = self.designer.create(self._builder(chunk), num_records=len(chunk), dataset_name="variants")
             table = made.load_processor_dataset("gym")
-        except Exception as error:  # what the library lets through: see its errors
+        except Exception as error:  # the library passes on many kinds of errors
             traceback.print_exc()
             raise self._failed(error) from error
         self.tried = True
@@ -193,7 +195,7 @@ class Designer:
         return builder
 
     def _model(self) -> Any:
-        """Checked with one question before the first chunk, not again."""
+        """The model is checked with one question before the first chunk, and not again."""
         from data_designer.config.models import ChatCompletionInferenceParams, ModelConfig
 
         parameters = ChatCompletionInferenceParams(
@@ -214,7 +216,7 @@ class Designer:
         chain = list(_chain(error))
         names = {type(link).__name__ for link in chain}
         log = " ".join([*map(str, chain), *self.warnings.lines])
-        at_first = AT_FIRST in log  # the one question before all others
+        at_first = AT_FIRST in log  # the check before all other questions
         self.tried = self.tried or not at_first
         sentence = f"The model's server at {self.where} {reason(names, log, plain(self.server))}.{_provider(log)}"
         return Failed(self._hidden(sentence), at_first or not names.isdisjoint(FINAL))
@@ -224,13 +226,13 @@ class Designer:
         return check_url(self.server.base_url, allow_private=self.server.allow_private).netloc.decode()
 
     def _hidden(self, text: str) -> str:
-        """Without our key, should the server say it."""
+        """The text without our API key, in case the server repeats it."""
         key = os.environ.get(self.server.api_key_env or "", "")
         return hidden(text, key)
 
 
 def reason(names: set[str], log: str, server: dict) -> str:
-    """Why there was no answer: by the library's exceptions, else by its words."""
+    """Why there was no answer: from the library's exceptions, otherwise from its messages."""
     for name, words in (FINAL | PASSING).items():
         if name in names:
             return words.format_map(server)
@@ -252,7 +254,7 @@ def _provider(log: str) -> str:
 
 
 def _named(row: dict, chunk: list[Wish]) -> dict:
-    """The library's row with its calls as a list, and with the seed and the kind that it was asked for."""
+    """The library's row with its calls as a list, and with the seed and kind that it was requested for."""
     wish = chunk[int(row["verifier_metadata"]["number"])]
     calls = json.loads(row["ground_truth"])
     return row | {"ground_truth": calls, "verifier_metadata": {"key": wish.key, "kind": wish.kind}}
@@ -265,9 +267,10 @@ def design(
     asked: list[Wish], ask: Callable[[list[Wish]], list[dict]], write: Callable[[list[dict]], None],
     progress: Callable[[int, int], None], fits: Callable[[list[Wish]], int] = len, limit: str = "",
 ) -> dict:  # fmt: skip
-    """Asks for all, chunk by chunk: {asked, made, failed, stopped}. Raises JobError if nothing came at all.
+    """Ask for all variants, chunk by chunk: {asked, made, failed, stopped}. Raises JobError if there was no answer at
+    all.
 
-    Of a chunk so many are asked as `fits` says; where it is none, that is the end, for which `limit` has the words.
+    `fits` says how many of a chunk may be asked; if none, the job ends, with `limit` as the reason.
     """
     done = made = barren = 0
     problem, ends = "", False
@@ -291,7 +294,7 @@ def design(
 
 
 def main(spec: WriteVariants, events: Emitter, stop: StopFlag) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # who started it may be killed
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # whoever started this process may be killed
     server, out = spec.server, Path(spec.out_dir)
     out.mkdir(parents=True, exist_ok=True)
     try:
