@@ -1,8 +1,10 @@
-"""Attention of new tokens to segments of keys and values: those of a tree (workers.ml.tree), or of rows being written.
+"""Attention of new tokens to segments of keys and values: those of a tree (workers.ml.tree), or of rows being
+generated.
 
-In a tree, a part's tokens attend to those before them in their own rows, among the part's own and in the parts above. They do so in
-blocks of a few tokens: the keys that none of a block sees are left out, so hardly anything hidden is computed, and the weights
-(tokens × what they see, for each head) exist for a few tokens of one head at a time, in both directions.
+In a tree, a part's tokens attend to earlier tokens of their own rows, within the part and in the parts above it. They
+do so in blocks of a few tokens. Keys that no token of a block may see are left out, so that hardly any masked score is
+computed, and the weights (tokens × visible keys, for each head) exist only for a few tokens of one head at a time, in
+the forward and the backward pass.
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ from workers.ml import flex
 
 NAME = "flywheel_tree"
 BLOCK = {"cpu": 64, "cuda": 1024}  # new tokens at a time
-FLASH = {"cpu"}  # where torch has a kernel that gives back the sums it needs for its backward pass
+FLASH = {"cpu"}  # devices for which torch has a kernel that returns the sums needed by its backward pass
 
 
 @dataclass
 class Segment:
-    """Keys and values of some tokens for every layer, [kv_heads, b, s, head_dim]; b divides the number of rows that attend.
+    """Keys and values of some tokens for every layer, [kv_heads, b, s, head_dim]; b divides the number of rows that
+    attend.
 
-    Where tokens are those of a tree (workers.lib.prefixes), their `numbers` [s] and `ends` [s].
+    If the tokens are part of a tree (workers.lib.prefixes), `numbers` [s] and `ends` [s] are theirs.
     """
 
     keys: list[Tensor] = field(default_factory=list)
@@ -45,10 +48,11 @@ Attend = Callable[[Tensor, float, list[Tensor], list[Tensor]], Tensor]
 
 @dataclass
 class Pass:
-    """One forward pass: which segments are above the new tokens, how these attend, and where the new ones go.
+    """One forward pass: the segments above the new tokens, how the new tokens attend, and where their keys and values
+    go.
 
-    `store(layer, keys, values)` keeps the new keys and values [kv_heads, rows, new, head_dim] and returns those that the
-    new tokens attend to among themselves. `longest` is the number of tokens of the longest row.
+    `store(layer, keys, values)` keeps the new keys and values [kv_heads, rows, new, head_dim] and returns those that
+    the new tokens attend to among themselves. `longest` is the number of tokens of the longest row.
     """
 
     above: list[Segment]
@@ -71,7 +75,9 @@ def attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """query [R, heads, U, d], key and value [R, kv_heads, U, d] → [R, U, heads, d]. `branch` is passed to the model."""
+    """query [R, heads, U, d], key and value [R, kv_heads, U, d] → [R, U, heads, d]. `branch` is passed as an argument
+    of the model.
+    """
     assert branch is not None, "this model was switched to attention over a tree; call it through workers.ml.tree"
     if softcap is not None or s_aux is not None:
         raise NotImplementedError("capped attention scores and attention sinks")
@@ -88,18 +94,21 @@ def attention(
 
 
 class Block(NamedTuple):
-    """Some of the new tokens, the slices of segments that they attend to, and 0 or −inf for each pair, [1, 1, tokens × g, keys]:
-    g query heads share their keys."""
+    """Some of the new tokens, the slices of segments that they attend to, and a mask of 0 or −inf for each pair, [1, 1,
+    tokens × g, keys], where g query heads share their keys.
+    """
 
     tokens: slice
-    keys: list[tuple[int, slice]]  # (index of the segment, of its tokens)
+    keys: list[tuple[int, slice]]  # (index of the segment, its tokens)
     mask: Tensor
 
 
 def tree_attention(new: Segment, above: list[Segment]) -> Attend:
-    """How the new tokens of a tree attend: in blocks, or by FlexAttention on a GPU that has it."""
+    """The attention function for the new tokens of a tree: in blocks, or with FlexAttention on a GPU that supports
+    it.
+    """
 
-    @cache  # for all layers
+    @cache  # shared by all layers
     def mask(device: torch.device) -> Any:
         segments = [*above, new]
         numbers, ends = (np.concatenate([getattr(one, name) for one in segments]) for name in ("numbers", "ends"))
@@ -143,7 +152,9 @@ def blocks_of(new: Segment, above: list[Segment], group: int, like: Tensor) -> l
 
 
 class _Blocks(torch.autograd.Function):
-    """query [1, heads, U, d]; segments: the keys of each [kv, 1, s, d], then the values. Keeps neither weights nor copies of keys."""
+    """query [1, heads, U, d]; segments: the keys of each [kv, 1, s, d], then the values. Stores neither weights nor
+    copies of keys.
+    """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, scaling: float, blocks: list[Block], *segments: Tensor) -> Tensor:
@@ -179,7 +190,7 @@ class _Blocks(torch.autograd.Function):
 
 
 def _forward(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
-    """(what q [1, kv, n, d] finds, the log of each softmax's sum)."""
+    """(attention output for q [1, kv, n, d], log-sum-exp of each softmax)."""
     if q.device.type in FLASH:
         attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         return attend(q, keys, values, 0.0, False, attn_mask=mask, scale=scaling)
@@ -201,7 +212,7 @@ def _backward(
 
 
 def _chosen(slices: list[tuple[int, slice]], segments: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Keys and values [1, kv, n, d]."""
+    """The keys and values of these slices, [1, kv, n, d]."""
     half = len(segments) // 2
     keys, values = (
         torch.cat([some[index][:, 0, where] for index, where in slices], dim=1)[None]
@@ -211,7 +222,7 @@ def _chosen(slices: list[tuple[int, slice]], segments: Sequence[Tensor]) -> tupl
 
 
 def _folded(x: Tensor, kv: int) -> Tensor:
-    """[1, U, heads, d] → [kv, U, g, d]: the tokens of all heads that share their keys are one matrix."""
+    """[1, U, heads, d] → [kv, U, g, d]: the tokens of all heads that share keys form one matrix."""
     _, new, heads, d = x.shape
     return x.reshape(new, kv, heads // kv, d).transpose(0, 1).contiguous()
 
@@ -226,19 +237,20 @@ def _rows(x: Tensor, tokens: slice) -> Tensor:
     return x[:, tokens].flatten(1, 2)[None]
 
 
-# Rows being written, without gradients
+# Rows being generated, without gradients
 
 
 class Look(NamedTuple):
-    """A segment that rows attend to: its index, and which of its tokens are hidden from them, [1 or b, 1 or new, s]; None for
-    none."""
+    """A segment that rows attend to: its index, and a mask of its tokens that are hidden from them, [1 or b, 1 or new,
+    s]; None if none are.
+    """
 
     segment: int
     hidden: Tensor | None
 
 
 def row_attention(looks: list[Look]) -> Attend:
-    """R rows attend to segments that some or all of them share."""
+    """The attention function of R rows that attend to segments shared by some or all of them."""
 
     def attend(query: Tensor, scaling: float, keys: list[Tensor], values: list[Tensor]) -> Tensor:
         rows, heads, new, d = query.shape
@@ -261,7 +273,9 @@ def _scores(q: Tensor, keys: Tensor, hidden: Tensor | None) -> Tensor:
 
 
 def _product(x: Tensor, matrices: Tensor) -> Tensor:
-    """x [kv, R, g, U, n] times each row's matrix [kv, b, n, m]: [kv, R, g, U, m]. Rows that share a matrix are one."""
+    """x [kv, R, g, U, n] times each row's matrix [kv, b, n, m]: [kv, R, g, U, m]. Rows that share a matrix are
+    multiplied together.
+    """
     folded = x.reshape(len(x), matrices.shape[1], -1, x.shape[-1])
     return (folded @ matrices).view(*x.shape[:-1], matrices.shape[-1])
 

@@ -1,5 +1,6 @@
-"""Answers to many who ask at different times, in one thread: what waits is put together, and up to `GROUPS` batches are written
-in turns, a token each, so that a short question does not wait for the end of a long answer. Heavy: imports torch."""
+"""Continuous batching in one thread: waiting requests are put into batches, and up to `GROUPS` batches are generated in
+turns, one token each, so that a short request does not wait for the end of a long answer. Heavy: imports torch.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +25,23 @@ from workers.ml.transformers_engine import Decoding, TransformersEngine, noise_o
 from workers.ml.tree import Cached, Prefilled, Store, logprobs_of, prefill
 
 GROUPS = 4
-SHORT = 16  # tokens: answers of at most so many have room beside the groups
-RESERVED, RESERVED_TOKENS = 4, 2048  # that room: answers at a time, and tokens of their prompts and texts
-MOST_WAITING = 512  # answers; whoever asks for more is asked to come back
-FIRST_ROOM = 64  # tokens that an answer's buffers have room for at first
-KEPT = 24  # prompts whose keys and values are kept for those that begin alike
-MEMORY_SHARE = 0.3  # of what is free at the start, for keys and values
+SHORT = 16  # maximum tokens of an answer that may use the reserved room
+RESERVED, RESERVED_TOKENS = 4, 2048  # the reserved room: concurrent answers, and tokens of their prompts and answers
+MOST_WAITING = 512  # answers; further requests are told to retry later
+FIRST_ROOM = 64  # tokens for which an answer's buffers initially have room
+KEPT = 24  # prompts whose keys and values are kept for prompts with the same beginning
+MEMORY_SHARE = 0.3  # of the memory that is free at the start, for keys and values
 
 
 class Busy(Exception):
-    """Too much waits already."""
+    """Too many requests are waiting already."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """`end`: why the answer ends with it, "stop" or "length"; "" if it goes on. `likeliest`: [(id, log-probability)]."""
+    """`end`: why the answer ends with this token, "stop" or "length"; "" if it continues. `likeliest`: [(id,
+    log-probability)].
+    """
 
     id: int
     logprob: float
@@ -48,7 +51,9 @@ class Token:
 
 @dataclass(eq=False)
 class Ask:
-    """One answer that is asked for. `sink` gets its tokens, or the error that ended it; with `cancelled` it is dropped."""
+    """One requested answer. `sink` receives its tokens, or the error that ended it; it is dropped once `cancelled` is
+    set.
+    """
 
     ids: list[int]
     adapter: Loaded | None
@@ -64,13 +69,13 @@ class Ask:
 
     @property
     def size(self) -> int:
-        """Tokens that it will probably need at a time."""
+        """The number of tokens that it will probably need at a time."""
         return len(self.ids) + min(self.sampling.max_new_tokens, 4 * FIRST_ROOM)
 
 
 @dataclass(eq=False)
 class Group:
-    """Answers of one adapter that began together, in the order of the rows of `state`."""
+    """Answers with the same adapter that began together, in the order of the rows of `state`."""
 
     adapter: Loaded | None
     asks: list[Ask]
@@ -82,7 +87,7 @@ class Group:
 
 
 class Batches:
-    """`deliver` is called in the engine's thread with all that a step has written, [(ask, token or error)]."""
+    """`deliver` is called in the engine's thread with everything that a step has generated, [(ask, token or error)]."""
 
     def __init__(
         self,
@@ -101,7 +106,7 @@ class Batches:
         self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.thread.start()
 
-    # From other threads
+    # Called from other threads
 
     def submit(self, asks: Sequence[Ask]) -> None:
         """Raises Busy."""
@@ -112,7 +117,7 @@ class Batches:
             self.changed.notify()
 
     def call(self, work: Callable[[], Any]) -> Future[Any]:
-        """Has something done with the model between two steps."""
+        """Run a function between two steps, when it may use the model."""
         future: Future[Any] = Future()
         with self.changed:
             self.calls.append((future, work))
@@ -120,13 +125,13 @@ class Batches:
         return future
 
     def retire(self, adapter: Loaded) -> None:
-        """Has an adapter removed once nobody's answer needs it."""
+        """Remove an adapter as soon as no answer needs it."""
         with self.changed:
             self.retired.append(adapter)
             self.changed.notify()
 
     def scores(self, adapter: Loaded | None, texts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The log-probabilities of each text's tokens but its first. To be called by `call`."""
+        """The log-probabilities of each text's tokens except the first. Run it through `call`."""
         self.adapters.use(adapter)
         rows = list[TokenRow]()
         for ids in texts:
@@ -143,7 +148,7 @@ class Batches:
     def running(self) -> int:
         return sum(len(group.asks) for group in self.groups)
 
-    # In the engine's thread
+    # Run in the engine's thread
 
     def _run(self) -> None:
         while True:
@@ -161,7 +166,7 @@ class Batches:
 
     def _remove_retired(self) -> None:
         with self.changed:
-            if self.calls:  # one may need what is retired
+            if self.calls:  # it may need an adapter that is about to be removed
                 return
             needed = {id(one.adapter) for one in (*self.waiting, *self.groups)}
             unused = [one for one in self.retired if id(one) not in needed]
@@ -171,7 +176,7 @@ class Batches:
             self.prefixes.drop(adapter)
 
     def _guarded(self, asks: list[Ask], work: Callable[[], None]) -> None:
-        """An error ends these answers, not the server."""
+        """An error ends these answers, but not the server."""
         try:
             work()
         except Exception as error:
@@ -189,8 +194,12 @@ class Batches:
             self._guarded(asks, lambda asks=asks, of=is_reserved: self.groups.append(self._begin(asks, of)))
 
     def _next(self) -> tuple[list[Ask], bool]:
-        """(Those of one adapter, in the order in which they came, as many as there is room for; whether in the reserved room). Without
-        that room the proof of a version's weights would wait behind all traffic, and its promotion would fail."""
+        """(the next requests, all with one adapter and in order of arrival, as many as fit; whether they use the
+        reserved room).
+
+        Without the reserved room, the proof of a version's weights would wait behind all other traffic, and its
+        promotion would fail.
+        """
         waiting = [ask for ask in self.waiting if not ask.cancelled]
         usual = [group for group in self.groups if not group.is_reserved]
         chosen: list[Ask] = []
@@ -222,7 +231,7 @@ class Batches:
 
     @torch.inference_mode()
     def _step(self, group: Group) -> None:
-        """One more token for each, and the rows of those that go on."""
+        """Generate one more token for each answer, and keep the rows of those that continue."""
         asks, at = group.asks, group.written
         self.adapters.use(group.adapter)
         logits = self.engine.head(group.hidden)
@@ -250,7 +259,9 @@ class Batches:
 
 
 class Prefixes:
-    """Keys and values of the prompts that were computed last, `most_tokens` in all: what begins alike is not computed again."""
+    """Keys and values of the most recent prompts, `most_tokens` in total, so that a common beginning is not computed
+    again.
+    """
 
     def __init__(self, most_tokens: int) -> None:
         self.most_tokens = most_tokens
@@ -263,7 +274,7 @@ class Prefixes:
         self.entries = deque(entry for entry in self.entries if entry[0] is not adapter)
 
     def keep(self, adapter: Loaded | None, prompts: list[list[int]], prompted: Prefilled) -> None:
-        """One of a batch, the longest: the others share their beginning with it, if with any."""
+        """Keep the longest prompt of a batch: the others share their beginning with it, if with any."""
         place = max(range(len(prompts)), key=lambda place: len(prompts[place]))
         known = self.find(adapter, prompts[place])
         if len(prompts[place]) > self.most_tokens or (known and len(known.path) == len(prompts[place])):
@@ -276,7 +287,7 @@ class Prefixes:
             self.entries.popleft()
 
     def find(self, adapter: Loaded | None, ids: list[int]) -> Cached | None:
-        """The longest beginning that is there."""
+        """The longest stored beginning of these tokens."""
         wanted, best, most = np.array(ids), None, 0
         for of, known, cached in self.entries:
             if of is adapter and (same := _shared(wanted, known)) > most:
@@ -285,7 +296,7 @@ class Prefixes:
 
 
 def _fitting(asks: list[Ask], room: int, tokens: int, *, always_one: bool = False) -> list[Ask]:
-    """Those of the first one's adapter, as many as fit."""
+    """As many requests as fit, of the first one's adapter."""
     chosen: list[Ask] = []
     for ask in asks:
         if ask.adapter is not asks[0].adapter:
@@ -311,7 +322,7 @@ def _by_sampling(asks: list[Ask]) -> Iterable[tuple[Sampling, list[int]]]:
 
 
 def _likeliest(logits: Tensor, ask: Ask) -> list[tuple[int, float]]:
-    """Of the distribution that is sampled from."""
+    """The likeliest tokens of the distribution that is sampled from."""
     if not ask.likeliest:
         return []
     probabilities = (logits.float() / (ask.sampling.temperature or 1.0)).softmax(-1)
@@ -332,7 +343,7 @@ def _answer(future: Future[Any], work: Callable[[], Any]) -> None:
 
 
 def _room(engine: TransformersEngine) -> int:
-    """Tokens whose keys and values may be there at a time."""
+    """The number of tokens whose keys and values fit into memory at a time."""
     config, model = engine.model.config, engine.model
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -1,4 +1,4 @@
-"""Conversations as token ids, by a model's chat template. Heavy: imports transformers' tokenizers."""
+"""Renders conversations as token ids with a model's chat template. Heavy: imports transformers' tokenizers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ChatWriter:
         self.stop_texts = [text for text in tokenizer.convert_ids_to_tokens(self.stop_ids) if text]
 
     def text(self, messages: list[dict], tools: list[dict], answer: bool) -> str:
-        """As the template writes it; `answer`: up to where the next answer begins."""
+        """The text that the template renders. `answer`: up to where the next answer begins."""
         chat, native = chat_with_tools(self.tokenizer, messages, tools)
         try:
             return self._written(chat, native, answer)
-        except TemplateError:  # several calls at once, say, which some templates do not know
+        except TemplateError:  # e.g. several calls in one message, which some templates do not support
             return self._written(as_text(messages, tools), None, answer)
 
     def _written(self, chat: list[dict], tools: list[dict] | None, answer: bool) -> str:
@@ -41,8 +41,9 @@ class ChatWriter:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def prompt_ids(self, messages: list[dict], tools: list[dict], so_far: SoFar | None = None) -> list[int]:
-        """The ids so far and the template's own for what came after the last answer; where neither the template nor a bridge allows
-        that, all of the conversation anew."""
+        """The ids so far, followed by the template's own ids for what came after the last answer. If neither the
+        template nor a bridge allows that, the whole conversation is rendered again.
+        """
 
         def render(messages: list[dict], answer: bool) -> str:
             return self.text(messages, tools, answer)
@@ -56,14 +57,16 @@ class ChatWriter:
         except NotJoined:
             bridged = self.bridged(render, messages, so_far)
             return self.ids(render(messages, True)) if bridged is None else so_far.ids + bridged
-        return so_far.ids + after[after[0] == last :]  # where the answer was cut off, its end is given
+        return so_far.ids + after[after[0] == last :]  # adds the end token where an answer was cut off
 
     @cached_property
     def bridges(self) -> list[Bridge]:
         return bridges_for(self.tokenizer, self.family)
 
     def bridged(self, render: Render, messages: list[dict], so_far: SoFar) -> list[int] | None:
-        """The ids that a bridge for the model's family puts after those so far; None where none fits."""
+        """The ids so far, followed by those that a bridge for the model's family renders; None if there is no
+        bridge.
+        """
         for bridge in self.bridges:
             try:
                 return bridge.ids_after(render, self.ids, so_far, messages, self.stop_texts, self.stop_ids)
@@ -72,7 +75,9 @@ class ChatWriter:
         return None
 
     def answer_ids(self, messages: list[dict], tools: list[dict], answer: dict) -> list[int]:
-        """What the model would have to write for an answer to these messages, with the token that ends it. Raises SpecError."""
+        """The tokens that the model would have to generate for an answer, including the one that ends it. Raises
+        SpecError.
+        """
         asked, said = self.text(messages, tools, True), self.text([*messages, answer], tools, False)
         end, stop = max((said.rfind(stop, len(asked)), stop) for stop in self.stop_texts)
         if not said.startswith(asked) or end < 0:
@@ -83,8 +88,9 @@ class ChatWriter:
         return self.ids(said[len(asked) : end + len(stop)])
 
     def rows(self, messages: list[dict], turns: Sequence[dict], tools: list[dict]) -> list[TokenRow]:
-        """A conversation that was written by somebody else, as rows in which its answers are learnt: `turns` are the messages
-        after `messages`. One row where the template joins the turns, as with rollouts. Raises SpecError."""
+        """A conversation written by somebody else, as rows in which its answers are learned. `turns` are the messages
+        after `messages`. One row if the template keeps earlier turns unchanged, as with rollouts. Raises SpecError.
+        """
         replies, so_far = list[Reply](), None
         for at, turn in enumerate(turns):
             if turn["role"] != "assistant":

@@ -20,13 +20,17 @@ STATE = "state.json"
 
 
 def save_adapter(model: Any, folder: Path) -> Path:
-    """The adapter alone, complete or absent, replacing what is there."""
+    """Save only the adapter. The folder is complete or absent, and replaces an existing one."""
     return _beside(folder, lambda new: _write_adapter(model, new))
 
 
 def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimizer, **seen: dict) -> Path:
-    """Adapter, optimizer state, step, and by name what else goes on from here (`alarms`: `Watchman.state`; `draw`:
-    `TaskDraw.state`). Raises OSError (a full disk), and JobError where a weight is not finite; either leaves the last checkpoint as it was."""
+    """Save adapter, optimizer state, step, and any other state by name (`alarms`: `Watchman.state`; `draw`:
+    `TaskDraw.state`).
+
+    Raises OSError (for example if the disk is full), and JobError if a weight is not finite; both leave the last
+    checkpoint unchanged.
+    """
     if not all(bool(p.isfinite().all()) for p in trained(model)):
         raise JobError(f"The weights of step {step} are not finite, so no checkpoint was made; the one before is kept.")
 
@@ -40,7 +44,7 @@ def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimize
 
 
 def _write_adapter(model: Any, new: Path) -> None:
-    """The adapter that is trained, without the frozen one that KL may be measured from."""
+    """Write the trained adapter, without the frozen one that KL may be measured from."""
     model.save_pretrained(new, safe_serialization=True, selected_adapters=["default"])
 
 
@@ -50,7 +54,7 @@ def _beside(folder: Path, write: Any) -> Path:
     new.mkdir(parents=True)
     try:
         write(new)
-        for readme in new.glob("README.md"):  # peft's empty model card
+        for readme in new.glob("README.md"):  # PEFT's empty model card
             readme.unlink()
         shutil.rmtree(folder, ignore_errors=True)
         new.rename(folder)
@@ -71,7 +75,7 @@ def _flat(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], di
 
 
 def optimizer_of(model: Any, config: Training, resume: str | None) -> tuple[Any, Any]:
-    """(optimizer, scheduler) over what is trainable now, as they were at the checkpoint."""
+    """(optimizer, scheduler) over the trainable parameters, in the state of the checkpoint."""
     optimizer = torch.optim.AdamW(trained(model), lr=config.learning_rate, weight_decay=0.0)
     load_optimizer(resume, optimizer)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(config, step_of(resume)))
@@ -83,7 +87,7 @@ def step_of(folder: str | None) -> int:
 
 
 def seen_by(name: str, folder: str | None) -> dict[str, Any]:
-    """What `save` was given of this name; {} for none. Raises JobError."""
+    """What `save` was given under this name; {} if nothing. Raises JobError."""
     return _state(folder).get(name, {}) if folder else {}
 
 
@@ -104,7 +108,7 @@ def trained(model: Any) -> list[torch.Tensor]:
 
 
 def snapshot(model: Any, optimizer: torch.optim.Optimizer) -> Any:
-    """A copy of what a step changes."""
+    """A copy of everything that a step changes."""
     return [p.detach().clone() for p in trained(model)], copy.deepcopy(optimizer.state_dict())
 
 
@@ -117,7 +121,7 @@ def restore(model: Any, optimizer: torch.optim.Optimizer, before: Any) -> None:
 
 
 def load_optimizer(folder: str | None, optimizer: torch.optim.Optimizer) -> None:
-    """Puts the state of a checkpoint into an optimizer over the same parameters in the same order."""
+    """Load a checkpoint's state into an optimizer over the same parameters in the same order."""
     if not folder:
         return
     state: dict[int, dict[str, Any]] = {}
@@ -132,7 +136,7 @@ def load_optimizer(folder: str | None, optimizer: torch.optim.Optimizer) -> None
 
 
 def schedule(config: Training, start: int = 0) -> Any:
-    """Factor of the learning rate at each optimizer step since `start`: linear warm-up, then linear decay."""
+    """The learning rate's factor at each optimizer step since `start`: linear warm-up, then linear decay."""
     warmup, steps, floor = config.warmup_steps, config.steps, config.final_lr_share
 
     def factor(done: int) -> float:

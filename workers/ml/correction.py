@@ -1,8 +1,9 @@
-"""Correction for a sampler that is not the trainer: what each sampled token counts, and how far the two are apart.
+"""Correction for a sampler that differs from the trainer: the weight of each sampled token, and metrics of how far
+apart the two are.
 
-The sampler's distribution differs where it was cut off (top_p), computed elsewhere or in other arithmetic, or with older
-weights. Its samples are weighted by π_trainer / π_sampler: truncated (TIS, fengyao.notion.site/off-policy-rl), masked outside
-bounds (MIS), or masked token by token in wide bounds (IcePop 2510.18855).
+The sampler's distribution differs if it was truncated (top_p), or computed elsewhere, with other arithmetic, or with
+older weights. Its samples are weighted by π_trainer / π_sampler: truncated (TIS, fengyao.notion.site/off-policy-rl),
+masked outside bounds (MIS), or masked token by token within wide bounds (IcePop 2510.18855).
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from workers.ml.policy_loss import summed
 
 
 def correction_of(config: GrpoConfig, *, same: bool) -> str:
-    """The correction to use: off, tis, mis or icepop. `same`: sampler and trainer are one model in the same arithmetic."""
+    """The correction to use: off, tis, mis or icepop. `same`: sampler and trainer are the same model with the same
+    arithmetic.
+    """
     if config.correction != "auto":
         return config.correction
     return "off" if same and config.top_p == 1 else "tis"
 
 
 def sampler_logprobs(rows: Sequence[TokenRow], like: Tensor) -> Tensor:
-    """What the sampler gave the rows' learnt tokens, [R, U] as `like`; 0 after each row's last."""
+    """The sampler's log-probabilities of the rows' learned tokens, [R, U] like `like`; 0 after the end of each row."""
     values = [[value for value, learnt in zip(row.logprobs, row.learnt, strict=True) if learnt] for row in rows]
     width = like.shape[1]
     return torch.tensor([row + [0.0] * (width - len(row)) for row in values], dtype=like.dtype).to(like.device)
@@ -34,8 +37,9 @@ def sampler_logprobs(rows: Sequence[TokenRow], like: Tensor) -> Tensor:
 def ratios(
     trainer: Tensor, sampler: Tensor, real: Tensor, level: str = "token", episode: Tensor | None = None
 ) -> Tensor:
-    """π_trainer / π_sampler of log-probabilities [R, U]: [R, U], or of whole completions [R, 1]. 1 where nothing is real. `episode`
-    [R]: which rows are one completion; each is one without it."""
+    """π_trainer / π_sampler from log-probabilities [R, U]: [R, U], or [R, 1] for whole completions; 1 where nothing is
+    real. `episode` [R] says which rows form one completion; without it, each row is one.
+    """
     gap = (trainer - sampler) * real
     if level == "token":
         return gap.exp()
@@ -44,7 +48,7 @@ def ratios(
 
 
 def weights(ratio: Tensor, kind: str, config: GrpoConfig) -> Tensor:
-    """What each ratio counts. tis: between the bounds at the nearest of them; mis and icepop: 0 outside."""
+    """The weight of each ratio. tis: clamped to the bounds; mis and icepop: 0 outside of them."""
     least, most = config.correction_min, config.correction_max
     if kind == "tis":
         return ratio.clamp(least, most)
@@ -59,8 +63,9 @@ def first_rows(episode: Tensor) -> Tensor:
 def correction_metrics(
     trainer: Tensor, sampler: Tensor, real: Tensor, kind: str, config: GrpoConfig, episode: Tensor | None = None
 ) -> dict[str, float]:
-    """Of a whole batch: smallest, mean and largest ratio, and the share of tokens or sequences whose weight is not their ratio.
-    `effective_samples` is (Σw)² / (n Σw²) of the ratios, a share of n."""
+    """Metrics of a whole batch: smallest, mean and largest ratio, and the share of tokens or sequences whose weight
+    differs from their ratio. `effective_samples` is (Σw)² / (n Σw²) of the ratios, a share of n.
+    """
     ratio = ratios(trainer, sampler, real, config.correction_level, episode)
     here = real.any(-1, keepdim=True) if config.correction_level == "sequence" else real
     if config.correction_level == "sequence" and episode is not None:

@@ -1,7 +1,7 @@
-"""Attention over a tree by FlexAttention: on a GPU no score is ever in memory, nor a mask of tokens × tokens.
+"""Attention over a tree with FlexAttention: on a GPU, neither the scores nor a mask of tokens × tokens is ever stored.
 
-Which blocks of 128 × 128 a kernel looks at, and which of them whole, is worked out here from the tokens' numbers, a row of blocks at a
-time; inside the others each pair is asked by its numbers.
+The blocks of 128 × 128 that the kernel has to visit, and those of them that need no mask, are computed here from the
+tokens' numbers, one row of blocks at a time. In all other blocks, each pair is checked by its numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SIZE = 128
 
 
 def block_mask(numbers: np.ndarray, key_numbers: np.ndarray, key_ends: np.ndarray, device: torch.device) -> BlockMask:
-    """Of new tokens of these numbers [U] and the keys [S]."""
+    """The mask for new tokens with these numbers [U] and the keys [S]."""
     rows, columns = -(-len(numbers) // SIZE), -(-len(key_numbers) // SIZE)
     last = np.iinfo(np.int32).max
     asked = _padded(numbers, rows, last)
@@ -47,7 +47,7 @@ def _padded(x: np.ndarray, blocks: int, fill: int) -> np.ndarray:
 
 
 def _listed(chosen: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(how many of each row, [1, 1, rows]; which, these first, [1, 1, rows, columns])."""
+    """(number of chosen blocks per row, [1, 1, rows]; their columns first, [1, 1, rows, columns])."""
     order = np.argsort(~chosen, axis=1, kind="stable").astype(np.int32)
     counts = chosen.sum(1).astype(np.int32)
     return torch.from_numpy(counts)[None, None].to(device), torch.from_numpy(order)[None, None].to(device)
@@ -67,7 +67,7 @@ def compiled() -> Any:
 
 @cache
 def usable(d: int, group: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the kernels can be built here for such heads, forward and backward."""
+    """Whether the forward and backward kernels can be built here for heads of this size."""
     if device.type != "cuda":
         return False
     try:
@@ -77,6 +77,6 @@ def usable(d: int, group: int, dtype: torch.dtype, device: torch.device) -> bool
             for shape in ((1, group), (1, 1), (1, 1))
         )
         attend(q, 1.0, [k], [v], block_mask(numbers, numbers, ends, device)).sum().backward()
-    except Exception:  # no Triton, no compiler, heads of a size that it does not know
+    except Exception:  # no Triton, no compiler, or an unsupported head size
         return False
     return True

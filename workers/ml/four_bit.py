@@ -1,4 +1,6 @@
-"""A base whose linear layers are quantized to 4 bits, so that a larger one fits beside its adapter (QLoRA, 2305.14314). Heavy: imports torch."""
+"""A base whose linear layers are quantized to 4 bits, so that a larger model fits next to its adapter (QLoRA,
+2305.14314). Heavy: imports torch.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ MISSING = (
 
 
 def quantization(dtype: str, device: str) -> dict[str, Any]:
-    """Arguments of `from_pretrained`: NormalFloat, its scales quantized once more, products in `dtype`. Embeddings, norms and the
-    output layer stay as they are. Raises SpecError without bitsandbytes."""
+    """Arguments of `from_pretrained`: NormalFloat with double quantization, and products in `dtype`. Embeddings, norms
+    and the output layer are not quantized. Raises SpecError without bitsandbytes.
+    """
     if importlib.util.find_spec("bitsandbytes") is None:
         raise SpecError(MISSING)
     config = BitsAndBytesConfig(
@@ -30,8 +33,9 @@ def quantization(dtype: str, device: str) -> dict[str, Any]:
 
 
 def keep_weights_as_loaded(model: Any) -> None:
-    """On some processors bitsandbytes repacks the weights with bfloat16 scales at the first pass without gradients: the model would
-    change during the run."""
+    """On some CPUs bitsandbytes repacks the weights with bfloat16 scales in the first pass without gradients, which
+    would change the model during the run. Prevent that.
+    """
     for layer in _layers(model):
         layer.support_avx512bf16_for_cpu = False
 
@@ -50,7 +54,7 @@ def products_in_float32(model: Any) -> Iterator[None]:
 
 
 def size_of(parameter: torch.Tensor) -> int:
-    """How many weights it has: a quantized one packs two into a byte."""
+    """The number of weights; a quantized parameter packs two into a byte."""
     state = getattr(parameter, "quant_state", None)
     return parameter.numel() if state is None else state.shape.numel()
 

@@ -1,4 +1,6 @@
-"""A task with its scored episodes, and what a step's groups show: metrics, and what the watch and the draw are told."""
+"""A task with its scored episodes, and what is derived from a step's groups: metrics, and inputs for the watch and the
+task draw.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +31,23 @@ class Group:
 
     @property
     def tokens(self) -> int:
-        """How many the policy wrote."""
+        """The number of tokens that the policy generated."""
         return sum(reply.output_tokens for done in self.episodes for reply in done.replies)
 
     @property
     def rewards(self) -> Tensor:
-        """[G]; NaN if the verifier's own error masks a sample."""
+        """[G]; NaN for a sample that is masked because its verifier failed."""
         return torch.tensor([float("nan") if score.masked else float(score.reward or 0) for score in self.scores])
 
     def advantages(self, config: GrpoConfig) -> Tensor:
-        """[G], or [G, T] per turn, of the rewards less what overlong completions lose."""
+        """[G], or [G, T] per turn: advantages of the rewards minus the overlong penalty."""
         lost = torch.tensor([score.components.get(OVERLONG, 0.0) for score in self.scores])
         if config.advantages == "turn":
             return self._turn_advantages(lost.tolist(), config)
         return advantages(self.rewards + lost, config.scale_rewards, config.baseline)
 
     def _turn_advantages(self, lost: list[float], config: GrpoConfig) -> Tensor:
-        """[G, T]; 0 after an episode's last turn. What an overlong completion loses, it loses at the end."""
+        """[G, T]; 0 after an episode's last turn. The overlong penalty applies to the last turn."""
         earned = [
             None if done.score.masked
             else [one + less for one in returns(done.score.reward or 0.0, done.score.components, len(done.replies))]
@@ -57,7 +59,7 @@ class Group:
 
 
 def advantages(rewards: Tensor, scale: str = "group", baseline: str = "mean") -> Tensor:
-    """`group_advantages` of a group's G rewards, [G] → [G]; NaN is a masked one."""
+    """`group_advantages` of a group's G rewards, [G] → [G]; NaN marks a masked sample."""
     given = [None if reward != reward else reward for reward in rewards.tolist()]
     return torch.tensor(group_advantages(given, scale, baseline))
 
@@ -65,7 +67,9 @@ def advantages(rewards: Tensor, scale: str = "group", baseline: str = "mean") ->
 def rollout_metrics(
     groups: Sequence[Group], *, turns: bool = False, per_turn: GrpoConfig | None = None
 ) -> dict[str, float]:
-    """What a step's episodes were like; `turns`: how many the policy took, too. `per_turn`: the config, where turns are compared."""
+    """Metrics of a step's episodes. `turns`: include the number of turns. `per_turn`: the config, if advantages are per
+    turn.
+    """
     rewards = torch.stack([group.rewards for group in groups])
     seen = rewards[~rewards.isnan()]
     episodes = [done for group in groups for done in group.episodes]
@@ -93,7 +97,7 @@ def rollout_metrics(
 
 
 def validation_metrics(episodes: Sequence[Sequence[Finished]]) -> dict[str, float]:
-    """Of the samples that are not masked; {} if all are."""
+    """Metrics of the samples that are not masked; {} if all are."""
     scores = [done.score for samples in episodes for done in samples if not done.score.masked]
     if not scores:
         return {}
@@ -105,7 +109,7 @@ def validation_metrics(episodes: Sequence[Sequence[Finished]]) -> dict[str, floa
 
 
 def shape(done: Finished, config: GrpoConfig) -> None:
-    """Notes in the score what an overlong episode loses, by its longest answer."""
+    """Add the penalty of an overlong episode to its score, based on its longest answer."""
     if config.overlong_buffer and done.replies:
         longest = max(reply.output_tokens for reply in done.replies)
         lost = overlong_shaping(longest, config.max_new_tokens, config.overlong_buffer, config.overlong_penalty)
@@ -113,7 +117,7 @@ def shape(done: Finished, config: GrpoConfig) -> None:
 
 
 def passed_of(group: Group) -> tuple[str, int, int]:
-    """(task, how many passed, of how many unmasked)."""
+    """(task, number that passed, number that are not masked)."""
     scores = [score for score in group.scores if not score.masked]
     return group.task["id"], sum(score.success for score in scores), len(scores)
 
@@ -131,6 +135,6 @@ def outputs_of(groups: Sequence[Group]) -> list[watch.Paid]:
 
 
 def mask_reason(groups: Sequence[Group]) -> dict[str, str]:
-    """{alarm: the reason for which most of the step's rollouts have no reward}."""
+    """{alarm: the most frequent reason for which rollouts of the step were masked}."""
     reasons = Counter(score.mask_reason for group in groups for score in group.scores if score.masked)
     return {"masked": reasons.most_common(1)[0][0]} if reasons else {}

@@ -10,9 +10,9 @@ import torch
 
 from workers.ml.tree import decoder_of
 
-LONGEST = 500  # tokens of a text; read twice they fit into the 1,024 positions of the smallest models
-# A causal model's early tokens know nothing of the later ones. So the text is read twice and only the second reading is pooled:
-# “Repetition Improves Language Model Embeddings” (Springer et al. 2024).
+LONGEST = 500  # tokens per text, so that reading it twice fits into the 1,024 positions of the smallest models
+# In a causal model, early tokens do not see later ones. So the text is read twice and only the second reading is
+# pooled: “Repetition Improves Language Model Embeddings” (Springer et al. 2024).
 FIRST, AGAIN = "Rewrite the request: ", "\nThe rewritten request: "
 
 
@@ -20,8 +20,9 @@ FIRST, AGAIN = "Rewrite the request: ", "\nThe rewritten request: "
 def vectors(
     model: Any, tokenizer: Any, texts: Sequence[str], batch_size: int
 ) -> Iterator[tuple[list[int], np.ndarray]]:
-    """(positions of texts, [texts, hidden] float32), a batch of about the same length at a time. A text without a token of
-    its own has a vector of zeros. The model is on its device, in evaluation mode."""
+    """Yield (positions of texts, [texts, hidden] float32) for batches of texts of similar length. A text without any
+    tokens gets a vector of zeros. The model must be on its device, in evaluation mode.
+    """
     decoder, _ = decoder_of(model)
     where = next(model.parameters()).device
     first, again = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (FIRST, AGAIN))

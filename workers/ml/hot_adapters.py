@@ -12,12 +12,14 @@ from peft import LoraConfig, PeftModel
 from workers.lib.errors import JobError
 from workers.ml.lean import keep_less
 
-MOST = 64  # as many as an installation may have LoRA slots
+MOST = 64  # the largest number of LoRA slots that an installation may configure
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """`key` is its name inside PEFT: another one for each load, so that nothing computed for an older one fits it."""
+    """`key` is the adapter's name within PEFT. It is new for each load, so that nothing computed with an earlier load
+    is reused.
+    """
 
     name: str
     path: str
@@ -25,7 +27,7 @@ class Loaded:
 
 
 class Refused(JobError):
-    """An adapter that cannot be loaded; `status` is the HTTP status that vLLM answers with."""
+    """The adapter cannot be loaded; `status` is the HTTP status that vLLM answers with."""
 
     def __init__(self, sentence: str, status: int = 400) -> None:
         super().__init__(sentence)
@@ -33,7 +35,7 @@ class Refused(JobError):
 
 
 class HotAdapters:
-    """To be used by the thread that generates. The model's own weights stay as they are: adapters are not merged."""
+    """Use it only in the thread that generates. The model's own weights do not change: adapters are not merged."""
 
     def __init__(self, model: Any, most_rank: int) -> None:
         self.model, self.most_rank = model, most_rank
@@ -53,7 +55,7 @@ class HotAdapters:
             missing = [key for key in found.missing_keys if f".{loaded.key}." in key]
             if odd := [*found.unexpected_keys, *missing]:
                 raise ValueError(f"its layers are not those of the base ({odd[0]})")
-        except Exception as error:  # whatever PEFT says of files from elsewhere
+        except Exception as error:  # PEFT raises many kinds of errors for external files
             self.remove(loaded)
             raise Refused(f"Loading lora {name} failed: {str(error)[:300]}") from error
         self.peft.eval()
@@ -81,7 +83,7 @@ class HotAdapters:
         self.active = None
 
     def use(self, loaded: Loaded | None) -> None:
-        """Has the next forward pass compute with that adapter, or with the bare base."""
+        """Use this adapter, or the bare base, in the following forward passes."""
         if self.peft is None or (loaded is not None and self.active is loaded):
             return
         if loaded is None:

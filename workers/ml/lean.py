@@ -1,9 +1,10 @@
-"""Layers that do less and keep less for the backward pass: LoRA branches and gated feed-forward layers (SwiGLU); and, while answers
-are written, linear layers with their adapter merged.
+"""Layers that compute less and keep less for the backward pass: LoRA branches and gated feed-forward layers (SwiGLU);
+and, for generation, linear layers with a merged adapter.
 
-An update's time is matrix products, if nothing else takes any. As written in the libraries, a LoRA branch goes over its layer's
-output three times more in each direction; here its small product is added to the large one's result where that lies. A
-gated layer keeps four tensors of tokens × intermediate size; here it keeps two and computes the others again, without a product.
+An update's time should be spent on matrix products alone. In the libraries' implementation, a LoRA branch goes over its
+layer's output three more times in each direction; here its small product is added in place to the result of the large
+one. A gated layer keeps four tensors of tokens × intermediate size; here it keeps two, and recomputes the others
+without a matrix product.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from torch.nn import functional
 
 from workers.ml.products import Packed, onednn_has, packed, product
 
-PARTS = ("gate_proj", "up_proj", "down_proj")  # as Llama, Qwen, Mistral, Gemma and their like name them
-MOST_PACKED = 2**31  # bytes of packed weights, which are there beside the model's own
-WORTH = 256  # tokens to be written at most; for fewer, packing takes longer than it saves
+PARTS = ("gate_proj", "up_proj", "down_proj")  # names in Llama, Qwen, Mistral, Gemma and similar models
+MOST_PACKED = 2**31  # bytes of packed weights, in addition to the model's own
+WORTH = 256  # maximum number of new tokens from which packing saves more time than it takes
 
 
 def keep_less(model: Any) -> None:
-    """Of every layer of a form that is known here; others are left as they are."""
+    """Replace every layer of a supported form; others are left unchanged."""
     for module in model.modules():
-        is_silu = "SiLU" in type(getattr(module, "act_fn", None)).__name__  # torch's, or transformers' own
+        is_silu = "SiLU" in type(getattr(module, "act_fn", None)).__name__  # torch's class, or that of transformers
         if is_silu and all(isinstance(getattr(module, part, None), torch.nn.Module) for part in PARTS):
             module.forward = MethodType(_gated_forward, module)
         elif type(module) is LoraLinear:
@@ -39,10 +40,11 @@ def keep_less(model: Any) -> None:
 
 @contextmanager
 def packed_weights(model: Any, rows: int, tokens: int) -> Iterator[None]:
-    """For a batch of that many `rows` of at most `tokens` each: as long as the block lasts, linear layers compute from copies of their
-    weights that are faster to multiply by, with the adapter merged. The same up to float32's rounding, and only without gradients.
+    """Within the block, linear layers compute with copies of their weights that are faster to multiply by, with the
+    adapter merged.
 
-    The copies are made for each batch again, as an update changes the adapter in between.
+    For a batch of `rows` rows with at most `tokens` new tokens each. Results are the same up to float32 rounding. Only
+    without gradients. The copies are made again for each batch, since updates change the adapter in between.
     """
     found = dict(_unpacked(model)) if rows * tokens >= WORTH else {}
     if sum(weight.nbytes for weight, *_ in found.values()) > MOST_PACKED:
@@ -60,8 +62,9 @@ def packed_weights(model: Any, rows: int, tokens: int) -> Iterator[None]:
 
 
 def _unpacked(model: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """(layer, (weight, bias), and (A, B, scaling) where it has an adapter). A LoRA layer of a form that is not known here computes as it
-    does, from the packed weight of its base."""
+    """(layer, (weight, bias), and (A, B, scaling) if it has an adapter). A LoRA layer of an unsupported form computes
+    as usual, but with its base's packed weight.
+    """
     merged = set()
     for module in model.modules():
         if type(module) is LoraLinear and (found := _adapter(module, module.weight)) and onednn_has(found[0]):
@@ -102,7 +105,7 @@ def _lora_gradients(
 
 
 def _adapter(layer: Any, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor, float] | None:
-    """(weight, bias, A, B, scaling) of a plain LoRA layer that computes with one adapter in one dtype; None for any other."""
+    """(weight, bias, A, B, scaling) of a plain LoRA layer with one active adapter and one dtype; None for any other."""
     active = [name for name in getattr(layer, "active_adapters", ()) if name in layer.lora_A]
     if type(layer) is not LoraLinear or layer.disable_adapters or layer.merged or len(active) != 1:
         return None
@@ -146,7 +149,7 @@ class _Gated(torch.autograd.Function):
 
 
 class _GatedLora(torch.autograd.Function):
-    """_Lora of _Gated, whose product is computed again."""
+    """_Lora applied to _Gated, whose product is recomputed."""
 
     @staticmethod
     def forward(

@@ -1,10 +1,10 @@
-"""What a causal LM says of given tokens, from hidden states, without logits of all of them at once.
+"""Log-probabilities, entropies and accuracies of given tokens from hidden states, without materializing all logits.
 
-Logits of a whole batch (tokens × vocabulary) are the largest thing in an update: 300 MB for 1,500 tokens of a small
-model, several times over with their gradients. Here they exist for a slice of the vocabulary at a time, and the softmax is
-put together from the slices. A token's log-probability depends on its own hidden state alone, so its gradient is one
-vector of that state's size: the id's output row less the rows' mean by probability, summed up while a slice's logits are
-there and scaled in the backward pass. Nothing is computed twice.
+The logits of a whole batch (tokens × vocabulary) are the largest tensor of an update: 300 MB for 1,500 tokens of a
+small model, several times that with their gradients. Here they exist for one slice of the vocabulary at a time, and the
+softmax is assembled from the slices. A token's log-probability depends only on its own hidden state, so its gradient is
+one vector of that state's size: the id's output row minus the mean of all output rows weighted by probability. That
+mean is accumulated while a slice's logits exist, and scaled in the backward pass. Nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHUNK = {"cpu": 2**20, "cuda": 2**27}  # logits at a time; 4 and 512 MiB in floa
 
 
 class Tokens(NamedTuple):
-    """Of n tokens, each [n]: log-probability (with its gradient), entropy in nats, whether it was the likeliest."""
+    """For n tokens, each [n]: log-probability (with gradient), entropy in nats, whether the token was the likeliest."""
 
     logprobs: Tensor
     entropies: Tensor
@@ -29,7 +29,7 @@ class Tokens(NamedTuple):
 
 
 def token_logprobs(head: Any, hidden: Tensor, ids: Tensor, temperature: float = 1.0) -> Tokens:
-    """Tokens `ids` [n] as `hidden` [n, h] predicts them; `head` gives logits, computed with in float32."""
+    """The tokens `ids` [n] as predicted from `hidden` [n, h]; `head` projects to logits, computed in float32."""
     frozen = not any(parameter.requires_grad for parameter in head.parameters())
     if frozen and type(head) is torch.nn.Linear:
         return Tokens(*_FrozenHead.apply(hidden, ids, head.weight, head.bias, temperature))
@@ -61,7 +61,7 @@ class _FrozenHead(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, ids: Tensor, weight: Tensor, bias: Tensor | None, temperature: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The softmax of slices: its sum, and what is summed up by it, are scaled down when a larger logit comes."""
+        """Online softmax over slices: its sum, and everything weighted by it, is rescaled when a larger logit comes."""
         wide = torch.promote_types(hidden.dtype, torch.float32)
         n, width = len(hidden), max(1, CHUNK.get(hidden.device.type, CHUNK["cpu"]) // max(1, len(hidden)))
         top = hidden.new_full((n, 1), torch.finfo(wide).min, dtype=wide)

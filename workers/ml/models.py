@@ -1,4 +1,4 @@
-"""Loads a policy: a base model's folder and, on it, a LoRA adapter. Safetensors only. Heavy: imports torch."""
+"""Loads a policy: a base model's folder and, optionally, a LoRA adapter. Safetensors only. Heavy: imports torch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def device() -> str:
-    """Where a job computes: on the GPU where there is one (a job has one; CUDA_VISIBLE_DEVICES says which)."""
+    """The device of a job: the GPU if there is one (a job has one; CUDA_VISIBLE_DEVICES selects it)."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def training_dtype(dtype: str) -> str:
-    """The dtype to train the engine's model in. The adapter itself is float32 in any case.
+    """The dtype for training a model that the engine loads in `dtype`. The adapter itself is always float32.
 
-    float16 is for generating: gradients fall below its range unless the loss is scaled, so float32 is trained.
+    float16 is only for generation: gradients underflow its range unless the loss is scaled, so training uses float32.
     """
     return "float32" if dtype == "float16" else dtype
 
@@ -37,8 +37,10 @@ def training_dtype(dtype: str) -> str:
 def load_base(
     folder: str | Path, dtype: str = "float32", *, scalar_head: bool = False, in_4bit: bool = False
 ) -> tuple[Any, Any]:
-    """(model, tokenizer); with `scalar_head` a reward model's, whose head is new; with `in_4bit` its linear layers quantized (QLoRA).
-    Raises JobError with a sentence for a folder that is missing or not safetensors, SpecError for a dtype that is not one of DTYPES."""
+    """(model, tokenizer); with `scalar_head` a reward model with a new head; with `in_4bit` its linear layers are
+    quantized (QLoRA). Raises JobError for a folder that is missing or not safetensors, SpecError for a dtype that is
+    not in DTYPES.
+    """
     if dtype not in DTYPES:
         raise SpecError(f"engine.dtype must be one of {', '.join(DTYPES)}, not {dtype!r}.")
     folder = Path(folder)
@@ -63,7 +65,7 @@ def load_base(
 
 
 def load_policy(base: str | Path, adapter: str | Path | None, dtype: str = "float32") -> tuple[Any, Any]:
-    """(model, tokenizer) for generation, the adapter merged into the weights where that is exact. Raises JobError."""
+    """(model, tokenizer) for generation, with the adapter merged into the weights if that is exact. Raises JobError."""
     model, tokenizer = load_base(base, dtype)
     if adapter:
         model = add_adapter(model, adapter, trainable=False)
@@ -73,8 +75,9 @@ def load_policy(base: str | Path, adapter: str | Path | None, dtype: str = "floa
 
 
 def merges_exactly(model: Any) -> bool:
-    """Whether a merged adapter says the same up to float32's rounding. Weights of 16 bits would round most of an adapter away, and
-    weights that two layers share (embedding and output) would change in both."""
+    """Whether merging an adapter is exact up to float32 rounding. 16-bit weights would round away most of an adapter,
+    and tied weights (embedding and output) would change in both places.
+    """
     if not isinstance(model, PeftModel):
         return False
     layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
@@ -84,10 +87,10 @@ def merges_exactly(model: Any) -> bool:
 
 
 def load_side_by_side(models: Sequence[Model], dtype: str, *, merged: bool) -> list[tuple[Any, Any]]:
-    """(model, tokenizer) of each, ready to generate on the device. Raises JobError.
+    """(model, tokenizer) for each version, ready to generate on the device. Raises JobError.
 
-    Hot adapters stand beside one base, whose weights all share; a merged one has weights of its own. A version without
-    adapter is the bare base.
+    Without `merged`, adapters are loaded next to one base whose weights all versions share; with it, each has its own
+    weights. A version without an adapter is the bare base.
     """
     bases: dict[str, tuple[Any, Any]] = {}
     found = []
@@ -97,7 +100,7 @@ def load_side_by_side(models: Sequence[Model], dtype: str, *, merged: bool) -> l
             bases[model.base] = base.to(device()), tokenizer
         base, tokenizer = bases[model.base]
         shared = {} if merged and model.adapter else {id(one): one for one in [*base.parameters(), *base.buffers()]}
-        own = copy.deepcopy(base, shared)  # what the memo names is not copied
+        own = copy.deepcopy(base, shared)  # what is in the memo is shared, not copied
         if model.adapter:
             own = add_adapter(own, model.adapter, trainable=False)
             own = own.merge_and_unload() if merged else own
@@ -106,7 +109,7 @@ def load_side_by_side(models: Sequence[Model], dtype: str, *, merged: bool) -> l
 
 
 def add_adapter(model: Any, adapter: str | Path, *, trainable: bool) -> Any:
-    """Raises JobError for an adapter of another base, which PEFT would load as far as its layers are there, and for one with NaN."""
+    """Raises JobError for an adapter of another base, which PEFT would load partially, and for one with NaN."""
     file = Path(adapter) / "adapter_model.safetensors"
     if not file.is_file():
         raise JobError(f"The adapter folder {adapter} is missing or holds no adapter_model.safetensors.")
@@ -121,7 +124,7 @@ def add_adapter(model: Any, adapter: str | Path, *, trainable: bool) -> Any:
         if "size mismatch" not in str(error):
             raise
         raise JobError(f"{other}: its layers have other sizes.") from error
-    except ValueError as error:  # of PEFT: no layer has one of these names
+    except ValueError as error:  # PEFT's error if no layer has one of these names
         raise JobError(f"{other}: {error}") from error
     taken = {name.replace(".default.", "."): weight for name, weight in adapted.named_parameters() if _of_lora(name)}
     if strange := sorted(given ^ taken.keys()):
@@ -136,7 +139,7 @@ def _of_lora(name: str) -> bool:
 
 
 def lora(model: Any, config: Lora, adapter: str | Path | None) -> Any:
-    """A model with a trainable LoRA adapter: the given one trained on, or a new one."""
+    """The model with a trainable LoRA adapter: the given one, or a new one."""
     if adapter:
         return add_adapter(model, adapter, trainable=True)
     return get_peft_model(model, lora_config(config))
@@ -155,9 +158,10 @@ def lora_config(config: Lora) -> LoraConfig:
 
 
 def chat_with_tools(tokenizer: Any, messages: list[dict], tools: list[dict]) -> tuple[list[dict], list[dict] | None]:
-    """(messages, tools) for the tokenizer's chat template: native where it knows tools, else all in the messages' text.
+    """(messages, tools) for the tokenizer's chat template: native tools if it supports them, otherwise everything as
+    text in the messages.
 
-    Generation and training both go through here, so that a model is trained on the prompts that it will get.
+    Generation and training both use this function, so that a model is trained on the prompts that it will see.
     """
     return written_for(tokenizer.get_chat_template(tools=tools or None), messages, tools)
 
@@ -168,7 +172,9 @@ def set_threads(threads: int) -> None:
 
 
 def stop_token_ids(tokenizer: Any, model: Any = None) -> list[int]:
-    """Tokens that end an answer: the tokenizer's end, those that the model generates until, and, in ChatML, the end of a turn."""
+    """Tokens that end an answer: the tokenizer's EOS, those in the model's generation config and, for ChatML, the end
+    of a turn.
+    """
     until = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ends = {
         tokenizer.eos_token_id,

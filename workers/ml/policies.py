@@ -1,4 +1,4 @@
-"""The policy that a spec names. Loads torch only for an engine in this process."""
+"""Opens the policy that a spec describes. Imports torch only for an engine in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workers.lib.specs import AgentEndpoint, Engine, Model, Server, Timed
 from workers.lib.spending import Account
 
 AT_ONCE = 64
-BATCHES = 16  # that wait for an engine in this process: enough to put answers of about the same length together
+BATCHES = 16  # batches that wait for an in-process engine, enough to group answers of similar length
 
 
 def open_policy(
@@ -23,8 +23,10 @@ def open_policy(
     watch: Watch | None = None,
     goes_on: bool = True,
 ) -> Policy:
-    """From the `engine` and `model` parts of a spec. `account`: of a job whose questions to servers share a limit. `goes_on`:
-    an engine in this process keeps what it computed, for later turns. Raises SpecError, or JobError for a model that does not load."""
+    """Open the `engine` and `model` of a spec. `account`: for a job whose requests to servers share a limit. `goes_on`:
+    an in-process engine keeps what it computed for later turns. Raises SpecError, or JobError for a model that cannot
+    be loaded.
+    """
     if isinstance(engine, Server):
         return ChatPolicy(engine, sampling, account, watch)
     from workers.ml.transformers_engine import TransformersEngine
@@ -33,7 +35,9 @@ def open_policy(
 
 
 def open_side_by_side(versions: Sequence[Timed], samplings: Sequence[Sampling], *, merged: bool) -> list[Policy]:
-    """One for each version, to be asked in turns. Those of this process share its base (`load_side_by_side`)."""
+    """A policy for each version, to be asked alternately. Those in this process share their base
+    (`load_side_by_side`).
+    """
     engines = [version.engine for version in versions]
     if any(isinstance(engine, Server) for engine in engines):
         return [
@@ -52,7 +56,7 @@ def open_side_by_side(versions: Sequence[Timed], samplings: Sequence[Sampling], 
 
 
 def episodes_at_once(engine: Engine, environment: Environment) -> int:
-    """How many are open at a time. Of one step each, they hold nothing outside while they wait for a batch."""
+    """How many episodes run at a time. Single-turn episodes hold no resources while they wait for a batch."""
     if isinstance(engine, Server | AgentEndpoint):
         return engine.concurrency
     return AT_ONCE if environment.multi_turn else BATCHES * engine.batch_size

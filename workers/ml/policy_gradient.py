@@ -1,4 +1,6 @@
-"""What an update learns from, and the gradients of its loss, over the prefix tree of its rows (workers.ml.tree)."""
+"""The batch that an update learns from, and the gradients of its loss over the prefix tree of its rows
+(workers.ml.tree).
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,17 @@ from workers.ml.tree import Scored, logprobs_of, pad, scored_parts
 
 @dataclass
 class Batch:
-    """What an update learns from: R rows, of at most U learnt tokens."""
+    """The data of an update: R rows with at most U learned tokens each."""
 
     rows: list[TokenRow]
-    advantage: Tensor  # [R], or [R, U] where each turn has its own
+    advantage: Tensor  # [R], or [R, U] if each turn has its own
     used: Tensor  # [R, U]: tokens of samples that are not masked
-    episode: Tensor  # [R]: number of each row's episode, which is the completion that losses average over
-    informative: Tensor | None = None  # [R]: those of groups whose rewards differ; None: all
+    episode: Tensor  # [R]: number of the row's episode, i.e. the completion that losses are averaged over
+    informative: Tensor | None = None  # [R]: rows of groups whose rewards differ; None means all
 
     @property
     def split(self) -> bool:
-        """Whether some episode has several rows."""
+        """Whether some episode consists of several rows."""
         return len(self.episode.unique()) < len(self.episode)
 
     def advantage_of(self, rows: Any, width: int) -> Tensor:
@@ -43,7 +45,7 @@ class Batch:
 
 
 def batch_from(groups: Sequence[tuple[Group, Tensor]], config: GrpoConfig, device: torch.device) -> Batch:
-    """The rows of groups and of their episodes' advantages [G] or [G, T]. An episode whose turns are not joined has several."""
+    """The rows of (group, advantages [G] or [G, T]). An episode whose turns cannot be joined has several rows."""
     rows, per_token, masked, informative, episode = [], [], [], [], []
     for group, advantages in groups:
         for done, given in zip(group.episodes, advantages, strict=True):
@@ -68,13 +70,15 @@ def batch_from(groups: Sequence[tuple[Group, Tensor]], config: GrpoConfig, devic
 
 
 def token_advantages(done: Finished, given: Tensor) -> list[float]:
-    """Of each token that the policy wrote, in their order, from the episode's advantage or each turn's [T]."""
+    """The advantage of each token that the policy generated, in order, from the episode's advantage or each turn's
+    [T].
+    """
     of_turns = given.tolist() if given.dim() else [float(given)] * len(done.replies)
     return [advantage for reply, advantage in zip(done.replies, of_turns, strict=False) for _ in reply.token_ids]
 
 
 def micro_batches(model: Any, batch: Batch, config: GrpoConfig, numbers: Sequence[int]) -> Iterator[Scored]:
-    """The parts of the tree of these rows of the batch, or of a tree for each `micro_batch` of them."""
+    """The parts of one tree over these rows of the batch, or of one tree for each `micro_batch` of them."""
     size = config.micro_batch or max(1, len(numbers))
     for start in range(0, len(numbers), size):
         some_numbers = torch.tensor(numbers[start : start + size], device=batch.used.device)
@@ -84,7 +88,7 @@ def micro_batches(model: Any, batch: Batch, config: GrpoConfig, numbers: Sequenc
 
 
 def shared_logprobs(ranks: Ranks, batch: Batch, compute: Callable[[list[TokenRow]], Tensor]) -> Tensor:
-    """What `compute` gives for all rows, [R, U]: each process computes some."""
+    """The result of `compute` for all rows, [R, U]; each process computes some of them."""
     if ranks.size == 1:
         return compute(batch.rows)
     found, mine = torch.zeros(batch.used.shape, device=batch.used.device), ranks.mine([row.ids for row in batch.rows])
@@ -108,10 +112,10 @@ def add_gradients(
     check: Callable[[], None] = lambda: None,
     ranks: Ranks = ALONE,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Adds the gradients of the batch's loss to the model's: (log-probabilities [R, U] of its tokens, metrics).
+    """Add the gradients of the batch's loss to the model's. Returns (log-probabilities [R, U] of its tokens, metrics).
 
-    `old` None: the batch is on policy, the ratio exactly 1. `check` is called before each part, and may raise. Of several `ranks`
-    each computes its share of the rows, and all get the sum.
+    `old` None: the batch is on policy, so the ratio is exactly 1. `check` is called before each part, and may raise.
+    With several `ranks`, each computes its share of the rows, and all get the sum.
     """
     logprobs, metrics = torch.zeros(batch.used.shape, device=batch.used.device), Counter[str]()
     mine = ranks.mine([row.ids for row in batch.rows])
@@ -119,7 +123,7 @@ def add_gradients(
     sampled, completions = sampler_logprobs(batch.rows, logprobs), Completions.of(batch.used, batch.episode)
 
     def loss_of(new: Tensor, rows: Any, width: int) -> Tensor:
-        """The loss of some rows' log-probabilities [r, width]: the losses of all of them add up to the batch's."""
+        """The loss of some rows, from log-probabilities [r, width]. The losses of all rows add up to the batch's."""
         here = (rows, slice(width))
         before, used = (new.detach() if old is None else old[here]), batch.used[here]
         far, episode = None if reference is None else reference[here], batch.episode[rows]
@@ -133,12 +137,13 @@ def add_gradients(
 
     slope = None
     if batch.split and (config.loss_type in OF_SEQUENCE or (corrects and config.correction_level == "sequence")):
-        # A ratio of a whole episode needs all its rows at once: the loss's slope in the log-probabilities is taken first.
+        # A ratio over a whole episode needs all its rows at once, so the loss's derivative by the log-probabilities is
+        # computed first.
         whole = shared_logprobs(ranks, batch, lambda rows: logprobs_of(model, rows, config.temperature, check))
         whole.requires_grad_()
         (slope,) = torch.autograd.grad(loss_of(whole, slice(None), whole.shape[1]), whole)
         if not ranks.is_main:
-            metrics.clear()  # of the whole batch: they count once
+            metrics.clear()  # they are of the whole batch and must count once
 
     def share() -> dict[str, float]:
         for some in micro_batches(model, batch, config, mine):
@@ -161,10 +166,10 @@ def add_gradients(
 
 
 def sampler_gap(logprobs: Tensor, rows: Sequence[TokenRow], *, same: bool = True) -> dict[str, float]:
-    """How far the trainer's log-probabilities [R, U] are from the sampler's over the tokens; 0 up to rounding when on policy.
+    """How far the trainer's log-probabilities [R, U] are from the sampler's; 0 up to rounding when on policy.
 
-    Not the `same`: of a sampler that was cut off on purpose, or is older, the differences alone; the rest would say that the two
-    compute different models.
+    If trainer and sampler are not the `same`, because the sampler was truncated on purpose or is older, only the
+    differences are reported: the other metrics would claim that the two compute different models.
     """
     sampled = [list(compress(row.logprobs, row.learnt)) for row in rows]
     gaps = gap_metrics([list(zip(*pair, strict=False)) for pair in zip(logprobs.tolist(), sampled, strict=True)])

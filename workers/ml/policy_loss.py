@@ -19,16 +19,17 @@ OF_SEQUENCE = ("gspo", "rloo")  # losses with one ratio per completion
 
 @dataclass(frozen=True)
 class Completions:
-    """What the rows of a batch are parts of. An episode that fell apart into several rows is one completion."""
+    """How the rows of a batch make up completions. An episode that was split into several rows is one completion."""
 
-    episode: Tensor  # [r]: number of each row's episode
+    episode: Tensor  # [r]: number of the row's episode
     lengths: Tensor  # [r]: tokens of the row's whole episode
     row_tokens: Tensor  # [R of the whole batch]
-    share: Tensor  # [R of the whole batch]: of its completion that a row is; they add up to the number of completions
+    # [R of the whole batch]: a row's share of its completion; the shares add up to the number of completions.
+    share: Tensor
 
     @classmethod
     def of(cls, real: Tensor, episode: Tensor | None = None) -> Completions:
-        """Of a whole batch's tokens [R, U]; without `episode` each row is a completion."""
+        """From a whole batch's tokens [R, U]; without `episode`, each row is a completion."""
         row_tokens = real.sum(-1)
         if episode is None:
             episode = torch.arange(len(real), device=real.device)
@@ -41,7 +42,7 @@ class Completions:
 
 
 def summed(values: Tensor, episode: Tensor) -> Tensor:
-    """Of each row [r], the sum of the values [r] of its episode's rows."""
+    """For each row [r], the sum of the values [r] over the rows of its episode."""
     numbers, where = episode.unique(return_inverse=True)
     if len(numbers) == len(episode):
         return values
@@ -60,22 +61,25 @@ def policy_loss(
     informative: Tensor | None = None,
     weight: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The clipped loss of a batch, all tensors [R, U], advantage [R] or [R, U], and what was clipped. For a part of a batch, say
-    with `completions` what it is a part of: the parts' losses and metrics add up to the batch's. A loss with one ratio per
-    completion needs all rows of a completion at once.
+    """The clipped loss of a batch, and how much was clipped. All tensors are [R, U]; advantage is [R] or [R, U].
 
-    grpo: mean over completions of the mean over tokens. dapo: mean over all tokens. dr_grpo: sum over tokens / (completions × the
-    longest length allowed). gspo, rloo: as grpo, with one ratio per completion, of its geometric mean or of its product. KL to
-    the reference: the k3 estimator × the ratio; without beta it is measured only, and without a reference not even that.
+    For a part of a batch, pass `completions` of the whole batch: the parts' losses and metrics then add up to the
+    batch's. A loss with one ratio per completion needs all rows of a completion at once.
 
-    `informative` [R of the whole]: rows of groups whose rewards differ. The policy's term is a mean over them alone, so
-    that its size does not depend on how many groups were flat; the KL's is over all. `weight` [R, U] or [R, 1] multiplies the
-    policy's term: the correction for a sampler that is not the trainer.
+    grpo: mean over completions of the mean over tokens. dapo: mean over all tokens. dr_grpo: sum over tokens /
+    (completions × the maximum length). gspo, rloo: like grpo, with one ratio per completion: the geometric mean or the
+    product of its tokens' ratios. KL to the reference: the k3 estimator × the ratio; without beta it is only measured,
+    and without a reference not even that.
+
+    `informative` [R of the whole batch]: rows of groups whose rewards differ. The policy term is a mean over them
+    alone, so that its size does not depend on how many groups had no reward spread; the KL term is a mean over all
+    rows. `weight` [R, U] or [R, 1] multiplies the policy term: the correction for a sampler that differs from the
+    trainer.
     """
     of = completions or Completions.of(real)
     log_ratio = (logprobs - old) * real
     if config.loss_type in OF_SEQUENCE:
-        # The value is the completion's ratio, the gradient reaches each token (GSPO-token with equal advantages).
+        # The value is the completion's ratio, but the gradient reaches each token (GSPO-token with equal advantages).
         by = of.lengths if config.loss_type == "gspo" else 1
         log_ratio = (summed(log_ratio.sum(-1), of.episode) / by)[:, None].expand_as(logprobs)
     if advantage.dim() == 1:
@@ -87,7 +91,9 @@ def policy_loss(
         each = each * weight
 
     def mean(values: Tensor, over: Tensor) -> Tensor:
-        """Of [R, U], as the loss averages; `over` [R of the whole]: the rows whose completions the average is taken of."""
+        """The loss's average of values [R, U]; `over` [R of the whole batch]: the rows whose completions are
+        averaged.
+        """
         number = (of.share * over).sum().clamp(min=1)
         if config.loss_type == "dapo":
             return (values * real).sum() / (of.row_tokens * over).sum().clamp(min=1)
@@ -103,7 +109,8 @@ def policy_loss(
         kl = gap.exp() - gap - 1
         measured["train/kl"] = float((kl.detach() * real).sum() / tokens)
         if config.beta:
-            # Times the ratio (1 on policy): without its gradient the KL's is biased (DeepSeek-V3.2 2512.02556).
+            # Multiplied by the ratio (1 on policy): without its gradient, that of the KL is biased (DeepSeek-V3.2
+            # 2512.02556).
             loss = loss + config.beta * mean(ratio * kl, everything)
     low = ((ratio < 1 - config.clip_low) & (advantage < 0) & real).sum() / tokens
     high = ((ratio > 1 + config.clip_high) & (advantage > 0) & real).sum() / tokens

@@ -1,7 +1,7 @@
 """The processes that train one adapter together (data parallel). Heavy: imports torch.
 
-Each has the whole model and does a share of the work; what they learn is added up, so that all take the same step. They end
-together: what ends one of them while it works is known to all before anything is exchanged.
+Each process has the whole model and does a share of the work; gradients are summed, so that all take the same step.
+They also end together: an error or a stop in one of them is known to all before anything is exchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from workers.lib.prefixes import shares
 from workers.lib.program import PeerEnded, Stop
 
 T = TypeVar("T")
-PATIENCE = timedelta(days=7)  # one may wait for what another samples; a process that ends is noticed at once
+# One process may wait long for another's sampling; a process that has ended is noticed at once.
+PATIENCE = timedelta(days=7)
 NOT_SHARDED = (
     "accelerate's sharding (FSDP, DeepSpeed) cannot be used here. Start it without; each process then has the whole model. SFT, DPO, KTO "
     "and reward models divide the base's layers themselves with “config.shard”."
@@ -32,20 +33,23 @@ NOT_SHARDED = (
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process is `number` of `size`. Alone, everything is done at once and nothing is sent."""
+    """This process is `number` of `size`. With a single process, everything is done locally and nothing is sent."""
 
     number: int = 0
     size: int = 1
-    in_lockstep: bool = False  # a model in parts: one that fails cannot reach the others, which notice when it ends
+    # For a sharded model: a process that fails cannot tell the others, which notice once it has ended.
+    in_lockstep: bool = False
 
     @property
     def is_main(self) -> bool:
-        """Whether it is the one that reports, and writes checkpoints."""
+        """Whether this process reports and writes checkpoints."""
         return self.number == 0
 
     def gather(self, work: Callable[[], T]) -> list[T]:
-        """What `work` gives in each process, in their order. Where it is stopped in one of them it is in all, and where it fails in
-        one, the others raise PeerEnded. `work` may gather itself: what ends it there is known to all and not sent again."""
+        """The results of `work` in all processes, in order. If it is stopped in one process, it is stopped in all; if
+        it fails in one, the others raise PeerEnded. `work` may itself call `gather`: an error that is already known to
+        all is not sent again.
+        """
         if self.size == 1:
             return [work()]
         found, error = None, None
@@ -67,12 +71,13 @@ class Ranks:
         return [result for _, result in everybody]
 
     def from_main(self, work: Callable[[], T]) -> T:
-        """What `work` gives in the main process, where alone it is done."""
+        """The result of `work`, which only runs in the main process."""
         return self.gather(work if self.is_main else lambda: None)[0]  # type: ignore[arg-type,return-value]
 
     def share(self, count: int, work: Callable[[range, Callable[..., None]], None], tell: Callable[..., None]) -> None:
-        """`work` is given the numbers, of `count`, that this process does and calls what it is given for each result; `tell` is
-        called for the results of all processes, this one's at once."""
+        """Call `work` with the indices, out of `count`, that this process does; it calls its second argument with each
+        result. `tell` is called for the results of all processes, for this one's own immediately.
+        """
         results: list[tuple] = []
 
         def own(*result: Any) -> None:
@@ -85,24 +90,24 @@ class Ranks:
                 tell(*result)
 
     def check(self, stop: Callable[[], None]) -> None:
-        """Raises Stop in all processes where `stop` does so in one."""
+        """Raises Stop in all processes if `stop` raises it in one."""
         self.gather(stop)
 
     def mine(self, rows: Sequence[Sequence[int]]) -> list[int]:
-        """The numbers of the rows that this process computes: those that begin alike stay together."""
+        """The indices of the rows that this process computes. Rows with a common beginning stay together."""
         return shares(rows, self.size)[self.number] if self.size > 1 else list(range(len(rows)))
 
     def part_of_each(self, batch_size: int, rows: Sequence[T]) -> list[T]:
-        """The rows that this process computes of batches that follow one another: as many of each batch as the others do."""
+        """This process's rows of consecutive batches: the same number from each batch as every other process."""
         each = batch_size // self.size
         return [row for at, row in enumerate(rows) if at % batch_size // each == self.number]
 
     def joined(self, values: Tensor) -> Tensor:
-        """The values of all processes one after the other, [n] or a single one in each."""
+        """The values of all processes, concatenated; [n] or a single one in each."""
         return torch.cat(self.gather(lambda: values.detach().cpu().reshape(-1))).to(values.device)
 
     def add(self, *tensors: Tensor) -> None:
-        """Each becomes the sum over the processes. Raises PeerEnded."""
+        """Replace each tensor by its sum over the processes. Raises PeerEnded."""
         if self.size == 1 or not tensors:
             return
         whole = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -114,7 +119,7 @@ class Ranks:
             tensor.copy_(summed.view_as(tensor))
 
     def add_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """`add` of those of the trained parameters; one that had no row has zeros."""
+        """Sum the gradients of the trained parameters over the processes; those of a process without rows are zero."""
         if self.size == 1:
             return
         trained = [parameter for parameter in parameters if parameter.requires_grad]
@@ -124,7 +129,9 @@ class Ranks:
         self.add(*(parameter.grad for parameter in trained if parameter.grad is not None))
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Of losses that are each the mean of as many rows: the gradient of the mean of all."""
+        """Average gradients of losses that are means over equally many rows: the result is the gradient of the mean
+        over all.
+        """
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         self.add_gradients(trained)
         for parameter in trained:
@@ -132,14 +139,14 @@ class Ranks:
                 parameter.grad /= self.size
 
     def totals(self, work: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """The sums of the metrics that `work` gives in each process."""
+        """The sums of the metrics that `work` returns in each process."""
         total = Counter[str]()
         for found in self.gather(work):
             total.update(found)
         return dict(total)
 
     def _exchanged(self, mine: Any) -> list[Any]:
-        """Pickled by torch, between processes of one job."""
+        """Exchanged with pickle by torch, but only between processes of one job."""
         found: list[Any] = [None] * self.size
         try:
             torch.distributed.all_gather_object(found, mine)
@@ -152,7 +159,7 @@ ALONE = Ranks()
 
 
 def join(count: int, *, in_lockstep: bool = False) -> Ranks:
-    """The processes of this job, `count` of them by its spec. Raises SpecError."""
+    """Join the other processes of this job, `count` according to its spec. Raises SpecError."""
     if not processes.are_started() or processes.count() == count == 1:
         return ALONE
     if processes.count() != count:
@@ -175,14 +182,18 @@ def join(count: int, *, in_lockstep: bool = False) -> Ranks:
 
 
 def show_own_gpu(gpus: int) -> None:
-    """Hides the others from this process, before it has used any: transformers would train on the first, or on all."""
+    """Hide the other GPUs from this process before it has used any: otherwise transformers would train on the first, or
+    on all.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
     os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[int(os.environ.get("LOCAL_RANK", processes.number()))]
 
 
 def show_trl_one_process(*, cpu: bool) -> None:
-    """transformers and TRL ask accelerate how many processes there are. They are to see one: which rows each computes, what is added
-    up and how all end together is decided here (`arguments` of workers.ml.trl_runs asks for this state)."""
+    """transformers and TRL ask accelerate for the number of processes. They have to see a single one, because the
+    distribution of rows, the summing of gradients and the common end are handled here (`arguments` in
+    workers.ml.trl_runs requests this state).
+    """
     from accelerate import PartialState
 
     with without("LOCAL_RANK", "WORLD_SIZE"):
@@ -191,7 +202,7 @@ def show_trl_one_process(*, cpu: bool) -> None:
 
 @contextmanager
 def without(*names: str) -> Iterator[None]:
-    """These environment variables for a while."""
+    """Remove these environment variables within the block."""
     were = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield

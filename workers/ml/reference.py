@@ -1,4 +1,4 @@
-"""The policy at a run's start, from which the KL is measured. Heavy: imports torch."""
+"""The initial policy of a run, from which the KL is measured. Heavy: imports torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workers.ml.tree import logprobs_of
 
 
 class Reference:
-    """A second, frozen adapter of the model that is trained; without an adapter at the start, the bare base model."""
+    """A second, frozen adapter of the model being trained; the bare base model if the run starts without an adapter."""
 
     def __init__(self, model: Any, start: str | None) -> None:
         self.model, self.frozen = model, bool(start)
@@ -20,7 +20,7 @@ class Reference:
             model.load_adapter(start, "reference", is_trainable=False)
 
     def logprobs(self, rows: Sequence[TokenRow], temperature: float, check: Callable[[], None]) -> Tensor:
-        """[R, U] of the rows' learnt tokens. `check` is called after each part, and may raise."""
+        """[R, U]: log-probabilities of the rows' learned tokens. `check` is called after each part, and may raise."""
         if not self.frozen:
             with self.model.disable_adapter():
                 return logprobs_of(self.model, rows, temperature, check)

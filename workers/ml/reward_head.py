@@ -1,7 +1,7 @@
-"""A reward model: a base, a LoRA adapter on it, and a head that makes one number of a conversation. Heavy: imports torch.
+"""A reward model: a base, a LoRA adapter, and a head that maps a conversation to one number. Heavy: imports torch.
 
-The number is read at the last token of the whole conversation, written by the model's own chat template. Training and scoring
-both make its tokens here.
+The number is read at the last token of the whole conversation, rendered with the model's own chat template. Training
+and scoring both tokenize conversations here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from workers.lib.prompting import as_text
 from workers.lib.specs import Lora
 from workers.ml.models import add_adapter, device, load_base, lora_config
 
-FACTS = "reward_model.json"  # beside the adapter's weights, so that its digest is of both
+FACTS = "reward_model.json"  # stored next to the adapter's weights, so that the artifact's digest covers both
 HEAD = "score"
-TOKENS_AT_ONCE = 8192  # of a batch, padding included
+TOKENS_AT_ONCE = 8192  # per batch, including padding
 
 
 class Facts(Struct, kw_only=True):
-    """What a reward model's adapter cannot say itself."""
+    """What a reward model's adapter does not contain itself."""
 
     max_length: int
     show_tools: bool
@@ -34,33 +34,36 @@ class Facts(Struct, kw_only=True):
 
 
 def lora_with_head(model: Any, config: Lora, *, start: str | None, resume: str | None) -> Any:
-    """The model with a trainable adapter and head: those of a checkpoint; or a new head, and the adapter of the policy that it
-    starts from, trained on, or a new one."""
+    """The model with a trainable adapter and head: those of a checkpoint, or a new head and either the adapter of the
+    initial policy or a new one.
+    """
     if resume:
         return add_adapter(model, resume, trainable=True)
     made = LoraConfig.from_pretrained(start) if start else lora_config(config)
     made.task_type, made.modules_to_save, made.inference_mode = "SEQ_CLS", [HEAD], False
     model = get_peft_model(model, made)
     if start:
-        head = getattr(model.get_base_model(), HEAD).modules_to_save["default"]  # the policy has none
+        head = getattr(model.get_base_model(), HEAD).modules_to_save["default"]  # the policy has no head
         set_peft_model_state_dict(model, load_peft_weights(start) | {f"base_model.model.{HEAD}.weight": head.weight})
     return model
 
 
 def conversation_ids(tokenizer: Any, messages: list[dict], tools: list[dict]) -> list[int]:
-    """Calls and tools as text, whatever the template knows: that is how the answers that it learns from are written."""
+    """Calls and tools are always written as text, whatever the template supports: the answers that it learns from are
+    written like that.
+    """
     return tokenizer.apply_chat_template(as_text(messages, tools), return_dict=True)["input_ids"]
 
 
 def prepare(model: Any, tokenizer: Any) -> None:
-    """What finds the last token of a padded row: the model must know the token that pads."""
+    """Set the padding token, which the model uses to find the last token of a padded row."""
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
 
 
-@torch.no_grad()  # sharded layers do not go on from inference mode to training
+@torch.no_grad()  # after inference mode, sharded layers could not be trained further
 def scores(model: Any, tokenizer: Any, rows: Sequence[list[int]]) -> list[float]:
-    """Of each conversation's tokens, in order; rows of about the same length are computed together."""
+    """The score of each conversation, given as tokens, in order. Rows of similar length are computed together."""
     was, found = model.training, [0.0] * len(rows)
     model.eval()
     for batch in batches([len(row) for row in rows]):
@@ -78,7 +81,7 @@ def scores(model: Any, tokenizer: Any, rows: Sequence[list[int]]) -> list[float]
 
 
 def batches(lengths: Sequence[int]) -> list[list[int]]:
-    """Places of rows that are computed together, the shortest first."""
+    """Indices of rows that are computed together, shortest first."""
     found: list[list[int]] = []
     for at in sorted(range(len(lengths)), key=lambda at: lengths[at]):
         if found and (len(found[-1]) + 1) * lengths[at] <= TOKENS_AT_ONCE:

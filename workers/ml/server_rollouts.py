@@ -1,4 +1,6 @@
-"""Rollouts of a training run through vLLM servers: the trainer's weights go there as adapters, its tokens come back."""
+"""Rollouts of a training run on vLLM servers: the trainer's weights are sent to them as adapters, and the sampled
+tokens come back.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,14 @@ from workers.ml import checkpoint
 from workers.ml.transformers_engine import TransformersEngine, nucleus
 from workers.ml.tree import decoder_of, logprobs_of, prefill
 
-LEAST_SHIFT = 0.01  # nats between the two kinds of log-probability, from where a server's can be told apart
-TEXT_TOKENS, MODE_TOKENS = 256, 16  # of the fixed text, and of what shows how log-probabilities are reported
-TRIES = 4  # of one question, before the server counts as lost for the step
+LEAST_SHIFT = 0.01  # nats between the two kinds of log-probability, enough to tell which one a server reports
+# Tokens of the fixed text, and of the sample that shows how log-probabilities are reported.
+TEXT_TOKENS, MODE_TOKENS = 256, 16
+TRIES = 4  # per request, before the server counts as lost for the step
 
 
 class Remote:
-    """One server of the run. Raises JobError if it may not be asked."""
+    """One server of the run. Raises JobError if it may not be called."""
 
     def __init__(self, server: RolloutServer, prefix: str, steps_ahead: int) -> None:
         self.server, self.rotation, self.proof = server, Rotation(server, prefix, steps_ahead), Proof()
@@ -52,14 +55,16 @@ class Remote:
         )  # fmt: skip
 
     def prove(self, model: str, ids: Sequence[int], ours: list[float], body: dict) -> tuple[dict[str, float], Sampled]:
-        """Raises ServersLost for a server with other weights than the trainer's, JobError for one that does not answer."""
+        """Check the server's weights. Raises ServersLost if they differ from the trainer's, JobError if the server does
+        not answer.
+        """
         with CompletionAsker(self.asked_for(model)) as client:
             theirs, sampled = text_logprobs(client, ids, body)
             return self.proof.check(theirs, ours, client.where), sampled
 
 
 class ServerRollouts:
-    """`publish` the weights before sampling with `policy`. Raises ServersLost if none of the servers can be sampled from."""
+    """`publish` the weights before sampling with `policy`. Raises ServersLost if no server can be sampled from."""
 
     def __init__(self, spec: Grpo, engine: TransformersEngine, warn: Callable[[str], None]) -> None:
         assert spec.rollouts is not None
@@ -72,7 +77,7 @@ class ServerRollouts:
         self.live: list[tuple[Remote, ChatServer]] = []
 
     def open(self, sampling: Sampling) -> None:
-        """Unloads what an earlier attempt left, and compares the bare base models. Raises JobError."""
+        """Unload adapters of an earlier attempt, and compare the base models. Raises JobError."""
         with self.engine.model.disable_adapter():
             ours = self._text_logprobs()
             for remote in self.remotes:
@@ -82,7 +87,9 @@ class ServerRollouts:
                 self._check_mode(remote, sampled, sampling)
 
     def publish(self, step: int) -> dict[str, float]:
-        """Has the weights after `step` steps served, and proves it: {rollout/adapter_gap, rollout/adapter_move, time/adapter_s}."""
+        """Have the weights after `step` steps loaded and verified. Returns {rollout/adapter_gap, rollout/adapter_move,
+        time/adapter_s}.
+        """
         if self.version == step:
             return {}
         began = time.perf_counter()
@@ -114,7 +121,7 @@ class ServerRollouts:
         return TokenPolicy([server for _, server in self.live], self.engine, sampling, at_once, self._lost)
 
     def close(self) -> None:
-        """Unloads the run's adapters and removes their files. What does not answer any more is left."""
+        """Unload the run's adapters and remove their files. Servers that no longer answer are skipped."""
         for remote in self.remotes:
             try:
                 remote.rotation.close()
@@ -127,7 +134,7 @@ class ServerRollouts:
         self.warn(f"The rollout server {server.base_url} is left out until the next step. {why}")
 
     def _remove_older(self) -> None:
-        """A server may read an adapter's files again for as long as it is loaded there."""
+        """Remove the files of unloaded adapters. Loaded ones are kept, since a server may read them again."""
         kept = {name for remote in self.remotes for name in remote.rotation.loaded}
         for folder in self._folders():
             if folder.name not in kept:
@@ -137,20 +144,22 @@ class ServerRollouts:
         return list(Path(self.given.folder).glob(prefix_of(self.job) + "*"))
 
     def _text_logprobs(self) -> list[float]:
-        """Of the fixed text [len - 1]."""
+        """Log-probabilities of the fixed text, [len − 1]."""
         row = TokenRow()
         row.given(self.text[:1])
         row.sampled(self.text[1:], [0.0] * len(self.text[1:]))
         return logprobs_of(self.engine.model, [row])[0].tolist()
 
     def _check_mode(self, remote: Remote, sampled: Sampled, sampling: Sampling) -> None:
-        """Samples that were tempered or cut off (top_p) need the log-probabilities of that distribution. Raises ServersLost."""
+        """Samples with a temperature or truncation (top_p) need the log-probabilities of that distribution. Raises
+        ServersLost if the server reports others.
+        """
         if sampling.temperature == 1 and sampling.top_p == 1:
             return
         processed, raw = self._sampled_logprobs(sampled.ids, sampling)
         known = [
             place for place, value in enumerate(processed) if value > -math.inf
-        ]  # rounding may put a token outside
+        ]  # rounding may put a sampled token outside
         told, ours, plain = ([values[place] for place in known] for values in (sampled.logprobs, processed, raw))
         if mean_distance(ours, plain) > LEAST_SHIFT and mean_distance(told, plain) < mean_distance(told, ours):
             raise ServersLost(
@@ -160,7 +169,9 @@ class ServerRollouts:
             )
 
     def _sampled_logprobs(self, ids: list[int], sampling: Sampling) -> tuple[list[float], list[float]]:
-        """Of what was written after the fixed text: in the distribution that was sampled from (-inf: never), and in the model's."""
+        """Log-probabilities of the tokens sampled after the fixed text: in the distribution sampled from (-inf if
+        impossible), and in the model's own.
+        """
         decoder, head = decoder_of(self.engine.model)
         with torch.no_grad():
             before = prefill(decoder, [self.text + ids[:place] for place in range(len(ids))])
@@ -173,7 +184,7 @@ class ServerRollouts:
 
 
 class Ahead:
-    """The next batch, made in a thread while the update runs. `active` from its start until it is taken."""
+    """Samples the next batch in a thread while the update runs. `active` from its start until its result is taken."""
 
     def __init__(self) -> None:
         self.thread, self.closing, self.active = ThreadPoolExecutor(1, "rollouts"), False, False
@@ -184,12 +195,12 @@ class Ahead:
         self.future = self.thread.submit(make)
 
     def wait(self) -> None:
-        """Until nothing is sampled any more. Raises what that raised."""
+        """Wait until sampling has ended. Raises the error that ended it."""
         if self.future:
             self.future.result()
 
     def take(self) -> Any:
-        """What was made; None if nothing was started."""
+        """The result; None if nothing was started."""
         future, self.future = self.future, None
         try:
             return future.result() if future else None
@@ -201,6 +212,6 @@ class Ahead:
             raise Stop
 
     def close(self) -> None:
-        """Ends what is under way."""
+        """Stop sampling, if it is active."""
         self.closing = True
         self.thread.shutdown(cancel_futures=True)

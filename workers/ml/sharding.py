@@ -1,8 +1,9 @@
 """A base model whose layers are divided among the processes of a run (FSDP, torch's fully_shard). Heavy: imports torch.
 
-Each process holds a part of every layer's frozen weights, and all of the adapter, the embeddings and the output layer. A layer is put
-together when all processes come to it, forward and backward, so all must run the layers equally often: rows are computed side by
-side, padded, as many in each process, without the prefix tree, whose parts differ. The adapter and its optimizer are as without.
+Each process holds a part of every layer's frozen weights, and all of the adapter, the embeddings and the output layer.
+A layer is assembled when all processes reach it, in the forward and the backward pass, so all of them must run the
+layers equally often. Rows are therefore computed side by side with padding, equally many in each process, without the
+prefix tree, whose parts would differ. Adapter and optimizer work as without sharding.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from workers.ml.tree import Row, Scored, decoder_of, pad
 
 
 def shard_layers(model: Any, ranks: Ranks) -> Any:
-    """The model, on its device. Raises SpecError for one whose layers are not known."""
+    """Shard the model and move it to its device. Raises SpecError for a model whose layers are not known."""
     decoder = model.get_base_model().base_model
     if not isinstance(layers := getattr(decoder, "layers", None), torch.nn.ModuleList):
         raise SpecError(f"“config.shard” must be false: the layers of {type(decoder).__name__} are not known here.")
     mesh = init_device_mesh(device(), (ranks.size,))
-    for layer in layers:  # one after the other, so that a GPU never holds more than one whole layer
+    for layer in layers:  # one at a time, so that a GPU never holds more than one whole layer
         layer.to(device())
         fully_shard(layer, mesh=mesh, ignored_params={one for one in layer.parameters() if one.requires_grad})
     for tensor in (*whole(model), *model.buffers()):
@@ -38,12 +39,12 @@ def shard_layers(model: Any, ranks: Ranks) -> Any:
 
 
 def whole(model: Any) -> list[torch.nn.Parameter]:
-    """What each process has all of."""
+    """The parameters that each process holds completely."""
     return [parameter for parameter in model.parameters() if not isinstance(parameter, DTensor)]
 
 
 def scored_rows(model: Any, rows: Sequence[Row], at_once: int) -> Iterator[Scored]:
-    """As `workers.ml.tree.scored_parts`, of `at_once` rows at a time, each with all its tokens."""
+    """Like `workers.ml.tree.scored_parts`, but `at_once` complete rows at a time."""
     decoder, head = decoder_of(model)
     where = head.weight.device
     for start in range(0, len(rows), at_once):

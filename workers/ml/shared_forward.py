@@ -1,8 +1,8 @@
-"""TRL's DPO and KTO trainers on a model that computes what rows share once (workers.ml.tree). Heavy: imports TRL.
+"""Lets TRL's DPO and KTO trainers use a model that computes shared prompts once (workers.ml.tree). Heavy: imports TRL.
 
-Their losses read the log-probability of each label, for which they call the model with `fused_lm_head=True`. Here this call goes
-over the tree of the batch's rows: the two answers of a pair share their prompt, the pairs of a task what their prompts begin with.
-The losses, metrics and references are TRL's own.
+Their losses need the log-probability of each label, for which they call the model with `fused_lm_head=True`. That call
+is replaced by one over the tree of the batch's rows: the two answers of a pair share their prompt, and the pairs of a
+task share the beginning of theirs. Losses, metrics and references are TRL's own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from workers.ml.tree import scored_parts, use_tree
 
 
 def share_prompts(trainer: Any, *, recompute: bool = False, check: Callable[[], None] = lambda: None) -> None:
-    """Of a trainer that has been made: it looks at the model as the library loads it. `recompute` is gradient checkpointing, as in
-    `scored_parts`; `check` is called for each part, and may raise. Raises JobError for a model that does not allow it."""
+    """Patch the model of a trainer, after its creation, since TRL inspects the original model. `recompute`: gradient
+    checkpointing, as in `scored_parts`; `check` is called for each part, and may raise. Raises JobError for an
+    unsupported model.
+    """
     use_tree(trainer.model)
     causal = trainer.model.get_base_model() if hasattr(trainer.model, "get_base_model") else trainer.model
     causal.recomputes, causal.check = recompute, check
@@ -38,8 +40,9 @@ def _forward(
     return_dict: bool | None = None,
     **other: Any,
 ) -> Any:
-    """input_ids, attention_mask and labels [B, L] → what TRL's fused head gives, each [B, L − 1]. The mean of the logits, which no
-    loss needs and nobody reports, is NaN."""
+    """input_ids, attention_mask and labels [B, L] → the output of TRL's fused head, each [B, L − 1]. The mean of the
+    logits is NaN, because no loss needs it and nobody reports it.
+    """
     from trl.trainer.utils import FusedCausalLMOutput
 
     wanted = [name for name, value in other.items() if value is not None]

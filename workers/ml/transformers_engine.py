@@ -1,5 +1,6 @@
-"""Generation in this process, batched, on a CPU or one GPU; shared prompts are computed once (workers.ml.tree),
-and between an episode's turns the keys and values of what was said are kept."""
+"""Generation in this process, batched, on a CPU or one GPU. Shared prompts are computed once (workers.ml.tree), and
+keys and values are kept between an episode's turns.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ from workers.ml.lean import packed_weights
 from workers.ml.models import device, load_policy, set_threads
 from workers.ml.tree import Cached, Prefilled, Store, decoder_of, prefill, use_tree
 
-KEPT = {"cpu": 2**30, "cuda": 8 * 2**30}  # bytes of keys and values, between the turns of episodes
-SHOWN_EVERY_S = 0.25  # to whoever watches: looking at the tokens costs a wait for the device
+KEPT = {"cpu": 2**30, "cuda": 8 * 2**30}  # bytes of keys and values kept between the turns of episodes
+SHOWN_EVERY_S = 0.25  # seconds; every look at the tokens waits for the device
 
 
 @dataclass
 class Written:
-    """Of some `rows`, each of that length, keys and values [kv_heads, rows, length, d] a layer."""
+    """Keys and values of generated tokens: for some `rows` of equal length, [kv_heads, rows, length, d] per layer."""
 
     rows: list[int]
     length: int
@@ -38,7 +39,7 @@ class Written:
 
 @dataclass
 class Decoding:
-    """The rows still being written. Buffers are [kv_heads, rows, width, d] a layer, filled up to `at`."""
+    """The rows that are still being generated. Buffers are [kv_heads, rows, width, d] per layer, filled up to `at`."""
 
     rows: Tensor
     keys: list[Tensor]
@@ -46,15 +47,15 @@ class Decoding:
     real: Tensor
     positions: Tensor
     at: int
-    width: int  # of the prompts' own tokens
+    width: int  # number of the prompts' own tokens
 
     def written(self, which: Tensor) -> Written:
-        """What some rows have after their prompts."""
+        """The keys and values that some rows have after their prompts."""
         keys, values = ([x[:, which, self.width : self.at] for x in some] for some in (self.keys, self.values))
         return Written(self.rows[which].tolist(), self.at - self.width, keys, values)
 
     def make_room(self, most: int) -> None:
-        """For one more token, where the buffers are full: room for as many again, `most` at most."""
+        """Make room for one more token: if the buffers are full, double them, up to `most`."""
         width = self.real.shape[1]
         if self.at < width:
             return
@@ -65,14 +66,16 @@ class Decoding:
         self.real = functional.pad(self.real, (0, more), value=True)
 
     def keep(self, which: Tensor) -> None:
-        """Drops finished rows, so that they cost nothing more."""
+        """Keep only these rows; finished ones then cost nothing more."""
         self.rows, self.real, self.positions = self.rows[which], self.real[which], self.positions[which]
         self.keys = [keys[:, which] for keys in self.keys]
         self.values = [values[:, which] for values in self.values]
 
 
 class TransformersEngine:
-    """`batch_size` is the number of answers written side by side. `check` is called before each token, and may raise."""
+    """`batch_size` is the number of answers generated side by side. `check` is called before each token, and may
+    raise.
+    """
 
     check: Callable[[], None] = staticmethod(lambda: None)
 
@@ -83,7 +86,7 @@ class TransformersEngine:
         self.writer = ChatWriter(tokenizer, model)
         self.stop_ids = self.writer.stop_ids
         self.stops = torch.tensor(self.stop_ids, dtype=torch.long)
-        self.stores: WeakSet[Store] = WeakSet()  # that episodes hold
+        self.stores: WeakSet[Store] = WeakSet()  # stores that episodes still use
 
     @classmethod
     def load(cls, engine: InProcess, model: Model) -> Self:
@@ -99,7 +102,7 @@ class TransformersEngine:
     def generate(
         self, prompts: list[Prompt], sampling: Sampling, show: Show | None = None
     ) -> Iterator[tuple[int, list[Output]]]:
-        """Prompts of about the same length go together, `batch_size` answers at a time."""
+        """Generate answers. Prompts of similar length are batched, `batch_size` answers at a time."""
         tokens = [self.prompt_ids(prompt.messages, prompt.tools, prompt.so_far) for prompt in prompts]
         batch: list[int] = []
         for index in sorted(range(len(prompts)), key=lambda index: len(tokens[index])):
@@ -146,12 +149,12 @@ class TransformersEngine:
             prompted.last_hidden.device
         )
         stops = self.stops.to(noise.device)
-        owner = [index for index, row in enumerate(seeds) for _ in row]  # which prompt a row answers
+        owner = [index for index, row in enumerate(seeds) for _ in row]  # the index of each row's prompt
         owners = torch.tensor(owner).to(noise.device)
         state = self.begin(prompted, owners, sampling.max_new_tokens)
         tokens, logprobs = torch.zeros_like(noise, dtype=torch.long), torch.zeros_like(noise)
         lengths = torch.zeros_like(state.rows)
-        ended_ms: list[float] = []  # when each token was there
+        ended_ms: list[float] = []  # when each token was finished
         shown_at = started
         written: list[Written] = []
         hidden = prompted.last_hidden[owners]
@@ -160,7 +163,8 @@ class TransformersEngine:
             chosen, chosen_logprobs = sample(self.head(hidden), sampling, noise[state.rows, step])
             tokens[state.rows, step], logprobs[state.rows, step] = chosen, chosen_logprobs
             lengths[state.rows] = step + 1
-            # A step's one wait for the device. More of them would leave a GPU idle between its small kernels.
+            # The only synchronisation with the device in a step. More of them would leave a GPU idle between its small
+            # kernels.
             going = (~torch.isin(chosen, stops)).nonzero().squeeze(1)
             ended_ms.append((time.perf_counter() - started) * 1000)
             whole = not len(going) or step + 1 == sampling.max_new_tokens
@@ -184,7 +188,7 @@ class TransformersEngine:
         return outputs
 
     def _computed(self, prompted: Prefilled, owner: list[int], written: list[Written]) -> dict[int, Cached]:
-        """Of each row, as long as there is room for it."""
+        """The cached keys and values of each row; {} if there is no room for them."""
         size = sum(x.nbytes for some in (prompted, *written) for x in (*some.keys, *some.values))
         room = KEPT.get(prompted.last_hidden.device.type, KEPT["cpu"]) - sum(store.size for store in self.stores)
         if not written or size > room:
@@ -208,14 +212,14 @@ class TransformersEngine:
         return found
 
     def _show(self, show: Show, seeds: list[list[int]], tokens: Tensor, lengths: Tensor) -> None:
-        """The text of each row so far, without the half of a character at its end."""
+        """Pass on the text of each row so far, without an incomplete character at its end."""
         places = [(index, place) for index, row in enumerate(seeds) for place in range(len(row))]
         for (index, place), row, length in zip(places, tokens.tolist(), lengths.tolist(), strict=True):
             text = self.tokenizer.decode(row[:length], skip_special_tokens=True)
             show(index, place, text.removesuffix("\ufffd"))
 
     def begin(self, prompted: Prefilled, owners: Tensor, new: int) -> Decoding:
-        """Each row gets its prompt's own tokens (few) in a buffer of its own; the prefix (long) stays shared."""
+        """Each row gets its prompt's own tokens (few) in a separate buffer; the common prefix (long) stays shared."""
         own, width = prompted.own[owners], prompted.own.shape[1]
 
         def buffer(source: Tensor) -> Tensor:
@@ -237,7 +241,7 @@ class TransformersEngine:
         )
 
     def step(self, state: Decoding, tokens: Tensor, above: list[Segment]) -> Tensor:
-        """Hidden state [rows, hidden] after one more token each."""
+        """Hidden state [rows, hidden] after one more token for each row."""
         at = state.at
 
         def store(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -272,21 +276,24 @@ class TransformersEngine:
 
 
 def computed_of(so_far: SoFar | None, ids: list[int]) -> Cached | None:
-    """What was computed of a prompt that goes on from there; None if the chat template has written it again."""
+    """What was computed for the prompt that `ids` continue; None if the chat template has rendered the beginning
+    differently.
+    """
     if so_far is None or so_far.computed is None or ids[: len(so_far.ids)] != so_far.ids:
         return None
     return so_far.computed
 
 
 def noise_of(seeds: list[int], steps: int) -> Tensor:
-    """Uniform numbers [rows, steps]; a row is the same for a seed, whatever stands beside it."""
+    """Uniform numbers [rows, steps]. A row depends only on its seed, not on the other rows."""
     rows = [torch.rand(steps, generator=torch.Generator().manual_seed(seed % 2**63)) for seed in seeds]
     return torch.stack(rows)
 
 
 def sample(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """(token [rows], its log-probability [rows]) by inverse transform of `noise` [rows] in [0, 1). The log-probability is that
-    of the distribution sampled from: tempered, cut off at top_p and scaled back to a sum of 1."""
+    """(token [rows], its log-probability [rows]) by inverse transform of `noise` [rows] in [0, 1). The log-probability
+    is that in the distribution sampled from: with temperature, truncated at top_p and renormalised.
+    """
     logits = logits.float()
     if sampling.temperature == 0:
         logprobs = logits.log_softmax(-1)
@@ -294,9 +301,9 @@ def sample(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, T
         return chosen, logprobs.gather(-1, chosen[:, None])[:, 0]
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
-    # Rows × vocabulary numbers are the largest thing in a step: as few tensors of that size as can be.
+    # Tensors of rows × vocabulary are the largest of a step, so use as few of them as possible.
     top = logits.amax(-1, keepdim=True)
-    cumulative = (logits - top).exp_()  # of the probabilities, but for their sum
+    cumulative = (logits - top).exp_()  # unnormalised cumulative probabilities
     if sampling.top_p < 1:
         cumulative = nucleus(cumulative, sampling.top_p * cumulative.sum(-1, keepdim=True))
     cumulative.cumsum_(-1)

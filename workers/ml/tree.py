@@ -1,15 +1,17 @@
-"""A causal LM over the prefix tree of an update's token rows (workers.lib.prefixes): each distinct token is computed once.
+"""A causal LM over the prefix tree of an update's token rows (workers.lib.prefixes): each distinct token is computed
+once.
 
-Agents' prompts are many times longer than their answers, most of a prompt is the same in every task, and episodes of one task
-share their first turns. The tree is computed part by part. A part is one sequence without padding, in which a token
-attends to those before it in its own rows: among the part's own and in the parts above, whose keys and values are kept.
+Agents' prompts are many times longer than their answers, most of a prompt is the same in every task, and episodes of
+one task share their first turns. The tree is computed part by part. A part is one sequence without padding, in which a
+token attends to earlier tokens of its own rows: within the part, and in the parts above, whose keys and values are
+kept.
 
-It is exact: every token has the position and sees the tokens that it has in its row alone. Gradients flow through all
-parts. What a part gives to those below it (keys, values, log-probabilities) is cut from its past, gathers the gradients
-of everything below, and goes backward once. So the activations of one path from the root exist at a time, and a loss over a
-row whose learnt tokens lie in several parts is the loss over the whole row.
+It is exact: every token has the same position and sees the same tokens as in its row alone. Gradients flow through all
+parts. What a part passes to those below it (keys, values, log-probabilities) is detached from its history, accumulates
+the gradients of everything below, and goes backward once. So only the activations of one path from the root exist at a
+time, and a loss over a row whose learned tokens lie in several parts is the loss over the whole row.
 
-It takes the place of the attention function of any model of the transformers library that lets it be replaced.
+It replaces the attention function of any transformers model that allows this.
 """
 
 from __future__ import annotations
@@ -34,11 +36,14 @@ from workers.ml.losses import Tokens, token_logprobs
 
 PART = {"cpu": 256, "cuda": 16384}  # tokens computed with gradients at a time; more are not faster on a CPU
 NARROW = (torch.bfloat16, torch.float16)
-TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-6}  # of a log-probability, between two orders of the same sums
+# Maximum difference of a log-probability between two orders of summation.
+TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-6}
 
 
 class Row(Protocol):
-    """Tokens, and which of them are learnt, as in workers.lib.token_rows. The first cannot be: nothing predicts it."""
+    """Tokens, and which of them are learned, as in workers.lib.token_rows. The first cannot be learned, since nothing
+    predicts it.
+    """
 
     ids: Sequence[int]
     learnt: Sequence[bool]
@@ -46,8 +51,9 @@ class Row(Protocol):
 
 @dataclass
 class Scored:
-    """What the model says of the learnt tokens of some rows: `rows` [r] are their numbers; of `tokens` and `real`, all [r, u],
-    the first of each row belong to its learnt tokens, in their order. 0 where not real."""
+    """The model's output for the learned tokens of some rows. `rows` [r] are the rows' numbers; in `tokens` and `real`,
+    all [r, u], the first entries of each row are its learned tokens, in order. 0 where not real.
+    """
 
     rows: Tensor
     tokens: Tokens
@@ -55,7 +61,7 @@ class Scored:
 
 
 def decoder_of(model: Any) -> tuple[Any, Any]:
-    """(the decoder that gives hidden states, the output projection) of a causal LM, with or without an adapter."""
+    """(the decoder that returns hidden states, the output projection) of a causal LM, with or without an adapter."""
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     return causal.get_decoder(), causal.get_output_embeddings()
 
@@ -63,12 +69,12 @@ def decoder_of(model: Any) -> tuple[Any, Any]:
 def scored_parts(
     model: Any, rows: Sequence[Row], temperature: float = 1.0, *, recompute: bool = False, together: bool = False
 ) -> Iterator[Scored]:
-    """All rows that have learnt tokens, each once, some at a time. `recompute` (gradient checkpointing): a part's activations are
-    not kept while those below it are computed, but computed again for its backward pass.
+    """Yield all rows that have learned tokens, each once, some at a time. `recompute` (gradient checkpointing): a
+    part's activations are not kept while those below it are computed, but recomputed for its backward pass.
 
-    With gradients, send the loss of what is given backward before asking for more: a loss that adds up over rows. The weights have
-    all gradients when the last has been asked for. `together`: for a loss of all rows that goes backward in the end, which keeps
-    the activations of the whole tree.
+    With gradients, call backward on the loss of what was yielded before asking for more; the loss must be a sum over
+    rows. After the last one, the weights have all their gradients. `together`: for a loss over all rows whose backward
+    pass comes at the end, which keeps the activations of the whole tree.
     """
     targets = _Targets(rows)
     tree = Tree([row.ids[: last + 1] for row, last in zip(rows, targets.last, strict=True)])
@@ -80,8 +86,9 @@ def scored_parts(
 def logprobs_of(
     model: Any, rows: Sequence[Row], temperature: float = 1.0, check: Callable[[], None] = lambda: None
 ) -> Tensor:
-    """Log-probabilities [R, U] of the rows' learnt tokens, in their order; 0 after each row's last. Without gradients. `check` is
-    called after each part, and may raise."""
+    """Log-probabilities [R, U] of the rows' learned tokens, in order; 0 after the end of each row. Without gradients.
+    `check` is called after each part, and may raise.
+    """
     width = max(sum(row.learnt[1:]) for row in rows)
     found = torch.zeros(len(rows), width, device=next(model.parameters()).device)
     with torch.no_grad():
@@ -96,11 +103,13 @@ def part_size(model: Any) -> int:
 
 
 class _Targets:
-    """The distinct learnt tokens: which state predicts each. Two rows that go on alike have one target in common."""
+    """The distinct learned tokens, and the state that predicts each. Rows that continue in the same way share their
+    targets.
+    """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
-        # A row is read up to the token before its last learnt one; without a learnt token not at all.
+        # A row is computed up to the token before its last learned one; without a learned token not at all.
         self.learnt = [np.flatnonzero(np.asarray(row.learnt, bool)[1:]) for row in rows]
         self.last = [int(learnt[-1]) if len(learnt) else -1 for learnt in self.learnt]
 
@@ -110,9 +119,9 @@ class _Targets:
             for row, path, learnt in zip(self.rows, tree.paths, self.learnt, strict=True)
         ]
         distinct, inverse = np.unique(np.concatenate(pairs), axis=0, return_inverse=True)
-        self.states, self.ids = distinct[:, 0], distinct[:, 1]  # by the number of the state
+        self.states, self.ids = distinct[:, 0], distinct[:, 1]  # sorted by the number of the state
         self.of_row = np.split(inverse.reshape(-1), np.cumsum([len(pair) for pair in pairs])[:-1])
-        self.slots = np.zeros(len(distinct), int)  # of each target, among all that are at hand
+        self.slots = np.zeros(len(distinct), int)  # position of each target among those computed so far
         self.ending: dict[int, list[int]] = defaultdict(list)  # {number of the last state: rows}
         for number, (path, learnt) in enumerate(zip(tree.paths, self.learnt, strict=True)):
             if len(learnt):
@@ -135,7 +144,7 @@ def _walk(
     recompute: bool = False,
     together: bool = False,
 ) -> Iterator[Scored]:
-    """The rows that end in this part, then those of the parts below."""
+    """Yield the rows that end in this part, then those of the parts below."""
     decoder, head = decoder_of(model)
     hidden, segment = (forward_again if recompute and part.below else forward_part)(decoder, part, above)
     mine = targets.of(part)
@@ -181,7 +190,7 @@ def forward_part(decoder: Any, part: Part | PartTokens, above: list[Segment]) ->
 
 
 def forward_again(decoder: Any, part: Part, above: list[Segment]) -> tuple[Tensor, Segment]:
-    """`forward_part` that keeps no activations: its backward pass computes them again."""
+    """`forward_part` without keeping activations: the backward pass recomputes them."""
     if not torch.is_grad_enabled():
         return forward_part(decoder, part, above)
 
@@ -195,7 +204,7 @@ def forward_again(decoder: Any, part: Part, above: list[Segment]) -> tuple[Tenso
 
 
 def computed(decoder: Any, parts: list[Part], above: list[Segment]) -> Iterator[tuple[Part, Tensor, Segment]]:
-    """Each part with its hidden states and its segment, those below it included. For use without gradients."""
+    """Yield each part, including those below, with its hidden states and its segment. Use it without gradients."""
     for part in parts:
         hidden, segment = forward_part(decoder, part, above)
         yield part, hidden, segment
@@ -204,9 +213,10 @@ def computed(decoder: Any, parts: list[Part], above: list[Segment]) -> Iterator[
 
 @contextmanager
 def cut(segments: list[Segment], *tensors: Tensor) -> Iterator[tuple[Any, ...]]:
-    """The same without their past, into which the gradients that have reached them go when the block ends.
+    """Yield the tensors detached from their history; when the block ends, the gradients that they have accumulated are
+    propagated into it.
 
-    So what is computed from them may go backward in parts, and what they were computed from goes backward once.
+    So everything computed from them may go backward in parts, while what they were computed from goes backward once.
     """
     whole = [*(tensor for segment in segments for tensor in (*segment.keys, *segment.values)), *tensors]
     if not torch.is_grad_enabled():
@@ -228,20 +238,20 @@ def cut(segments: list[Segment], *tensors: Tensor) -> Iterator[tuple[Any, ...]]:
 
 @dataclass(eq=False)
 class Store:
-    """Keys and values of tokens of one batch, one of each layer [kv_heads, 1, n, head_dim]."""
+    """Keys and values of tokens of one batch, one tensor per layer [kv_heads, 1, n, head_dim]."""
 
     keys: list[Tensor]
     values: list[Tensor]
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
 
 
 @dataclass(eq=False)
 class Cached:
-    """The first tokens of a sequence, computed before: where in the store each lies, [n]."""
+    """The beginning of a sequence, computed earlier: the positions of its tokens in the store, [n]."""
 
     store: Store
     path: np.ndarray
@@ -249,29 +259,32 @@ class Cached:
 
 @dataclass
 class Prefilled:
-    """Prompts, computed: keys and values of their distinct tokens by number, one of each layer [kv_heads, 1, n, head_dim];
-    `paths`: which of them each prompt consists of, and `own`: after the first `shared` that all begin with; and each prompt's
-    last hidden state."""
+    """Computed prompts: keys and values of their distinct tokens by number, one tensor per layer [kv_heads, 1, n,
+    head_dim]. `paths`: the numbers of each prompt's tokens; `own`: those after the first `shared`, which all prompts
+    have in common; and each prompt's last hidden state.
+    """
 
     keys: list[Tensor]
     values: list[Tensor]
     paths: list[np.ndarray]
     shared: int
-    own: Tensor  # [C, width], on the left filled up with 0
+    own: Tensor  # [C, width], padded with 0 on the left
     real: Tensor  # [C, width]
     lengths: Tensor  # [C]
     last_hidden: Tensor  # [C, hidden]
 
     @property
     def prefix(self) -> list[Segment]:
-        """What all prompts begin with."""
+        """The common beginning of all prompts."""
         if not self.shared:
             return []
         return [Segment([k[:, :, : self.shared] for k in self.keys], [v[:, :, : self.shared] for v in self.values])]
 
 
 def prefill(decoder: Any, prompts: Sequence[Sequence[int]], cached: Sequence[Cached | None] = ()) -> Prefilled:
-    """Without gradients. Of what is cached of a prompt nothing is computed but its last token, whose state is wanted."""
+    """Compute prompts without gradients. Where a prompt is cached, only its last token is computed, since its state is
+    needed.
+    """
     tree, device = Tree(prompts), next(decoder.parameters()).device
     tokens, segments, known = tree.tokens(), *_known(tree, cached)
     missing, hidden = np.flatnonzero(~known), []
@@ -295,7 +308,7 @@ def prefill(decoder: Any, prompts: Sequence[Sequence[int]], cached: Sequence[Cac
 
 
 def _known(tree: Tree, cached: Sequence[Cached | None]) -> tuple[list[Segment], np.ndarray]:
-    """A segment of the tree's tokens that lie in each store; which tokens these are, [len(tree)]."""
+    """(a segment for each store with the tree's tokens that are in it; which tokens these are, [len(tree)])."""
     ends, known, found = tree.tokens().ends, np.zeros(len(tree), bool), dict[Store, dict[int, int]]()
     wanted = {int(path[-1]) for path in tree.paths}
     for path, one in zip(tree.paths, cached, strict=False):
@@ -316,7 +329,7 @@ def _known(tree: Tree, cached: Sequence[Cached | None]) -> tuple[list[Segment], 
 
 
 def _joined(segments: list[list[Tensor]], order: np.ndarray) -> list[Tensor]:
-    """One tensor for each layer, in that order, in place of those of the segments: both are there for one layer at a time."""
+    """One tensor per layer, in that order, replacing those of the segments. For one layer at a time both exist."""
     found, sorted_already = [], bool((order[1:] > order[:-1]).all())
     for layer in range(len(segments[0])):
         joined = torch.cat([segment[layer] for segment in segments], dim=2)
@@ -342,7 +355,7 @@ def pad(sequences: Sequence[Sequence[int]], fill: int, *, left: bool = False) ->
 
 
 def use_tree(model: Any) -> None:
-    """Switches the model's attention function. Raises JobError for a model that then computes something else."""
+    """Replace the model's attention function. Raises JobError for a model that would then compute something else."""
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     if causal.config._attn_implementation == NAME:
         return
@@ -352,8 +365,8 @@ def use_tree(model: Any) -> None:
         with in_float32(causal):
             largest, allowed = _largest_difference(causal), TOLERANCES[causal.dtype]
     except torch.OutOfMemoryError:
-        raise  # says nothing against the model
-    except Exception as error:  # whatever a model of another make does with what it is given
+        raise  # does not mean that the model is unsupported
+    except Exception as error:  # an unsupported model may raise anything
         raise JobError(_unsuited(causal)) from error
     finally:
         model.train(training)
@@ -363,10 +376,10 @@ def use_tree(model: Any) -> None:
 
 @contextmanager
 def in_float32(model: Any) -> Iterator[None]:
-    """The weights of 16 bits as float32, and back to the same bits; for that long they take twice the memory.
+    """Convert 16-bit weights to float32, and back to the same bits afterwards; meanwhile they take twice the memory.
 
-    Rounded to 16 bits, two right ways to the same log-probability differ by more (1 in bfloat16 on SmolLM2, by the
-    library's own attention functions) than a model that is computed wrong does from itself.
+    In 16 bits, two correct ways to compute the same log-probability may differ more (by 1 in bfloat16 on SmolLM2,
+    between the library's own attention functions) than a correct and a wrong computation of the model.
     """
     narrow = [(tensor, tensor.dtype) for tensor in (*model.parameters(), *model.buffers()) if tensor.dtype in NARROW]
     try:
@@ -387,9 +400,11 @@ def _unsuited(causal: Any) -> str:
 
 @torch.no_grad()
 def _largest_difference(causal: Any) -> float:
-    """Between log-probabilities before and after the switch, over a few short sequences that share their beginnings.
+    """The largest difference between log-probabilities before and after the replacement, over a few short sequences
+    with shared beginnings.
 
-    Models with ALiBi, capped or scaled logits, attention sinks or recurrent states would be computed wrong in silence.
+    Otherwise, models with ALiBi, capped or scaled logits, attention sinks or recurrent states would silently be
+    computed wrong.
     """
     decoder, head = decoder_of(causal)
     tokens = [(7 * i + 3) % head.weight.shape[0] for i in range(24)]

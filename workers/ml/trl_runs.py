@@ -1,9 +1,9 @@
-"""What the programs that TRL trains (SFT, DPO, KTO, reward models) have in common: the order of the rows, what is loaded, reports,
-checkpoints and the stop. Heavy: imports torch.
+"""The common part of the programs that TRL trains (SFT, DPO, KTO, reward models): the order of rows, loading, reports,
+checkpoints and stops. Heavy: imports TRL.
 
-Which rows a step learns from and what its dropout draws depend on the seed and the step alone, so that a resumed run is the
-unbroken one. With several processes (workers.ml.ranks) each computes a part of every batch, and all take the batch's step; TRL is
-shown one process.
+The rows of a step and its dropout depend only on the seed and the step, so that a resumed run gives the same result as
+an uninterrupted one. With several processes (workers.ml.ranks), each computes a part of every batch, and all apply the
+batch's step; TRL sees a single process.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from workers.ml.reward_head import lora_with_head
 from workers.ml.sharding import shard_layers
 from workers.ml.tree import use_tree
 
-OTHER_DRAWS = 10**12  # between the seeds of two processes: they draw the dropout of different rows
+OTHER_DRAWS = 10**12  # offset between the seeds of two processes, which draw dropout for different rows
 ALWAYS = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm"}
 
 
 def arguments(spec: Any, start: int, ranks: Ranks = ALONE) -> dict[str, Any]:
-    """The arguments that every TRL trainer of ours is given: nothing is cut off, saved or reported by itself."""
+    """The arguments of all our TRL trainers: TRL itself truncates, saves and reports nothing."""
     config = spec.config
     found = {"accelerator_config": {"use_configured_state": True}} if ranks.size > 1 else {}
     return found | {
@@ -45,7 +45,7 @@ def arguments(spec: Any, start: int, ranks: Ranks = ALONE) -> dict[str, Any]:
         "per_device_eval_batch_size": config.batch_size,
         "learning_rate": config.learning_rate,
         "max_grad_norm": config.max_grad_norm,
-        "max_length": None,  # longer rows were refused
+        "max_length": None,  # longer rows have been rejected
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
@@ -59,7 +59,7 @@ def arguments(spec: Any, start: int, ranks: Ranks = ALONE) -> dict[str, Any]:
 
 
 def checkpointing(config: Training) -> dict[str, Any]:
-    """Of the trainers that do not compute with shared prompts, which have gradient checkpointing of their own."""
+    """For trainers without shared prompts, which use the library's own gradient checkpointing."""
     return {
         "gradient_checkpointing": config.gradient_checkpointing,
         "gradient_checkpointing_kwargs": {"use_reentrant": False},
@@ -69,14 +69,16 @@ def checkpointing(config: Training) -> dict[str, Any]:
 def loaded(
     spec: Any, events: Emitter, stop: StopFlag, ranks: Ranks = ALONE, *, scalar_head: bool = False
 ) -> tuple[Any, Any, Any, Any]:
-    """(model with its adapter, tokenizer, optimizer, scheduler), as the run begins or goes on; with `scalar_head` a reward model."""
+    """(model with its adapter, tokenizer, optimizer, scheduler) at the start of the run, or at its checkpoint; with
+    `scalar_head` a reward model.
+    """
     from transformers import set_seed
 
     config, resume = spec.config, spec.resume_from
     start = checkpoint.step_of(resume)
     events.progress(start, config.steps, "loading the model")
-    stop.raises = True  # nothing is at stake before the first update
-    stop.check()  # it may have come while TRL was imported
+    stop.raises = True  # before the first update, a stop may end the run at any moment
+    stop.check()  # a stop may have come while TRL was imported
     set_threads(spec.engine.threads)
     set_seed(spec.seed)
     model, tokenizer = load_base(
@@ -86,16 +88,16 @@ def loaded(
         model = lora_with_head(model, config, start=spec.model.adapter, resume=resume)
     else:
         model = lora(model, config, resume or spec.model.adapter)
-    # Before the optimizer is made: a checkpoint's moments must come to lie beside the weights.
+    # Before creating the optimizer, so that the moments in a checkpoint end up on the same device as the weights.
     model = shard_layers(model, ranks) if config.shard else model.to(device())
     if config.load_in_4bit:
-        with products_in_float32(model):  # as the switch to shared prompts compares two ways of computing
+        with products_in_float32(model):  # because the switch to shared prompts compares two ways of computing
             use_tree(model)
     return model, tokenizer, *checkpoint.optimizer_of(model, config, resume)
 
 
 def row_order(rows: int, count: int, seed: int) -> list[int]:
-    """The first `count` rows that a run learns from: one shuffle of all of them after the other."""
+    """The first `count` rows that a run learns from: one shuffle of all rows after another."""
     order: list[int] = []
     for epoch in range(-(-count // rows)):
         order += random.Random(seed * 1000 + epoch).sample(range(rows), rows)
@@ -103,13 +105,14 @@ def row_order(rows: int, count: int, seed: int) -> list[int]:
 
 
 class InParts:
-    """Of a TRL trainer: each process computes the loss of its part of a batch, and their mean and its gradient are the batch's. What TRL
-    gathers (metrics, and the KL in KTO's loss) is of all parts."""
+    """Mixin for a TRL trainer: each process computes the loss of its part of a batch; the mean of losses and gradients
+    is the batch's. Values that TRL gathers (metrics, and the KL in KTO's loss) cover all parts.
+    """
 
     ranks: Ranks = ALONE
 
     def _move_model_to_device(self, model: Any, device: Any) -> None:
-        """It is there already, and what is sharded must not be moved."""
+        """The model is already on its device, and a sharded model must not be moved."""
 
     def training_step(self, *given: Any, **named: Any) -> torch.Tensor:
         step = super().training_step  # type: ignore[misc]
@@ -124,7 +127,9 @@ class InParts:
 
 
 def refuse_long_rows(lengths: list[int], limit: int) -> None:
-    """Raises SpecError: a row that is cut off would lose its completion, and be left out or taught half."""
+    """Raises SpecError: truncating a row would remove its completion, so that it would be left out or only partially
+    learned.
+    """
     long = [length for length in lengths if length > limit]
     if long:
         raise SpecError(
@@ -134,8 +139,9 @@ def refuse_long_rows(lengths: list[int], limit: int) -> None:
 
 
 def set_reference(model: Any, adapter: str | None) -> None:
-    """Makes the reference the model at the start of the run. TRL copies the adapter that it is given, which of a resumed run is the
-    checkpoint's; without an adapter at the start it is the bare base, which TRL compares with where there is no copy."""
+    """Make the reference the initial model of the run. TRL copies the adapter that it is given, which in a resumed run
+    is the checkpoint's; without an initial adapter the reference is the bare base, which TRL uses if there is no copy.
+    """
     from peft import load_peft_weights, set_peft_model_state_dict
 
     if adapter:
@@ -156,11 +162,14 @@ def reporting(
     measure: Callable[[int], dict[str, float]] | None = None,
     ranks: Ranks = ALONE,
 ) -> Any:
-    """A trainer callback that reports each step, saves checkpoints, stops on request and heeds the alarms. `found` has metrics of
-    the last batch; `named` are those of TRL's log that are reported, and under which name; `measure` gives what every `eval_every`
-    steps, and at the end, is measured on what does not train. Until the optimizer's step nothing of
-    a step is at stake: a stop ends it at once, and an update that is not finite is not applied. Of several processes none may leave
-    at any moment: they stop where they exchange something, and what they compute asks for it often."""
+    """A trainer callback that reports each step, saves checkpoints, stops on request and applies the alarms.
+
+    `found` holds metrics of the last batch; `named` maps names in TRL's log to the names that are reported; `measure`
+    returns metrics of data that does not train, and is called every `eval_every` steps and at the end. Until the
+    optimizer's step, an interrupted step loses nothing: a stop ends it at once, and an update that is not finite is not
+    applied. With several processes, none may leave at any moment, so they only stop at points where they exchange
+    something, which they do often.
+    """
     from transformers import TrainerCallback
 
     config, out, seed = spec.config, Path(spec.out_dir), spec.seed
@@ -175,7 +184,7 @@ def reporting(
         done, saved = start, start if spec.resume_from else None
 
         def keep(self) -> None:
-            """A checkpoint of the last whole step."""
+            """Save a checkpoint of the last complete step."""
             if self.saved == self.done:
                 return
             if ranks.is_main:
@@ -194,7 +203,7 @@ def reporting(
                 return
             ranks.check(stop.check)
             stop.raises = alone
-            values = ranks.gather(lambda: measure(self.done))[0]  # all decide on the same numbers
+            values = ranks.gather(lambda: measure(self.done))[0]  # all processes decide on the same numbers
             stop.raises = False
             if values:
                 events.metric(self.done, values)
@@ -239,10 +248,12 @@ def reporting(
 
 
 def train(trainer: Any, model: Any, spec: Any, ranks: Ranks = ALONE) -> Path:
-    """The steps that are left; returns the adapter's folder. A stop, or an alarm that ends the run, keeps a checkpoint and goes on."""
+    """Run the remaining steps; return the adapter's folder. After a stop, or an alarm that ends the run, a checkpoint
+    is saved and the error re-raised.
+    """
     from transformers import PrinterCallback
 
-    trainer.remove_callback(PrinterCallback)  # standard output is for events
+    trainer.remove_callback(PrinterCallback)  # standard output is reserved for events
     if checkpoint.step_of(spec.resume_from) < spec.config.steps:
         reporter = next(one for one in trainer.callback_handler.callbacks if hasattr(one, "keep"))
         try:

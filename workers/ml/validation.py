@@ -1,5 +1,7 @@
-"""What a program that TRL trains measures at intervals on what does not train: the loss on the rows that were held back and, in the
-run's environment, the success on validation tasks (not by a sharded model, which cannot sample). Heavy: imports torch."""
+"""Periodic measurements on data that does not train, for programs that TRL trains: the loss on held-back rows and, in
+the run's environment, the success on validation tasks (except for a sharded model, which cannot sample). Heavy: imports
+torch.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ Values = dict[str, float]
 
 
 class Validation:
-    """`held` gives the metrics of what was held back; None where nothing was. Of several `ranks` all call it, and each plays some of the
-    tasks."""
+    """`held` returns metrics of the held-back rows; None if there are none. With several `ranks`, all call it, and each
+    plays some of the tasks.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class Validation:
         return values | (self.success(self.environment, step) if self.environment else {})
 
     def success(self, environment: Environment, step: int) -> Values:
-        """Under the harness's own sampling, with the weights as they are."""
+        """Success under the harness's own sampling settings, with the current weights."""
         engine = TransformersEngine(self.model, self.tokenizer, self.spec.engine.batch_size)
         engine.check = self.stop.check
         tasks, n = self.spec.validation_tasks, self.spec.config.eval_samples
@@ -63,7 +66,7 @@ class Validation:
                     n=n, concurrency=len(some) * n, seed=self.spec.seed, only=some, check=self.stop.check,
                 )  # fmt: skip
             except PolicyError:
-                self.stop.check()  # which ended the generation
+                self.stop.check()  # a stop also ends the generation
                 raise
 
         self.ranks.share(len(tasks), play_some, tell)
@@ -78,7 +81,7 @@ class Validation:
 
 
 def evaluated(trainer: Any, named: Mapping[str, str]) -> Values:
-    """TRL's own evaluation of its `eval_dataset`, by our names."""
+    """TRL's own evaluation of its `eval_dataset`, renamed to our metrics."""
     logs = trainer.evaluate()
     found = {"validation/loss": float(logs["eval_loss"])}
     for key, name in named.items():
