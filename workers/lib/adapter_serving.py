@@ -1,6 +1,8 @@
-"""The adapters of a training run on its rollout servers: each step's under a name of its own, and proof that it serves.
+"""A training run's adapters on its rollout servers: each step's weights get a new name, and are proved to be the ones
+that serve.
 
-An adapter is never loaded in place: a server would go on with what it has computed for the old one. Light: no torch.
+An adapter is never replaced under the same name, because a server would continue with results cached for the old one.
+Light: no torch.
 """
 
 from __future__ import annotations
@@ -16,18 +18,22 @@ from workers.lib.specs import RolloutServer
 from workers.lib.token_policy import CompletionClient, Sampled, is_logprob, sampled_in
 
 ROLLOUT_PREFIX = f"{ADAPTER_PREFIX}rollout-"
-SAME_MODEL = 0.25  # mean |Δ log-probability| of a text beyond which a server has another model than the trainer
-NOTICEABLE = 0.5  # of that distance: how far an adapter must move the text for the server's own move to be judged
-LEAST_MOVE = 1e-6  # nats; less is rounding, where one engine computed both in the same way
-PROVABLE = 5e-5  # nats; less may be rounding: a trainer that computed the same weights in two ways differed by 8e-6
+SAME_MODEL = 0.25  # mean |Δ log-probability| of a text beyond which the server must have another model than the trainer
+# As a share of that distance: how far an adapter must move the text before the server's own move is judged.
+NOTICEABLE = 0.5
+LEAST_MOVE = 1e-6  # nats; smaller moves are rounding, even if one engine computed both in the same way
+# Nats; smaller moves may be rounding: a trainer that computed the same weights in two ways differed by 8e-6.
+PROVABLE = 5e-5
 
 
 class ServersLost(JobError):
-    """No rollout server is left that could be sampled from; the message says why."""
+    """No rollout server is left to sample from; the message says why."""
 
 
 def adapter_name(job_id: str, attempt: int, version: int) -> str:
-    """Of a run's weights after `version` steps. Another attempt's are other weights, and a server caches by the name."""
+    """The name of a run's weights after `version` steps. It includes the attempt, whose weights are different, since
+    servers cache by name.
+    """
     return f"{prefix_of(job_id)}{attempt}-{version}"
 
 
@@ -36,7 +42,9 @@ def prefix_of(job_id: str) -> str:
 
 
 def most_loaded(steps_ahead: int) -> int:
-    """Adapters of a run that a server holds at a time: the newest, and those that may still be sampled from."""
+    """The number of a run's adapters that a server holds at a time: the newest, and those that may still be sampled
+    from.
+    """
     return 1 + steps_ahead
 
 
@@ -51,14 +59,16 @@ def check_slots(server: RolloutServer, steps_ahead: int) -> None:
 
 
 class BrokenLogprobs(JobError):
-    """Log-probabilities that are no such numbers, or not those of the text."""
+    """Log-probabilities that are not valid, or not those of the text."""
 
     def __init__(self, where: str, why: str = "are not numbers up to 0: its weights may hold NaN") -> None:
         super().__init__(f"{where} returned log-probabilities of a text that {why}.")
 
 
 class Rotation:
-    """One server's adapters of one run: the newest is loaded, what is beyond the staleness allowed is unloaded."""
+    """The adapters of one run on one server: the newest is loaded, and those beyond the allowed staleness are
+    unloaded.
+    """
 
     def __init__(self, server: RolloutServer, prefix: str, steps_ahead: int) -> None:
         check_slots(server, steps_ahead)
@@ -68,12 +78,12 @@ class Rotation:
         self.loaded: list[str] = []
 
     def clear(self) -> None:
-        """Unloads what an earlier attempt of this run has left there."""
+        """Unload what an earlier attempt of this run has left behind."""
         self.loaded = [name for name in self.adapters.names() if name.startswith(self.prefix)]
         self._unload(0)
 
     def load(self, name: str, path: str) -> None:
-        """Loads the folder `path` (as the server sees it); what is too old leaves first. Raises JobError."""
+        """Unload adapters that are too old, then load the folder `path` (as the server sees it). Raises JobError."""
         self._unload(self.keep - 1)
         self.adapters.load(name, path)
         self.loaded.append(name)
@@ -90,13 +100,17 @@ class Rotation:
 
 
 def text_logprobs(client: ChatClient, ids: Sequence[int], body: dict) -> tuple[list[float], Sampled]:
-    """What the server's model gives a fixed text, [len(ids) - 1], and what it wrote after it. Raises JobError."""
+    """(log-probabilities that the server's model gives a fixed text, [len(ids) - 1]; what it generated after it).
+    Raises JobError.
+    """
     answer = client.ask(body | {"prompt": list(ids), "prompt_logprobs": 0})
     return prompt_logprobs_in(answer, ids, client.where), sampled_in(answer, ids, client.server.model, client.where)
 
 
 def prompt_logprobs_in(answer: dict, ids: Sequence[int], where: str, needed: str = "rollouts need vLLM") -> list[float]:
-    """Of an answer to /completions with `prompt_logprobs`: those of its prompt, [len(ids) - 1]. Raises JobError."""
+    """The prompt's log-probabilities [len(ids) - 1] in an answer to /completions with `prompt_logprobs`. Raises
+    JobError.
+    """
     rows = answer["choices"][0].get("prompt_logprobs")
     if not isinstance(rows, list):
         raise JobError(f"{where} returned no log-probabilities of a text (`prompt_logprobs`); {needed}.")
@@ -112,7 +126,7 @@ def prompt_logprobs_in(answer: dict, ids: Sequence[int], where: str, needed: str
 
 
 class CompletionAsker(ChatClient):
-    """`CompletionClient` from a program without an event loop."""
+    """`CompletionClient` for programs without an event loop."""
 
     path, wanted, max_bytes = CompletionClient.path, CompletionClient.wanted, CompletionClient.max_bytes
     alterable, is_answer = CompletionClient.alterable, CompletionClient.is_answer
@@ -120,19 +134,20 @@ class CompletionAsker(ChatClient):
 
 @dataclass
 class Proof:
-    """Whether a server's model moved as the trainer's did, by the log-probabilities of one text.
+    """Checks that a server's model moves like the trainer's, by the log-probabilities of one text.
 
-    Server and trainer differ a little in any arithmetic, so absolute values say only that the model is another one. That the
-    newest adapter serves shows in the move since the last one: a server that stays with the old one does not move. Moves too small
-    to be judged add up until they can be.
+    Server and trainer always differ a little in their arithmetic, so absolute values can only reveal a different base
+    model. Whether the newest adapter is used shows in the move since the previous one: a server that still uses the old
+    one does not move. Moves too small to be judged accumulate until they are large enough.
     """
 
     server: list[float] = field(default_factory=list)
     trainer: list[float] = field(default_factory=list)
 
     def check(self, server: list[float], trainer: list[float], where: str) -> dict[str, float]:
-        """{adapter_gap, adapter_move}: the mean distance, and how much of the trainer's move the server made (1: all of it), where
-        the move is large enough to be judged. Raises ServersLost."""
+        """{adapter_gap, adapter_move}: the mean distance and, if the move is large enough to be judged, the share of
+        the trainer's move that the server made (1: all of it). Raises ServersLost.
+        """
         gap = mean_distance(server, trainer)
         if gap > SAME_MODEL:
             raise ServersLost(
@@ -170,7 +185,7 @@ def mean_distance(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def asker_of(server: ChatServer) -> CompletionAsker:
-    """Raises JobError where it may not be asked."""
+    """Raises ServersLost if the server may not be called."""
     try:
         return CompletionAsker(server)
     except ChatError as error:

@@ -1,4 +1,4 @@
-"""Advantages within a group of rollouts: what `workers.grpo` trains with and what a rollout's page shows. Pure."""
+"""Advantages within a group of rollouts, as `workers.grpo` trains with them and a rollout's page shows them. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from math import isclose
 from statistics import fmean, stdev
 
-EPSILON = 1e-4  # TRL's, in the denominator
-OVERLONG = "overlong"  # name of the component of a score that shapes the reward, but is not part of it
-TURN = "turn_{}"  # name of the component that says what a turn earned, from turn_1 on; together they are the reward
+EPSILON = 1e-4  # as in TRL, added to the denominator
+OVERLONG = "overlong"  # component of a score that shapes the reward but is not part of it
+TURN = "turn_{}"  # components with the reward of each turn, starting with turn_1; together they are the reward
 
 
 def group_advantages(rewards: Sequence[float | None], scale: str = "group", baseline: str = "mean") -> list[float]:
@@ -28,7 +28,7 @@ def group_advantages(rewards: Sequence[float | None], scale: str = "group", base
 
 
 def turn_components(rewards: Sequence[float]) -> dict[str, float]:
-    """What each turn of an episode earned, as components of its score."""
+    """The reward of each turn of an episode, as components of its score."""
     return {TURN.format(turn): float(reward) for turn, reward in enumerate(rewards, 1)}
 
 
@@ -41,10 +41,10 @@ def turn_rewards(components: Mapping[str, float]) -> list[float]:
 
 
 def returns(reward: float, components: Mapping[str, float], turns: int) -> list[float]:
-    """What an episode earned from each of its turns on: the sum of that turn's reward and all later ones.
+    """The reward from each turn on: the sum of that turn's reward and all later ones.
 
-    Where the turns' rewards are not known, or do not add up to the reward (the episode failed for a limit), the reward was earned
-    at the end: it is the return of every turn.
+    If the turns' rewards are unknown, or do not add up to the reward (because the episode was failed for exceeding a
+    limit), the whole reward counts as earned at the end, so it is the return of every turn.
     """
     earned = turn_rewards(components)
     if len(earned) != turns or not isclose(sum(earned), reward, rel_tol=1e-6, abs_tol=1e-6):
@@ -55,8 +55,9 @@ def returns(reward: float, components: Mapping[str, float], turns: int) -> list[
 def turn_advantages(
     returns: Sequence[Sequence[float] | None], scale: str = "group", baseline: str = "mean"
 ) -> list[list[float]]:
-    """`group_advantages` of each turn's returns among the episodes of the group that took that turn. None: a masked episode, which has
-    no advantage."""
+    """`group_advantages` of each turn's returns, among the group's episodes that have that turn. None: a masked
+    episode, which has no advantage.
+    """
     found: list[list[float]] = [[] for _ in returns]
     for turn in range(max((len(one) for one in returns if one), default=0)):
         took = [at for at, one in enumerate(returns) if one and len(one) > turn]
@@ -67,8 +68,9 @@ def turn_advantages(
 
 
 def overlong_shaping(tokens: int, longest: int, buffer: int, penalty: float = 1.0) -> float:
-    """What a completion of so many tokens loses: nothing up to longest − buffer, then linearly more, up to `penalty` at the
-    longest (soft overlong punishment, DAPO 2503.14476, equation 13). At most 0."""
+    """The penalty of a completion of `tokens` tokens: 0 up to longest − buffer, then linear up to −`penalty` at
+    `longest` (soft overlong punishment, DAPO 2503.14476, equation 13). At most 0.
+    """
     if not buffer:
         return 0.0
     return penalty * max(-1.0, min(0.0, (longest - buffer - tokens) / buffer))

@@ -1,5 +1,6 @@
-"""Requests to an agent's own endpoint, which may take minutes: many at a time, each with a time limit, retried if the endpoint is busy
-or broken. Through the guarded transport only. Light: no torch."""
+"""Calls an agent's own endpoint, which may take minutes: many requests in parallel, each with a time limit, retried if
+the endpoint is busy or broken. Only through the guarded transport. Light: no torch.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +23,19 @@ from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, 
 from workers.lib.policies import SPENT
 from workers.lib.spending import Account, Spent, Usage
 
-MAX_BYTES = 4 * 1024 * 1024  # of one answer
+MAX_BYTES = 4 * 1024 * 1024  # per answer
 TRIES, LONGEST_WAIT_S = 4, 60.0
 CONNECT_S = 10.0
 MAX_SAID = 300
-AWAY = (408, 409, 425, 429, 502, 503)  # who answers so is busy, or not there behind its proxy
-WRONG = (401, 403, 404, 405)  # so would every other request end
-REFUSED_WORK = (425, 429, 503)  # who answers so has not begun, and used nothing
+AWAY = (408, 409, 425, 429, 502, 503)  # statuses of an endpoint that is busy, or unreachable behind its proxy
+WRONG = (401, 403, 404, 405)  # statuses that every other request would get too
+REFUSED_WORK = (425, 429, 503)  # statuses with which the agent has not started to work, and used nothing
 
 
 class AgentError(JobError):
-    """No answer; the sentence says why. `final`: no other question would get one. `limit` is the reason for which this sample failed (a
-    stop reason of rollouts); "" if the agent was not reached, which says nothing about it."""
+    """No answer; the sentence says why. `final`: no other question would get one. `limit`: the reason why this sample
+    failed (a stop reason of rollouts); "" if the agent was not reached, which says nothing about it.
+    """
 
     def __init__(self, sentence: str, *, final: bool = False, limit: str = "") -> None:
         super().__init__(sentence)
@@ -42,7 +44,7 @@ class AgentError(JobError):
 
 @dataclass(frozen=True)
 class Answer:
-    """`seconds` are those of the request that was answered."""
+    """`seconds`: the duration of the request that was answered."""
 
     said: Said
     seconds: float
@@ -50,7 +52,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Came:
-    """What came back to one request; status 0 where nothing did, and `reached` where the connection stood."""
+    """The response to a request. status 0: none arrived, where `reached` says whether there was a connection."""
 
     status: int = 0
     text: str = ""
@@ -61,11 +63,11 @@ class _Came:
 
 
 class AgentClient:
-    """Close it with `aclose`. Raises AgentError, RefusedKey if the agent may not be called at all.
+    """Close it with `aclose`. Raises AgentError, or RefusedKey if the agent may not be called at all.
 
-    Each request is reserved on `account` with the user's declared maximum per call, or with the highest usage so far if that is more,
-    and then counts as what the agent reports for it, or else as declared. So calls that report nothing never exceed a limit, and others
-    by no more than the calls in flight.
+    Each request is reserved on `account` with the user's declared maximum per call, or with the highest usage so far if
+    that is more; it then counts with the usage that the agent reports, or else the declared one. So calls that report
+    nothing never exceed a limit, and others only by the calls in flight.
     """
 
     def __init__(self, agent: AgentEndpoint, *, sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep) -> None:
@@ -78,7 +80,7 @@ class AgentClient:
         self.where = f"The agent at {self.url.netloc.decode()}"
         self.turn = asyncio.Semaphore(agent.concurrency)
         self.account = Account(most_tokens=agent.most_tokens, most_usd=agent.most_usd)
-        self.most, self.most_usd = Usage(0, agent.tokens_per_call), agent.usd_per_call  # of one call
+        self.most, self.most_usd = Usage(0, agent.tokens_per_call), agent.usd_per_call  # per call
         self.calls = self.without_tokens = self.without_cost = 0
         self.http = async_client(
             allow_private=agent.allow_private,
@@ -92,7 +94,7 @@ class AgentClient:
 
     @property
     def spent(self) -> dict[str, float]:
-        """So far. Calls without tokens or cost are those that did not report them, and count as the user says."""
+        """Usage so far. Calls without reported tokens or cost count with what the user declared."""
         return {
             "calls": self.calls,
             "tokens": self.account.used.tokens,
@@ -102,8 +104,10 @@ class AgentClient:
         }
 
     async def ask(self, messages: list[Message], tools: list[dict], *, seed: int, name: str, seconds: float) -> Answer:
-        """The agent's answer to a conversation, within `seconds` of the agent's own time. `name` is the same for the same question, so
-        an agent that is asked again after a lost answer can return it again. Raises AgentError."""
+        """The agent's answer to a conversation, within `seconds` of the agent's own time. `name` is the same for the
+        same question, so that an agent that is asked again after an answer was lost can return it again. Raises
+        AgentError.
+        """
         body = request_of(self.agent, messages, tools, seed)
         headers = {"Idempotency-Key": name}
         for attempt in range(1, TRIES + 1):
@@ -124,7 +128,7 @@ class AgentClient:
         raise AssertionError("unreachable")
 
     async def _paid(self, body: dict[str, Any], headers: dict[str, str], seconds: float) -> tuple[_Came, float]:
-        """One request, on the account, and the seconds that it took. Raises AgentError."""
+        """Send a request on the account; return the response and its duration in seconds. Raises AgentError."""
         booked, booked_usd = self.most, self.most_usd
         try:
             await self.account.book(booked, booked_usd)
@@ -136,11 +140,11 @@ class AgentClient:
         try:
             came = await self._post(body, headers, seconds)
             return came, time.monotonic() - began
-        finally:  # also if its time is over, or nobody waits for it any more
+        finally:  # also after a timeout or a cancellation
             self.account.settle(booked, booked_usd, *self._used(came))
 
     def _used(self, came: _Came | None) -> tuple[Usage, float]:
-        """What a call counts for; nothing arrived if it took too long, or its answer was too large."""
+        """The usage that a call counts with. `came` is None if it timed out or its answer was too large."""
         reported = reported_in(came.data if came else None)
         tokens, usd = reported.tokens, reported.cost(self.agent.prices)
         if came and (not came.reached or came.status in REFUSED_WORK):
@@ -154,7 +158,7 @@ class AgentClient:
         return tokens, usd
 
     def _assumed(self) -> str:
-        """The part of the limits' sentence that the user declared."""
+        """The part of the limit's sentence about what the user declared."""
         said = ""
         if self.agent.most_tokens and self.without_tokens:
             said += f" {self.without_tokens:,} of {self.calls:,} calls reported no tokens: each counts as {self.agent.tokens_per_call:,}."

@@ -1,4 +1,6 @@
-"""A whole agent as a policy: it is given the task and says all that it did, which the episode then plays. Light: no torch."""
+"""A whole agent as a policy: it gets the task and returns everything it did, which is then replayed in the episode.
+Light: no torch.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from workers.lib.engine_specs import AgentEndpoint
 from workers.lib.policies import PolicyError, Reply
 from workers.lib.spending import Usage
 
-DOWN_AFTER = 10  # samples in a row to which it could not be reached, after which the job ends
+DOWN_AFTER = 10  # unreachable for this many samples in a row, after which the job ends
 
 
 @dataclass
 class _Sample:
-    """What is left of an agent's answer, and of its time."""
+    """The rest of an agent's answer, and of its time."""
 
     seconds: float
     turns: deque[Reply] = field(default_factory=deque)
@@ -24,19 +26,21 @@ class _Sample:
 
 
 class AgentPolicy:
-    """Calls the agent once and replays its messages turn by turn, like those of an external agent in CI: tool results come from the
-    environment. If all messages are replayed and the episode continues (a tool's result, a user's next message), it is called again
-    with the whole conversation; a Gym run is not, since it is a whole episode. `tools` are used if an episode shows none.
+    """Calls the agent once and replays its messages turn by turn, like those of an external agent in CI: tool results
+    come from the environment. If all messages are replayed and the episode continues (with a tool's result or a user's
+    next message), the agent is called again with the whole conversation; except in a Gym run, which is a whole episode.
+    `tools` are used if an episode shows none.
 
-    Its failures fail the sample, so that an agent cannot choose what counts; an unreachable agent masks it.
+    A failure of the agent fails the sample, so that it cannot choose what counts; if it is unreachable, the sample is
+    masked.
     """
 
-    shares_time = True  # its time is taken here, without the wait for its turn
+    shares_time = True  # its time is measured here, without waiting for a slot
 
     def __init__(self, agent: AgentEndpoint, client: AgentClient | None = None, *, tools: Sequence[dict] = ()) -> None:
         self.agent, self.client, self.tools = agent, client or AgentClient(agent), list(tools)
         self.samples: dict[int, _Sample] = {}
-        self.away = 0  # samples in a row
+        self.away = 0  # samples in a row for which it was unreachable
 
     async def answer(
         self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
@@ -75,7 +79,9 @@ class AgentPolicy:
         self.samples.pop(key, None)
 
     async def responds(self) -> bool:
-        """An agent has no trivial question, and what it takes is its own: hanging must not beat failing."""
+        """Always true: an agent cannot be asked a trivial question, and its time is its own: hanging must not be better
+        than failing.
+        """
         return True
 
     async def aclose(self) -> None:

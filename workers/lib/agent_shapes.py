@@ -1,7 +1,7 @@
-"""What is sent to an agent's endpoint and how its answer is parsed: chat completions, Responses, NeMo Gym's `/run`. Pure.
+"""Formats of requests to an agent's endpoint and of its answers: chat completions, Responses, NeMo Gym's `/run`. Pure.
 
-Whatever the request format, an answer may have any of these shapes: a chat completion, a Responses object (alone, or as `response` of a
-Gym run), {"messages": […]} with everything the agent said and did, {"output": "text", "tool_calls": […]}.
+Whatever the request format, an answer may be a chat completion, a Responses object (alone, or as the `response` of a
+Gym run), {"messages": […]} with everything the agent said and did, or {"output": "text", "tool_calls": […]}.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from workers.lib.transcripts import agent_turns
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses", "gym": "/run"}
 VERSION_HEADERS = ("x-agent-version", "agent-version")
-MOST_USD = 1e6  # of one call; more is no cost
+MOST_USD = 1e6  # per call; larger values are not plausible costs
 
 
 class AgentFault(Exception):
-    """An answer that cannot be used: the agent's own failure, in a sentence's end (“answered …”)."""
+    """An answer that cannot be used, which is the agent's own failure. The message ends a sentence (“answered …”)."""
 
 
 @dataclass(frozen=True)
 class Reported:
-    """What an agent says that a call used: tokens, None unless it counts those of both directions (none at all are no count),
-    USD, and its model."""
+    """The usage that an agent reports for a call: tokens (None unless both input and output are reported, and not both
+    0), USD, and its model.
+    """
 
     tokens: Usage | None = None
     usd: float | None = None
@@ -56,7 +57,7 @@ def url_of(agent: AgentEndpoint) -> str:
 
 
 def request_of(agent: AgentEndpoint, messages: list[Message], tools: list[dict], seed: int) -> dict[str, Any]:
-    """The task, without anything that says what is right."""
+    """The task as a request, without anything that says what is right."""
     if agent.protocol == "chat":
         body = {"model": agent.name, "messages": messages, "seed": seed, "stream": False}
         return body | ({"tools": tools} if tools else {})
@@ -78,7 +79,7 @@ def version_of(data: Any, headers: dict[str, str]) -> str:
 
 
 def read_answer(data: Any, asked: list[Message]) -> Said:
-    """Raises AgentFault for an answer that says no more than that it failed, or nothing."""
+    """Raises AgentFault for an answer that is empty or only reports a failure."""
     if not isinstance(data, dict):
         raise AgentFault("answered with something that is not a JSON object")
     inner = _inner(data)
@@ -91,7 +92,7 @@ def read_answer(data: Any, asked: list[Message]) -> Said:
 
 
 def reported_in(data: Any) -> Reported:
-    """Of any answer, also one that says that it failed."""
+    """The usage in any answer, including one that reports a failure."""
     if not isinstance(data, dict):
         return Reported()
     inner = _inner(data)
@@ -107,7 +108,7 @@ def reported_in(data: Any) -> Reported:
 
 
 def _inner(data: dict) -> dict:
-    """A Gym run has the answer inside."""
+    """A Gym run contains the answer; anything else is the answer itself."""
     return data["response"] if isinstance(data.get("response"), dict) else data
 
 

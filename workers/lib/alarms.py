@@ -1,16 +1,18 @@
 """Alarms of a training run: a table of signals with thresholds, evaluated at every step. Pure: no torch, no Django.
 
-`Watchman.look(step, metrics)` takes the metrics that a step emitted, of any method, and returns the alarms that it raised.
-A metric that a method does not emit keeps its alarms silent; OUTSIDE are those that the app judges, which hears what no step says. Each alarm warns, pauses the run (it can be resumed), or
-stops it (it has failed); both keep a checkpoint. A config changes single entries: `{"kl": {"action": "pause", "act": 0.3}}`.
+`Watchman.look(step, metrics)` takes the metrics of a step, of any method, and returns the alarms that it raised. Alarms
+on metrics that a method does not emit stay silent. OUTSIDE are alarms that the app evaluates, because a step cannot
+know what they need. Each alarm warns, pauses the run (it can be resumed) or stops it (it has failed); the last two keep
+a checkpoint. A config changes single entries: `{"kl": {"action": "pause", "act": 0.3}}`.
 
-Smoothing: what is compared with a threshold is the median of the last `over` values of a metric, so half of them must be beyond
-it: one noisy step never pauses or stops a run. Only NaN and infinity act at once. `relative` thresholds are multiples of
-the run's own start (the median of its first five values), for signals of which no number is published.
+Smoothing: a threshold is compared with the median of the last `over` values of a metric, so half of them must exceed
+it: one noisy step never pauses or stops a run. Only NaN and infinity act immediately. `relative` thresholds are
+multiples of the run's own start (the median of its first five values), for signals without published thresholds.
 
-Sources: NeMo RL (documentation and tests) for the log-probability gap and the token error; veRL's rollout correction for
-importance weights, effective sample size and rollout KL; prime-rl for errored rollouts; Azure's guidance on reward hacking for
-the gap between training and validation. The others are relative, or chosen: docs/alarms.md says which.
+Sources: NeMo RL (documentation and tests) for the log-probability gap and the token error; veRL's rollout correction
+for importance weights, effective sample size and rollout KL; prime-rl for errored rollouts; Azure's guidance on reward
+hacking for the gap between training and validation. The others are relative, or chosen by us: docs/alarms.md says
+which.
 """
 
 from __future__ import annotations
@@ -28,15 +30,15 @@ from workers.lib.engine_specs import Form
 from workers.lib.typed import AtLeastOne, Number
 
 Action = Literal["ignore", "warn", "pause", "stop"]
-START = 5  # values of a metric that are the run's own start
-MOST = 64  # values of a metric that are kept
-Z = 1.645  # one-sided 95%
-NO_REWARD = ("on_policy",)  # methods whose rollouts are scored, and not learned from by their scores
-LARGEST = 1e100  # of a value that is kept: its square is a float
+START = 5  # values of a metric that define the run's start
+MOST = 64  # values kept per metric
+Z = 1.645  # one-sided 95% quantile
+NO_REWARD = ("on_policy",)  # methods whose rollouts are scored but do not learn from the scores
+LARGEST = 1e100  # larger values are not kept, since their squares would overflow
 
 
 class Setting(Form, kw_only=True, omit_defaults=True):
-    """What a config changes of one alarm; None: as the table has it. `act` is the threshold of `action`."""
+    """A config's changes to one alarm; None keeps the table's value. `act` is the threshold of `action`."""
 
     action: Action | None = None
     warn: Number | None = None
@@ -46,7 +48,7 @@ class Setting(Form, kw_only=True, omit_defaults=True):
 
 @dataclass
 class History:
-    """The values of each metric so far: the first few and the last ones."""
+    """The first few and the last values of each metric."""
 
     start: dict[str, list[float]] = field(default_factory=dict)
     last: dict[str, deque[float]] = field(default_factory=dict)
@@ -54,7 +56,7 @@ class History:
 
     def add(self, metrics: Mapping[str, Any]) -> None:
         for name, value in metrics.items():
-            if not is_number(value) or not abs(value) < LARGEST:  # NaN is not, either
+            if not is_number(value) or not abs(value) < LARGEST:  # also excludes NaN
                 continue
             self.count[name] = self.count.get(name, 0) + 1
             first = self.start.setdefault(name, [])
@@ -63,7 +65,7 @@ class History:
             self.last.setdefault(name, deque(maxlen=MOST)).append(float(value))
 
     def recent(self, name: str, over: int) -> list[float] | None:
-        """The last `over` values; None where there are fewer."""
+        """The last `over` values; None if there are fewer."""
         values = list(self.last.get(name, ()))
         return values[-over:] if len(values) >= over else None
 
@@ -72,7 +74,7 @@ class History:
         return None if values is None else median(values)
 
     def begin(self, name: str) -> float | None:
-        """The median at the run's start; None before it is over."""
+        """The median at the run's start; None until there are START values."""
         first = self.start.get(name, [])
         return median(first) if len(first) >= START else None
 
@@ -82,9 +84,10 @@ Value = Callable[[History, int], float | None]
 
 @dataclass(frozen=True)
 class Rule:
-    """One alarm. `reads` are the metrics whose worst level is compared, unless `value` computes something else of the history.
+    """One alarm. `reads` are the metrics whose worst value is compared, unless `value` computes something else from the
+    history.
 
-    `relative`: thresholds are multiples of the start, which counts as `least` where it is smaller.
+    `relative`: thresholds are multiples of the start, or of `least` if that is larger.
     """
 
     name: str
@@ -101,8 +104,8 @@ class Rule:
     value: Value | None = None
     unit: str = ""
     source: str = ""
-    but: tuple[str, ...] = ()  # methods that it does not watch
-    spared: Callable[[History], bool] | None = None  # whether beyond `act` it only warns, for now
+    but: tuple[str, ...] = ()  # methods that it does not apply to
+    spared: Callable[[History], bool] | None = None  # whether a value beyond `act` only warns for now
 
     def measure(self, history: History, over: int) -> float | None:
         if self.value is not None:
@@ -127,11 +130,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# Values of two metrics
+# Values computed from several metrics
 
 
 def distance_from_one(name: str) -> Value:
-    """A mean weight as a factor: 0.5 and 2 are equally far."""
+    """A mean weight as a factor: 0.5 and 2 are equally far from 1."""
 
     def value(history: History, over: int) -> float | None:
         level = history.level(name, over)
@@ -141,7 +144,7 @@ def distance_from_one(name: str) -> Value:
 
 
 def _rise(history: History, name: str, over: int) -> float | None:
-    """Mean of the last `over` values − mean of the start; None before they are apart."""
+    """Mean of the last `over` values − mean of the start; None as long as the two overlap."""
     values, first = history.recent(name, over), history.start.get(name, [])
     if values is None or len(first) < min(over, START) or history.count[name] < 2 * min(over, START):
         return None
@@ -158,16 +161,18 @@ def reward_rises(history: History) -> bool:
 
 
 def _variance(share: float, n: float) -> float:
-    """Of a share measured on n samples. Two successes and two failures more (Agresti and Coull 1998) keep it from being 0 where
-    all samples are alike."""
+    """The variance of a share measured on n samples. Two successes and two failures are added (Agresti and Coull 1998),
+    so that it is not 0 if all samples are alike.
+    """
     n = max(n, 1.0)
     share = (min(max(share, 0.0), 1.0) * n + 2) / (n + 4)
     return share * (1 - share) / n
 
 
 def held_out(history: History, over: int) -> float | None:
-    """By how much success in training has risen more than on the validation tasks, at least: the lower bound (one-sided 95%)
-    of the difference, from the samples that each was measured on. The last two validations count."""
+    """How much more success has risen in training than on the validation tasks, at least: the lower bound (one-sided
+    95%) of the difference, given their numbers of samples. The last two validations count.
+    """
     rise = _rise(history, "train/success", over)
     seen = history.last.get("validation/success", deque())
     if rise is None or len(seen) < 3:
@@ -181,8 +186,9 @@ def held_out(history: History, over: int) -> float | None:
 
 
 def reward_only(history: History, over: int) -> float | None:
-    """How far the reward has risen, in standard deviations of a step's rewards at the start, while success on the validation
-    tasks has not: at most by 0.10, by the upper bound (one-sided 95%) of its change; else 0."""
+    """How far the reward has risen, in standard deviations of a step's rewards at the start, although success on the
+    validation tasks has not (by more than 0.10, by the upper bound (one-sided 95%) of its change); else 0.
+    """
     rise, spread = _rise(history, "train/reward_mean", over), history.begin("train/reward_std")
     seen = history.last.get("validation/success", deque())
     if rise is None or not spread or len(seen) < 3:
@@ -194,7 +200,9 @@ def reward_only(history: History, over: int) -> float | None:
 
 
 def climb(history: History, over: int) -> float | None:
-    """How far the share of wrong ones among the best-paid outputs has risen, where the reward has risen by 0.05; else 0."""
+    """How far the share of wrong outputs among those with the highest rewards has risen, if the reward has risen by
+    0.05; else 0.
+    """
     reward, wrong = _rise(history, "train/reward_mean", over), _rise(history, "watch/best_wrong", over)
     if reward is None or wrong is None:
         return None
@@ -202,8 +210,9 @@ def climb(history: History, over: int) -> float | None:
 
 
 def exploited(history: History, over: int) -> float | None:
-    """By how much the share of sampled outputs that are wrong and paid like right ones has risen since the first checkpoint, at
-    least: the lower bound (one-sided 95%)."""
+    """How far the share of sampled outputs that are wrong but rewarded like right ones has risen since the first
+    checkpoint, at least: the lower bound (one-sided 95%).
+    """
     shares, samples = history.last.get("watch/exploits", deque()), history.last.get("watch/exploit_samples", deque())
     if not shares or history.count["watch/exploits"] < 2:
         return None
@@ -212,20 +221,24 @@ def exploited(history: History, over: int) -> float | None:
 
 
 def judged_gap(pairs: Sequence[tuple[bool, bool]], least: int) -> float | None:
-    """By how much more often the verifier passes outputs than people (or a judge) do, at least: the lower bound (one-sided 95%) of the
-    mean of the paired differences. `pairs` are (by the verifier, by people); None where there are fewer than `least`."""
+    """How much more often the verifier passes outputs than people (or a judge) do, at least: the lower bound (one-sided
+    95%) of the mean of the paired differences. `pairs` are (by the verifier, by people); None if there are fewer than
+    `least`.
+    """
     if len(pairs) < max(2, least):
         return None
     gaps = [float(verifier) - float(person) for verifier, person in pairs] + [
         1.0,
         -1.0,
-    ]  # so that few alike ones are not certain
+    ]  # a few identical pairs must not give certainty
     mean = fmean(float(verifier) - float(person) for verifier, person in pairs)
     return max(0.0, mean - Z * math.sqrt(pvariance(gaps) / len(gaps)))
 
 
 def hole(history: History, over: int) -> float | None:
-    """What says more that the policy has found one: the best-paid outputs of the steps, or the sampled ones of the checkpoints."""
+    """The stronger of two signs that the policy exploits the reward: the best-rewarded outputs of the steps, or the
+    samples at checkpoints.
+    """
     return max((one for one in (climb(history, over), exploited(history, over)) if one is not None), default=None)
 
 
@@ -243,7 +256,7 @@ MARKS = (
 
 
 def marks(history: History, over: int) -> float | None:
-    """The greatest share of the best-paid outputs that have a mark which those of the first step did not have."""
+    """The highest share of best-rewarded outputs with a mark that those of the first step did not have."""
     found = [
         median(values)
         for name in MARKS
@@ -254,7 +267,7 @@ def marks(history: History, over: int) -> float | None:
 
 
 def same_reward(history: History, over: int) -> float | None:
-    """For how many of the last steps in a row all rewards were the same, over all tasks."""
+    """The number of last steps in a row in which all rewards were equal, across all tasks."""
     spread, mean = history.recent("train/reward_std", over), history.recent("train/reward_mean", over)
     if spread is None or mean is None:
         return None
@@ -268,8 +281,9 @@ def same_reward(history: History, over: int) -> float | None:
 
 
 def no_progress(history: History, over: int) -> float | None:
-    """Steps since the start without a rise of the reward that is greater than its noise; 0 where there was one, or where
-    nothing is left to gain."""
+    """The number of steps since the start without a rise of the reward beyond its noise; 0 if there was one, or if the
+    reward cannot rise further.
+    """
     values = history.last.get("train/reward_mean")
     if values is None or history.count["train/reward_mean"] < 2 * over or len(values) < over:
         return None
@@ -392,7 +406,7 @@ AlarmSettings: Any = defstruct(
 
 @dataclass(frozen=True)
 class Limits:
-    """A rule's thresholds as a run has them."""
+    """A rule's thresholds in a run."""
 
     rule: Rule
     action: Action
@@ -410,7 +424,7 @@ def merged(rule: Rule, given: Setting | None) -> Limits:
 
 @dataclass(frozen=True)
 class Alarm:
-    """An alarm that a step raised. `action`: what it does; `cleared`: it is over, and does nothing."""
+    """An alarm that a step raised. `action`: its effect; `cleared`: it is over, and has no effect."""
 
     name: str
     step: int
@@ -441,8 +455,9 @@ NEVER_FINITE = (
 
 
 def alarm_at(limits: Limits, step: int, value: float, *, spared: bool = False, title: str = "") -> Alarm | None:
-    """The alarm that a value is; None where it is within the limits. `spared`: beyond `act` it only warns. `title`: what the value is,
-    where the rule has several."""
+    """The alarm for a value; None if it is within the limits. `spared`: beyond `act` it only warns. `title`: the
+    value's name, for a rule with several.
+    """
     rule = limits.rule
     if limits.act is not None and rule.beyond(value, limits.act) and not spared:
         action, threshold = limits.action, limits.act
@@ -454,8 +469,9 @@ def alarm_at(limits: Limits, step: int, value: float, *, spared: bool = False, t
 
 
 class Watchman:
-    """Evaluates the table at every step; one for a run. `state` goes into a checkpoint, so that a resumed run compares itself
-    with its own start and raises no alarm twice."""
+    """Evaluates the table at every step; one per run. `state` goes into a checkpoint, so that a resumed run compares
+    itself with its own start and raises no alarm twice.
+    """
 
     def __init__(self, settings: Any = None, method: str = "", state: Mapping[str, Any] | None = None) -> None:
         self.limits = [merged(rule, getattr(settings, rule.name, None)) for rule in TABLE if method not in rule.but]
@@ -464,7 +480,9 @@ class Watchman:
             self._restore(state)
 
     def look(self, step: int, metrics: Mapping[str, Any], examples: Mapping[str, str] | None = None) -> list[Alarm]:
-        """The alarms that these metrics raise or clear, each once until it is over. `examples`: a sentence for an alarm."""
+        """The alarms that these metrics raise or clear, each once until it is over. `examples`: a sentence for each
+        alarm.
+        """
         self.history.add(metrics)
         broken = sorted(
             name for name in NEVER_FINITE if isinstance(metrics.get(name), float) and not math.isfinite(metrics[name])
@@ -476,7 +494,7 @@ class Watchman:
             if limits.rule.name == "non_finite":
                 value: float | None = float(len(broken))
             elif metrics.keys().isdisjoint(_read_by(limits.rule)):
-                continue  # nothing new to judge
+                continue  # no new value to evaluate
             else:
                 value = limits.rule.measure(self.history, limits.over)
             alarm = self._judge(step, limits, value)
@@ -486,7 +504,9 @@ class Watchman:
         return found
 
     def unmoved(self, step: int) -> list[Alarm]:
-        """At the end of a run that no group's rewards moved: the warning of flat groups, unless it stands already or is ignored."""
+        """The warning about flat groups at the end of a run without any reward spread, unless it is already active or
+        ignored.
+        """
         limits = next((one for one in self.limits if one.rule.name == "flat_groups"), None)
         if limits is None or limits.action == "ignore" or self.raised.get("flat_groups"):
             return []
@@ -513,7 +533,7 @@ class Watchman:
             "start": self.history.start,
             "last": {name: list(values) for name, values in self.history.last.items()},
             "count": self.history.count,
-            # What ended the run is judged again by a resumed one.
+            # A resumed run evaluates again what ended the run.
             "raised": {name: action for name, action in self.raised.items() if action == "warn"},
         }
 
@@ -532,7 +552,7 @@ _OF_VALUES = {
 
 
 def _read_by(rule: Rule) -> tuple[str, ...]:
-    """The metrics that make a rule's value new."""
+    """The metrics that change a rule's value."""
     return rule.reads or _OF_VALUES.get(rule.name, ())
 
 

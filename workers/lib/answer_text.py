@@ -1,4 +1,6 @@
-"""An answer's text while its tokens come: cut at stop strings, and read as tool calls where tools were given. Light: no torch."""
+"""The text of an answer while its tokens arrive: cut at stop strings, and parsed as tool calls if tools were given.
+Light: no torch.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from typing import Any
 
 from workers.lib.messages import calls_in_text, to_native, without_reasoning
 
-HALF = "\ufffd"  # of a character whose other bytes have not come
+HALF = "\ufffd"  # stands for a character whose other bytes have not arrived yet
 TAG = "<tool_call>"
-MAY_BE_CALLS = ("{", "[", "`", "<")  # how an answer begins that may turn out to be calls
+MAY_BE_CALLS = ("{", "[", "`", "<")  # beginnings of an answer that may turn out to be calls
 
 
 class TokenText:
-    """Text of tokens, piece by piece; all pieces together are the text of all tokens."""
+    """The text of tokens, piece by piece; all pieces joined are the text of all tokens."""
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self.decode, self.ids = decode, list[int]()
@@ -38,7 +40,7 @@ class TokenText:
 
 
 class StopText:
-    """Holds back what may be the beginning of a stop string. `stopped`: the one that was found, None before."""
+    """Holds back what may be the beginning of a stop string. `stopped`: the one that was found, or None."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self.stops, self.held = stops, ""
@@ -66,13 +68,13 @@ def begun_at_end(text: str, word: str) -> int:
 
 
 class CallText:
-    """Holds back what may be tool calls, while an answer is streamed."""
+    """Holds back what may be tool calls while an answer is streamed."""
 
     def __init__(self) -> None:
         self.text, self.sent = "", 0
 
     def add(self, text: str) -> str:
-        """What is certainly words."""
+        """Add text; return what is certainly not part of a call."""
         self.text += text
         begun = self.text.lstrip()
         if not begun or begun.startswith(MAY_BE_CALLS):
@@ -83,14 +85,15 @@ class CallText:
         return new
 
     def rest(self, parallel: bool = True) -> tuple[str, list[dict]]:
-        """What was held back: (text, calls)."""
+        """The text that was held back, as (text, calls)."""
         content, calls = read_calls(self.text, parallel)
         return content[self.sent :], calls
 
 
 def read_calls(text: str, parallel: bool = True) -> tuple[str, list[dict]]:
-    """(words, calls in OpenAI's form) of an answer to which tools were given. An answer with a call that cannot be read stays
-    text, as in process: whoever scores it sees what was written."""
+    """(words, calls in OpenAI's form) of an answer to which tools were given. An answer with a call that cannot be
+    parsed stays text, as in process, so that it is scored as it was written.
+    """
     calls = calls_in_text(text)
     if not calls or any(call.problem or call.args is None for call in calls):
         return text, []
@@ -101,7 +104,7 @@ def read_calls(text: str, parallel: bool = True) -> tuple[str, list[dict]]:
 def _words_before(text: str) -> str:
     if TAG in text:
         return text[: text.find(TAG)]
-    shown = without_reasoning(text)  # of the same length, with spaces for what was thought
+    shown = without_reasoning(text)  # has the same length, with spaces in place of the reasoning
     return text[: len(shown) - len(shown.lstrip())].strip()
 
 

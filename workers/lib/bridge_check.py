@@ -1,7 +1,9 @@
-"""Which turns of a model's conversations the package `renderers` joins: `python -m workers.lib.bridge_check FOLDER PROBE…`.
+"""Finds out which turns of a model's conversations the package `renderers` can join: `python -m
+workers.lib.bridge_check FOLDER PROBE…`.
 
-Prints {probe: renderer}, of the probes of the template check that are named. Each renderer of the family is asked to go on from the
-tokens of a small conversation, for two turns, under the same check as in a rollout. A process of its own: a template is a program.
+Prints {probe: renderer} for the given probes of the template check. Each renderer of the model's family is asked to
+continue a small conversation from its tokens for two turns, with the same check as in a rollout. It is a separate
+process because a template is a program.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from workers.lib.template_check import ASKED, compiled, family_of, opens_thought
 
 
 def joined(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """Raises OSError, ValueError, and whatever a template does."""
+    """Raises OSError, ValueError, and anything that a template raises."""
     found = template_of(folder)
     if found is None or not (folder / "tokenizer.json").is_file():
         return {}
@@ -67,7 +69,7 @@ def _joins(
 
 
 def _as_sampled(answer: dict) -> str:
-    """Its words and calls. How a call is written is the model's affair: it stays as it was sampled."""
+    """The words and calls of an answer. How a call is written is up to the model: it stays as it was sampled."""
     return text_of(answer) + "".join(to_text(call.tool, call.args or {}) for call in calls_of(answer))
 
 

@@ -1,10 +1,12 @@
-"""Hand-made bridges from one turn to the next, of the PyPI package `renderers` where it is installed (requirements-renderers.txt).
+"""Bridges from one turn to the next, written by hand in the PyPI package `renderers`, if it is installed
+(requirements-renderers.txt).
 
-Asked where a template does not settle by itself how a conversation goes on (`chat_templates.text_after`): Nemotron 3 opens a thought
-before each answer and writes that beginning in another way later. A renderer of the model's family says then whether the sampled
-answer may stay as it is. It is never trusted alone: its tokens must be those of the template's own text after the answer.
+They are needed if a template alone does not determine how a conversation continues (`chat_templates.text_after`):
+Nemotron 3 opens a thought before each answer and later renders that beginning differently. A renderer for the model's
+family then says whether the sampled answer may stay unchanged. It is never trusted alone: its tokens must be those of
+the template's own text after the answer.
 
-Light: no torch. The package takes a second to be imported, in a process in which it is needed.
+Light: no torch. The package takes a second to import, and is only imported by processes that need it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from workers.lib.prompting import for_template
 SECONDS, BYTES = 30, 4 * 2**30
 NO_BRIDGE = "no bridge of the package renderers fits"
 HARMONY = "gpt-oss"
-# What config.json calls a family, and the renderers that may fit it. Which of them does is seen by its tokens.
+# Names of families in config.json, and the renderers that may fit. Which one does is decided by its tokens.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "deepseek_v3": ("deepseek-v3", "deepseek-r1"),
     "gemma4": ("gemma4",),
@@ -47,7 +49,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 class Tokenizer(Protocol):
-    """What a renderer asks of one."""
+    """The parts of a tokenizer that a renderer needs."""
 
     name_or_path: str
     unk_token_id: int | None
@@ -65,7 +67,7 @@ def installed() -> bool:
 
 
 class Bridge:
-    """Of one model's tokenizer, by the renderer `name`."""
+    """A bridge for one model's tokenizer, by the renderer `name`."""
 
     def __init__(self, name: str, renderer: Any) -> None:
         self.name, self.renderer = name, renderer
@@ -79,14 +81,15 @@ class Bridge:
         stops: Sequence[str],
         stop_ids: Sequence[int],
     ) -> list[int]:
-        """What follows the ids so far, up to where the next answer begins. Raises NotJoined where the package gives nothing or
-        anything else than the template."""
+        """The ids that follow those so far, up to the beginning of the next answer. Raises NotJoined if the package
+        returns nothing, or something other than the template.
+        """
         tail = ids(template_tail(render, so_far.messages, messages, stops))
         after = messages[len(so_far.messages) + 1 :]
         before, answer = so_far.ids[: so_far.asked], so_far.ids[so_far.asked :]
         try:
             found = self.renderer.bridge_to_next_turn(before, answer, for_template(after), tools=so_far.tools or None)
-        except Exception as error:  # a template's renderer that does not know such a conversation
+        except Exception as error:  # the renderer may not support such a conversation
             raise NotJoined(NO_BRIDGE) from error
         whole = [] if found is None else list(getattr(found, "token_ids", found))
         more, ended = whole[len(so_far.ids) :], so_far.ids[-1] in stop_ids
@@ -96,12 +99,14 @@ class Bridge:
 
 
 def bridges_for(tokenizer: Tokenizer, family: str) -> list[Bridge]:
-    """Those of the renderers for a family (`model_type`) that know this tokenizer's special tokens; [] where the package is missing."""
+    """Bridges of the family's (`model_type`) renderers that know this tokenizer's special tokens; [] if the package is
+    missing.
+    """
     if family not in FAMILIES or not installed():
         return []
     try:
         from renderers import config_from_name, create_renderer
-    except ImportError:  # renderers 0.1.12 imports httpx without asking for it
+    except ImportError:  # renderers 0.1.12 imports httpx without depending on it
         logging.getLogger(__name__).warning("The package renderers cannot be imported.", exc_info=True)
         return []
     found = []

@@ -1,7 +1,8 @@
-"""From a reward model's scores to probabilities, on pairs that it was not trained on. Pure.
+"""Calibrates a reward model's scores to probabilities, on pairs that it was not trained on. Pure.
 
-`fit` is Platt's scaling, p = 1 / (1 + e^−(slope · score + intercept)), with his smoothed targets, fitted by Newton's method as
-Lin, Lin and Weng (2007) do. It says how likely an answer is a chosen one among as many rejected ones.
+`fit` is Platt scaling, p = 1 / (1 + e^−(slope · score + intercept)), with his smoothed targets, fitted by Newton's
+method as in Lin, Lin and Weng (2007). The probability is that of being a chosen answer among equally many chosen and
+rejected ones.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from msgspec import Struct
 
 ROUNDS = 100
 FOLDS = 5
-RIDGE = 1e-10  # added to the Hessian's diagonal, so that it can be inverted
+RIDGE = 1e-10  # added to the Hessian's diagonal to make it invertible
 
 
 class Calibration(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`threshold` is of the raw score: at or above it an answer counts as good."""
+    """`threshold` applies to the raw score: at or above it an answer counts as good."""
 
     slope: float
     intercept: float
@@ -29,7 +30,9 @@ class Calibration(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def fit(chosen: Sequence[float], rejected: Sequence[float]) -> Calibration:
-    """Of scores of both sides, at least one of each. A model that ranks the wrong way round gets the slope 0: it says nothing."""
+    """Fit to scores of both sides, at least one each. A model that ranks the wrong way round gets the slope 0, which
+    means no information.
+    """
     scores = [*chosen, *rejected]
     spread = max(abs(score) for score in scores) or 1.0
     high, low = (len(chosen) + 1) / (len(chosen) + 2), 1 / (len(rejected) + 2)
@@ -41,7 +44,7 @@ def fit(chosen: Sequence[float], rejected: Sequence[float]) -> Calibration:
 
 
 def _newton(scores: Sequence[float], targets: Sequence[float]) -> tuple[float, float]:
-    """(slope, intercept) of the least cross-entropy, halving a step as long as it does not make it less."""
+    """(slope, intercept) with the smallest cross-entropy. A step is halved until it improves it."""
     slope = intercept = 0.0
     loss = _loss(slope, intercept, scores, targets)
     for _ in range(ROUNDS):
@@ -74,8 +77,10 @@ def _loss(slope: float, intercept: float, scores: Sequence[float], targets: Sequ
 
 
 def threshold(chosen: Sequence[float], rejected: Sequence[float]) -> float:
-    """The score that separates the two sides best: the largest sum of the share of chosen answers at or above it and of rejected ones
-    below it; among equals the highest, since a bad answer that passes costs more. Halfway between two scores."""
+    """The score that separates the two sides best: it maximises the share of chosen answers at or above it plus that of
+    rejected ones below it. Among equals the highest, because a bad answer that passes costs more. It lies halfway
+    between two scores.
+    """
     values = sorted({*chosen, *rejected})
     cuts = [values[0], *((low + high) / 2 for low, high in pairwise(values))]
 
@@ -87,8 +92,9 @@ def threshold(chosen: Sequence[float], rejected: Sequence[float]) -> float:
 
 
 def brier(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Mean squared error of the probability of (chosen, rejected) scores, each from a fit on the other folds; None for fewer than
-    two pairs. 0.25 is what saying one half to all gives."""
+    """Mean squared error of the probabilities for (chosen, rejected) scores, each from a fit on the other folds; None
+    for fewer than two pairs. Always predicting one half gives 0.25.
+    """
     if len(pairs) < 2:
         return None
     folds = min(FOLDS, len(pairs))

@@ -1,11 +1,14 @@
-"""Requests to any OpenAI-compatible server: the single client for policies, judges, graders and embeddings. Light: no torch.
+"""Requests to any OpenAI-compatible server: the single client for policies, judges, graders and embeddings. Light: no
+torch.
 
-Sent by `posts`, not by the `openai` package, which took more of a rollout's time than everything else; a test compares the two. A read
-timeout is not retried (the question may be billed), and nothing from this process's environment goes to a server that a user entered.
+Requests are sent with `posts` rather than the `openai` package, which took more of a rollout's time than everything
+else; a test compares the two. A read timeout is not retried (the question may be billed), and nothing from this
+process's environment is sent to a server that a user entered.
 
-A request is the body of OpenAI's “Create chat completion”, without `model`. An answer is checked only for having a message. A server of
-the protocol “responses” is sent the same as “Create a model response”, and its answer is converted to a chat completion. To see an
-answer while it is written, stream it; a server that cannot stream answers at once.
+A request is the body of OpenAI's “Create chat completion”, without `model`. An answer is only checked for containing a
+message. A server with the protocol “responses” gets the same request as “Create a model response”, and its answer is
+converted to a chat completion. To see an answer while it is generated, stream it; a server that cannot stream answers
+all at once.
 """
 
 from __future__ import annotations
@@ -32,12 +35,12 @@ from workers.lib.streamed import Show, StreamReader
 
 MAX_BYTES = 2 * 1024 * 1024  # of an answer
 TRIES, FIRST_WAIT_S, LONGEST_WAIT_S = 4, 0.5, 30.0
-RESPONDS_S = 30.0  # for a few tokens
-FEW_TOKENS = 16  # OpenAI's Responses API takes no smaller limit
+RESPONDS_S = 30.0  # for an answer of a few tokens
+FEW_TOKENS = 16  # OpenAI's Responses API accepts no smaller limit
 MAX_SAID = 300
 BUSY = (408, 409, 429)
 NO_STREAM = {"stream": "", "stream_options": ""}
-ALTERABLE = (400, 422, 501)  # a refused parameter may be sent under another name
+ALTERABLE = (400, 422, 501)  # statuses after which a rejected parameter may be sent under another name
 STREAM = {"chat": {"stream": True, "stream_options": {"include_usage": True}}, "responses": {"stream": True}}
 DEFAULTS = {"temperature": 1, "top_p": 1}
 SENT = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "Flywheel"}
@@ -45,9 +48,10 @@ SENT = {"Accept": "application/json", "Content-Type": "application/json", "User-
 
 @dataclass(frozen=True)
 class ChatServer:
-    """Whom to ask, and how patiently. `key_hosts` maps the variables that may be read to the hosts their key may go to (""
-    is any); None if this process was given only the variables that it may read. `name` is how errors call the server,
-    `droppable` what a request may do without where the server does not know it."""
+    """The server to ask, and how patiently. `key_hosts` maps the variables that may be read to the hosts that their key
+    may be sent to ("" is any); None if this process was only given variables that it may read. `name` is how errors
+    refer to the server, `droppable` lists parameters that may be left out for a server that does not support them.
+    """
 
     base_url: str
     model: str
@@ -62,10 +66,11 @@ class ChatServer:
 
 
 class ChatError(JobError):
-    """No answer; the sentence says why, never with the key in it. `final`: another question would fail in the same way (a wrong address,
-    a refused key). `paid`: the question may have been processed although no answer arrived. `limit` names what this question or its
-    answer exceeded, while the server works: time, size, context, or refused because of its content; otherwise "". `status` is the
-    HTTP status of a refusal, otherwise 0."""
+    """No answer; the sentence says why, never including the key. `final`: other questions would fail in the same way (a
+    wrong address, a rejected key). `paid`: the question may have been processed although no answer arrived. `limit`:
+    what this question or its answer exceeded, while the server works: time, size, context, or refused because of its
+    content; otherwise "". `status`: the HTTP status of a refusal, otherwise 0.
+    """
 
     def __init__(
         self, sentence: str, *, final: bool = False, paid: bool = False, limit: str = "", status: int = 0
@@ -76,7 +81,9 @@ class ChatError(JobError):
 
 @dataclass(frozen=True)
 class _Answered:
-    """The response to one request; status 0 if there was none. `paid`: it was an answer that reported its failure."""
+    """The response to one request; status 0 if there was none. `paid`: the response was an answer that reports a
+    failure.
+    """
 
     status: int = 0
     data: bytes = b""
@@ -86,7 +93,7 @@ class _Answered:
 
 
 class _Chats:
-    """What all clients share. Raises ChatError if the server may not be called at all."""
+    """The common part of all clients. Raises ChatError if the server may not be called at all."""
 
     path, wanted, max_bytes = "/chat/completions", "a chat completion", MAX_BYTES
     alterable: tuple[int, ...] = ALTERABLE
@@ -101,7 +108,7 @@ class _Chats:
         except (RefusedAddress, RefusedKey) as error:
             raise ChatError(str(error), final=True) from error
         self.where = f"The {server.name} at {self.url.netloc.decode()}"
-        self.changes: dict[str, str] = {}  # names that this server does not know, and those it knows instead
+        self.changes: dict[str, str] = {}  # {name that this server does not support: name to use instead}
         self.posts = Posts(
             self._address(),
             allow_private=server.allow_private,
@@ -187,7 +194,7 @@ class _Chats:
         return _Answered(found.status, found.body, after, f"HTTP {found.status}")
 
     def _shown(self, show: Show) -> Show:
-        """Without our key, also where only a part of it has come."""
+        """Remove our key from what is shown, even if only a part of it has arrived."""
         return (lambda read: show(lambda: read().changed(self._hidden_to_the_end))) if self.key else show
 
     def _hidden_to_the_end(self, text: str) -> str:
@@ -196,7 +203,7 @@ class _Chats:
         return text[: len(text) - begun]
 
     def _answer(self, data: bytes) -> dict | _Answered:
-        """The answer; if it reports a failure, what another server would have sent with an HTTP status."""
+        """The answer or, if it reports a failure, what another server would have sent with an HTTP status."""
         why = ""
         try:
             answer = json.loads(data)
@@ -222,7 +229,7 @@ class _Chats:
         return _Answered(status, said.encode(), problem=f"HTTP 200 with an error: {said}", paid=True)
 
     def is_answer(self, answer: Any) -> bool:
-        """May raise what reading JSON of another shape raises."""
+        """May raise any error of accessing JSON with another structure."""
         return isinstance(answer["choices"][0]["message"], dict)
 
     def _refusal(self, came: _Answered) -> str:
@@ -243,13 +250,13 @@ class _Chats:
 
 
 def _complete(reader: StreamReader | None) -> _Answered | None:
-    """A complete answer, if only what its stream sends after its end is missing."""
+    """A complete answer, if only the end of its stream is missing."""
     whole = reader.whole() if reader and reader.begun else None
     return _Answered(200, encoded(whole)) if whole else None
 
 
 class ChatClient(_Chats):
-    """Asks from any thread. To be closed, or used with `with`."""
+    """Can be used from any thread. Close it, or use it with `with`."""
 
     def __init__(self, server: ChatServer, *, sleep: Callable[[float], None] = time.sleep) -> None:
         super().__init__(server)
@@ -276,7 +283,7 @@ class ChatClient(_Chats):
 
 
 class AsyncChatClient(_Chats):
-    """The same for asyncio: at most `concurrency` questions at a time."""
+    """The same for asyncio, with at most `concurrency` questions at a time."""
 
     def __init__(self, server: ChatServer, *, concurrency: int = 64) -> None:
         super().__init__(server)
@@ -287,8 +294,9 @@ class AsyncChatClient(_Chats):
         await self.posts.aclose()
 
     async def ask(self, body: dict[str, Any], show: Show | None = None) -> tuple[dict, float]:
-        """(the answer as JSON, the milliseconds of the request that it answered). `show` is called while it is written. Raises
-        ChatError."""
+        """(the answer as JSON, milliseconds of the request that was answered). `show` is called while it is generated.
+        Raises ChatError.
+        """
         body = body | STREAM[self.server.protocol] if show else body
         steps, came, latency_ms = self.exchange(body), None, 0.0
         while True:
@@ -305,7 +313,9 @@ class AsyncChatClient(_Chats):
                 came = await self.sleep(step)
 
     async def responds(self) -> bool:
-        """Whether the server answers a question of few tokens now: a slow answer to another is then not its fault."""
+        """Whether the server currently answers a question of a few tokens. If so, a slow answer to another question is
+        not its fault.
+        """
         steps = self.exchange({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": FEW_TOKENS})
         came: _Answered | None = None
         try:
@@ -316,7 +326,7 @@ class AsyncChatClient(_Chats):
             return True
         except (ChatError, TimeoutError):
             return False
-        return False  # it is busy
+        return False  # the server is busy
 
 
 def encoded(body: dict[str, Any]) -> bytes:
@@ -331,7 +341,7 @@ TOO_LONG = (
     b"context",
     b"max_model_len",
     b"maximum model length",
-)  # servers say in these words that a prompt does not fit
+)  # phrases with which servers say that a prompt does not fit
 
 
 def refused_for(came: _Answered) -> str:
@@ -361,7 +371,7 @@ def refused_name(body: dict[str, Any], answer: bytes, droppable: tuple[str, ...]
 
 
 def _refused_parameter(answer: bytes) -> str:
-    """The `param` of OpenAI's errors; "" if none is named."""
+    """The `param` of an error in OpenAI's format; "" if none is named."""
     try:
         found = json.loads(answer)["error"]["param"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -370,7 +380,7 @@ def _refused_parameter(answer: bytes) -> str:
 
 
 def wait_s(attempt: int, asked: str) -> float:
-    """What the server asks for (seconds, or a date), else twice as long each time."""
+    """Seconds before a retry: what the server asks for (in seconds, or as a date), otherwise doubled each time."""
     asked = asked.strip()
     if asked.isascii() and asked.replace(".", "", 1).isdigit():
         return float(asked[:9])

@@ -17,9 +17,10 @@ from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, 
 
 
 class ChatPolicy:
-    """To be closed with `aclose`, or used with `async with`. `account`: a limit that is shared with others, in place of the
-    engine's own. `watch`: answers are streamed, and it is called while they are written. `exact_model`: an answer that names another
-    model than was asked ends the job. `name` is how errors call the server. Raises SpecError, ChatError."""
+    """Close it with `aclose`, or use it with `async with`. `account`: a shared limit that replaces the engine's own.
+    `watch`: stream answers, and call this while they are generated. `exact_model`: an answer that names another model
+    than requested ends the job. `name` is how errors refer to the server. Raises SpecError, ChatError.
+    """
 
     shares_time = False
 
@@ -33,7 +34,8 @@ class ChatPolicy:
         self.meter = Meter(Price(*engine.price), account=account)
         self.watch, self.exact_model = watch, exact_model
         self.as_text = engine.dialect == "text"
-        self.fewest = FEW_TOKENS if engine.dialect == "responses" else 1  # asked for where an episode has fewer left
+        # Requested if an episode has fewer tokens left.
+        self.fewest = FEW_TOKENS if engine.dialect == "responses" else 1
 
     async def __aenter__(self) -> ChatPolicy:
         return self
@@ -45,7 +47,7 @@ class ChatPolicy:
         await self.client.aclose()
 
     def forget(self, key: int) -> None:
-        """Nothing is kept between turns."""
+        """Nothing is stored between turns."""
 
     async def responds(self) -> bool:
         return await self.client.responds()
@@ -78,7 +80,7 @@ class ChatPolicy:
         except ChatError as error:
             used = Usage(asked if error.paid else 0)
             raise PolicyError(str(error), error.final, error.limit) from error
-        finally:  # also where the episode's time is over while the server still answers
+        finally:  # also if the episode's time runs out while the server still answers
             self.meter.settle(most_cost, used)
         if self.exact_model and (why := other_model(found.get("model"), self.client.server.model)):
             raise PolicyError(f"{self.client.where} {why}", final=True)
@@ -99,14 +101,18 @@ class ChatPolicy:
 
 
 def other_model(answered: Any, asked: str) -> str:
-    """The end of a sentence where an answer names another model than was asked; "" where it names none, or a dated version of it."""
+    """The end of a sentence if an answer names another model than requested; "" if it names none, or a dated version of
+    the same.
+    """
     if not isinstance(answered, str) or not answered or answered.startswith(asked) or asked.endswith(f":{answered}"):
         return ""
     return f"answered as “{answered[:80]}” when “{asked}” was asked. If that is the same model, register it under that name."
 
 
 def _readable(message: dict) -> dict:
-    """Servers fail with HTTP 500 on a past call whose arguments are no JSON object, which would mask the agent's fault."""
+    """Servers fail with HTTP 500 on an earlier call whose arguments are not a JSON object, which would mask the agent's
+    fault. Make them one.
+    """
     calls = message.get("tool_calls") if message["role"] == "assistant" else None
     if not calls or all(arguments_of(call["function"]["arguments"]) is not None for call in calls):
         return message
@@ -120,5 +126,5 @@ def _with_object(call: dict) -> dict:
 
 
 def _written(message: dict) -> str:
-    """All that was paid for: text, reasoning and calls."""
+    """Everything that was paid for: text, reasoning and calls."""
     return "".join(str(message[name]) for name in ("content", "reasoning_content", "tool_calls") if message.get(name))

@@ -1,8 +1,9 @@
-"""Chat templates and turns: what a template writes between an answer and the next one. Light and pure.
+"""Chat templates and multi-turn conversations: the text that a template renders between an answer and the next one.
+Light and pure.
 
-The next turn's prompt is the ids so far, which hold the answer as it was sampled, and the template's own text for what came
-after it. That is right only where the template writes all that came before as it did: some drop the thinking of earlier
-turns, or write the last answer in another way than the others.
+The next turn's prompt consists of the ids so far, which contain the answer as it was sampled, and the template's own
+text for what came after it. That is only correct if the template renders everything before in the same way as earlier:
+some drop the thinking of earlier turns, or render the last answer differently from the others.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ UNMARKED = "the end of an answer is not marked by the token that ends it"
 
 
 class NotJoined(Exception):
-    """Why a template's next turn does not begin with what there was before: a sentence's end."""
+    """Why a template's next turn does not begin with the previous text; the end of a sentence."""
 
 
 class After(NamedTuple):
-    """What a template writes after an answer, from the token that ends it. `by_prefix`: the template keeps all that came before as it
-    was; else the answer itself is written in another way, and what follows it was found by `_after_last`."""
+    """The text that a template renders after an answer, from the token that ends it. `by_prefix`: the template leaves
+    everything before unchanged; otherwise it renders the answer itself differently, and the text after it was found by
+    `_after_last`.
+    """
 
     text: str
     by_prefix: bool = True
@@ -36,9 +39,12 @@ class After(NamedTuple):
 def text_after(
     render: Render, answered: list[dict], messages: list[dict], stops: Sequence[str], ended_by: str = ""
 ) -> After:
-    """What stands after an answer's own words, from the end of its turn (one of the texts `stops`) to where the next answer
-    begins. `messages` are those `answered`, the answer, and what came after it; `ended_by` is the stop with which the answer was
-    sampled, "" where that is unknown or it was cut off. Raises NotJoined."""
+    """The text after an answer's own words, from the end of its turn (one of the texts `stops`) to the beginning of the
+    next answer.
+
+    `messages` are those `answered`, the answer, and what came after it. `ended_by` is the stop with which the answer
+    was sampled; "" if that is unknown or it was cut off. Raises NotJoined.
+    """
     after = _followed(answered, messages)
     asked, said, now = render(answered, True), render(messages[: len(answered) + 1], False), render(messages, True)
     if said.startswith(asked) and now.startswith(said):
@@ -52,9 +58,10 @@ def text_after(
 
 
 def template_tail(render: Render, answered: list[dict], messages: list[dict], stops: Sequence[str]) -> str:
-    """As `text_after`, however the template writes the answer: only what came before it has to stay as it was, and the answer's words
-    and calls have to be there. Alone too little to join turns by, since the way an answer begins may differ; bridges are checked
-    with it. Raises NotJoined."""
+    """Like `text_after`, however the template renders the answer: only what came before it must be unchanged, and the
+    answer's words and calls must be included. This alone is not enough to join turns, since the answer may begin
+    differently; bridges are checked with it. Raises NotJoined.
+    """
     after = _followed(answered, messages)
     history, now, answer = render(answered, False), render(messages, True), messages[len(answered)]
     if not now.startswith(history):
@@ -68,7 +75,7 @@ def template_tail(render: Render, answered: list[dict], messages: list[dict], st
 
 
 def _followed(answered: list[dict], messages: list[dict]) -> list[dict]:
-    """The messages after the answer. Raises NotJoined where they are not what may follow one."""
+    """The messages after the answer. Raises NotJoined if they cannot follow one."""
     after = messages[len(answered) + 1 :]
     roles = [message["role"] == "assistant" for message in messages[len(answered) :]]
     if messages[: len(answered)] != answered or roles != [True] + [False] * len(after):
@@ -77,7 +84,9 @@ def _followed(answered: list[dict], messages: list[dict]) -> list[dict]:
 
 
 def _begins_next(rest: str, stops: Sequence[str], ended_by: str) -> str:
-    """For templates without an end of an answer, whose models stop by writing the token that begins the next turn (GLM)."""
+    """For templates that do not render the end of an answer, whose models stop by generating the token that begins the
+    next turn (GLM).
+    """
     opens = next((stop for stop in sorted(stops, key=len, reverse=True) if rest.startswith(stop)), "")
     if not opens:
         raise NotJoined(UNMARKED)
@@ -89,9 +98,10 @@ def _begins_next(rest: str, stops: Sequence[str], ended_by: str) -> str:
 def _after_last(
     render: Render, messages: list[dict], after: list[dict], said: str, now: tuple[str, int], stops: Sequence[str]
 ) -> str:
-    """For templates that write the last answer in another way than the same one later (Qwen 3 adds an empty thought): `said` is
-    the last one, `now` the whole text and where the answer begins in it. Where what came after it begins is seen by changing
-    that."""
+    """For templates that render the last answer differently from earlier ones (Qwen 3 adds an empty thought). `said`:
+    the answer as rendered at the end of a conversation; `now`: the whole text and where the answer begins in it. Where
+    the following messages begin is found by changing them.
+    """
     rest, end = _up_to_end(render, messages, after, *now, stops)
     answer, last = rest[:end], messages[len(messages) - len(after) - 1]
     ends = min((said.find(stop) for stop in stops if stop in said), default=len(said))
@@ -103,7 +113,9 @@ def _after_last(
 def _up_to_end(
     render: Render, messages: list[dict], after: list[dict], now: str, start: int, stops: Sequence[str]
 ) -> tuple[str, int]:
-    """(the text from `start` to where what came after the answer begins, where in it the answer's end is)."""
+    """(the text from `start` to the beginning of the messages after the answer, the position of the answer's end in
+    it).
+    """
     before = messages[: len(messages) - len(after)]
     changed = [message | {"content": f"~{text_of(message)}"} for message in after] or [{"role": "user", "content": "~"}]
     rest, other = now[start:], render([*before, *changed], True)[start:]

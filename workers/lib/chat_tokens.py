@@ -1,4 +1,4 @@
-"""Conversations as token ids without the transformers library: with a model folder's tokenizer.json and its chat template.
+"""Tokenizes conversations without the transformers library, with a model folder's tokenizer.json and chat template.
 
 `counted_apart` does it in a separate process, with limits on time and memory, since a template is an untrusted program
 (workers.lib.template_check). Light: no torch.
@@ -26,7 +26,7 @@ NO_TOKENIZER = "Tokens cannot be counted before the run: the model’s folder ha
 
 
 class Conversation(Struct, omit_defaults=True):
-    """The prompt, and the answers whose tokens are wanted; `turns` are all that follow in an episode."""
+    """A prompt, and the answers to tokenize; `turns` are all messages that follow in an episode."""
 
     messages: list[dict]
     tools: list[dict] = []
@@ -35,7 +35,9 @@ class Conversation(Struct, omit_defaults=True):
 
 
 class Tokenized(Struct):
-    """Ids of the prompt and of each answer with its end; of an episode those after the prompt, and how many the agent wrote."""
+    """Ids of the prompt and of each answer including its end; for an episode, those after the prompt, and how many the
+    agent wrote.
+    """
 
     prompt: list[int]
     answers: list[list[int]] = []

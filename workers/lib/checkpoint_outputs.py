@@ -1,5 +1,6 @@
-"""Which tasks a policy answers at the start and at each checkpoint so that people can read what changes, and whether its answers
-exploit the reward. Light."""
+"""Selects the tasks that a policy answers at the start and at each checkpoint, so that people can read what changes,
+and checks whether the answers exploit the reward. Light.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from workers.lib.rollouts import Finished
 
 
 def chosen(tasks: Sequence[dict], most: int, seed: int) -> list[dict]:
-    """The same ones in every attempt, in their order."""
+    """The same tasks in every attempt, in their original order."""
     picked = sorted(random.Random(f"outputs {seed}").sample(range(len(tasks)), min(most, len(tasks))))
     return [tasks[place] for place in picked]
 
@@ -31,7 +32,7 @@ class CheckpointOutputs:
         return self.training if validated else [*self.training, *self.validation]
 
     def look(self, answered: Sequence[tuple[dict, Sequence[Finished]]]) -> Seen:
-        """Whether the answers are what a probe would report; `answered` are tasks with their episodes."""
+        """Check the answers for what a probe would report; `answered` are tasks with their episodes."""
         return self.exploits.look(
             [
                 Own(Paid(task, [reply.message for reply in done.replies], done.score.reward), done.score)

@@ -1,17 +1,16 @@
-"""Whether an answer is what a task expects. Pure. Exported packages include this file and `workers.lib.messages`, so both need only the
-standard library.
+"""Whether an answer is what a task expects. Pure. Exported packages include this file and `workers.lib.messages`, so
+both need only the standard library.
 
 `expected` has one of these forms:
 
-- {"tool", "args"}: exactly this call. "accept" may list, for an argument, all correct values; None or "" among them says that it may be
-left out.
-- {"calls": [such calls]}: exactly these, in any order unless "ordered" is true; an empty list says that no call is right.
+- {"tool", "args"}: exactly this call. "accept" may list all correct values of an argument; None or "" among them means that it may be left out.
+- {"calls": [such calls]}: exactly these, in any order unless "ordered" is true; an empty list means that no call is right.
 - {"any_call": true}: at least one call, any.
 - {"answer": value or list of values}: one of these, as text or number.
 - {"constraint": {name: value}}: the text satisfies all named CONSTRAINTS.
-- {"rubric": text}: a judge decides whether it is right (`workers.lib.verifiers.judges`); nothing here can.
+- {"rubric": text}: a judge decides whether it is right (`workers.lib.verifiers.judges`); this module cannot.
 
-A task may also state what must hold afterwards, [{"path", "equals"}], of the state as `state_after` has it.
+A task may also state what must hold afterwards, as [{"path", "equals"}] for a state as returned by `state_after`.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ _AROUND = "*_`\"'“”‘’ \n\t"
 
 
 def match_calls(calls: list[dict], expected: dict) -> dict[str, float]:
-    """{"success", "tools", "arguments"} in [0, 1]: all of it right; share of right tools; of right arguments.
+    """{"success", "tools", "arguments"} in [0, 1]: everything right; share of right tools; share of right arguments.
 
-    What is missing and what is too much both count as wrong.
+    Missing and superfluous calls both count as wrong.
     """
     wanted = expected.get("calls", [expected])
     if not wanted and not calls:
@@ -76,7 +75,9 @@ def paired(scores: list[list[float]]) -> dict[int, int]:
 
 
 def perfect_pairs(right: list[list[bool]]) -> dict[int, int]:
-    """The most pairs (row → column) with right[row][column] (Kuhn's algorithm), each row and column once."""
+    """The largest set of pairs (row → column) with right[row][column] (Kuhn's algorithm), each row and column used at
+    most once.
+    """
     owner: dict[int, int] = {}
 
     def place(row: int, tried: set[int]) -> bool:
@@ -97,7 +98,7 @@ def perfect_pairs(right: list[list[bool]]) -> dict[int, int]:
 
 
 def assertions_in(metadata: dict) -> list[dict]:
-    """A task's assertions, [{"path", "equals"}]; none where a field of that name, of whatever file, is something else."""
+    """A task's assertions, [{"path", "equals"}]; [] if a field of that name in some file holds something else."""
     found = metadata.get("state")
     return found if isinstance(found, list) and all(map(_is_assertion, found)) else []
 
@@ -107,8 +108,9 @@ def _is_assertion(value: Any) -> bool:
 
 
 def answered_calls(messages: list[dict]) -> list[dict]:
-    """[{"tool", "args", "content"}] of the native calls in messages that can be read; the content is None if the tool did
-    not answer before the agent's next turn."""
+    """[{"tool", "args", "content"}] for the native calls that can be parsed; the content is None if the tool did not
+    answer before the agent's next turn.
+    """
     return [
         {"tool": item.tool, "args": item.call.args, "content": None if item.result is None else text_of(item.result)}
         for item in exchanges(messages)
@@ -117,8 +119,9 @@ def answered_calls(messages: list[dict]) -> list[dict]:
 
 
 def state_after(calls: list[dict]) -> dict:
-    """What calls [{"tool", "args", "content"}] tell of the state afterwards: the objects that tools answered with, merged in
-    their order, and below "calls" of each tool its "count" and the "args" and "result" of its last call."""
+    """The state that calls [{"tool", "args", "content"}] reveal: the objects that tools returned, merged in order, and
+    under "calls" for each tool the "count" and the "args" and "result" of its last call.
+    """
     state: dict = {}
     last: dict[str, dict] = {}
     for call in calls:
@@ -141,7 +144,9 @@ def _are_objects(old: dict, new: dict, name: str) -> bool:
 
 
 def state_share(assertions: list[dict], state: dict) -> float:
-    """Share of the assertions that hold, in [0, 1]; for what the state does not contain, only a count of no calls holds."""
+    """Share of the assertions that hold, in [0, 1]. If the state lacks the path, only the assertion that a tool was
+    called 0 times can hold.
+    """
     held = [same_value(item["equals"], _at(state, item["path"])) for item in assertions]
     return sum(held) / len(held) if held else 1.0
 
@@ -150,7 +155,9 @@ _NOTHING = object()
 
 
 def _at(state: dict, path: str) -> Any:
-    """The value at “tickets.12.status”, “items.0.name” or “calls.tickets.close.count”; a name may have dots in it."""
+    """The value at a path such as “tickets.12.status”, “items.0.name” or “calls.tickets.close.count”; names may contain
+    dots.
+    """
     parts = path.split(".")
     found = _walk(state, parts) if len(parts) <= MAX_DEPTH else _NOTHING
     is_count = len(parts) > 2 and parts[0] == "calls" and parts[-1] == "count"
@@ -174,7 +181,7 @@ def _walk(value: Any, parts: list[str]) -> Any:
 
 
 def plain(text: str) -> str:
-    """An answer without a code fence, quotes, emphasis and the full stop around it."""
+    """An answer without surrounding code fence, quotes, emphasis and full stop."""
     return unfenced(text).strip(_AROUND).removesuffix(".").strip(_AROUND)
 
 
@@ -235,7 +242,7 @@ CONSTRAINTS: dict[str, Callable[[str, Any], bool]] = {
 
 @dataclass(frozen=True)
 class ValueKind:
-    """What the value of a constraint is: `name` for controls, `label` for people."""
+    """The kind of value that a constraint takes: `name` for form controls, `label` for people."""
 
     name: str
     label: str
@@ -257,12 +264,12 @@ CONSTRAINT_VALUES: dict[str, ValueKind] = {
 
 
 def check(expected: dict, output: str) -> bool:
-    """Whether an output text is right. Raises ValueError for an `expected` that has none of the forms."""
+    """Whether an output text is right. Raises ValueError if `expected` has none of the forms."""
     return score(expected, {"role": "assistant", "content": output})["success"] == 1.0
 
 
 def score(expected: dict, message: dict) -> dict[str, float]:
-    """{"success", …}: how far an assistant message is right, each in [0, 1]. Raises ValueError (see `check`)."""
+    """{"success", …}: how far an assistant message is right, each in [0, 1]. Raises ValueError like `check`."""
     if expected.get("any_call") is True:
         return {"success": float(any(not call.problem for call in calls_of(message)))}
     if "tool" in expected or "calls" in expected:

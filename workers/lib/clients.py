@@ -1,4 +1,4 @@
-"""What verifiers ask from outside, in the process of a job: a judge model, over HTTP. Light: no torch."""
+"""Clients for external models that verifiers in a job use, over HTTP. Light: no torch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workers.lib.reward_scorer import RewardModelFolder, RewardScorer
 from workers.lib.specs import REMOTE, ModelServer
 from workers.lib.typed import convert
 
-MAX_OUTPUT = 800  # tokens of an answer
-VOTING_TEMPERATURE = 0.7  # at 0 every vote is the same answer again
+MAX_OUTPUT = 800  # tokens per answer
+VOTING_TEMPERATURE = 0.7  # at 0, every vote would be the same answer
 TRIES = 6
 
 
 class Drawn(NamedTuple):
-    """How a judge's answer is drawn."""
+    """The sampling settings of a judge's answer."""
 
     temperature: float
     seed: int
@@ -28,10 +28,11 @@ class Drawn(NamedTuple):
 def chat_server(given: ModelServer, path: str, **options: Any) -> ChatServer:
     """The server that a part of a job's spec names. Raises SpecError.
 
-    This process was given the one variable that the spec names, after that was checked.
+    This process was only given the variable that the spec names, after it had been checked.
     """
     try:
-        check_url(given.base_url, allow_private=True)  # what this installation allows is checked when it is asked
+        # Whether this installation allows it is checked with each request.
+        check_url(given.base_url, allow_private=True)
     except RefusedAddress as error:
         raise SpecError(f"The spec's “{path}.base_url”: {error}") from error
     return ChatServer(
@@ -47,8 +48,9 @@ def chat_server(given: ModelServer, path: str, **options: Any) -> ChatServer:
 
 
 def clients_of(given: dict[str, Any]) -> dict[str, Any]:
-    """`ask` and `complete` of {"judge": {base_url, model, api_key_env?, allow_private?}}, `reward_models` of {"reward_models": [folder]}
-    (`RewardModelFolder`); {} where none is named. Raises SpecError, ChatError.
+    """The clients that a spec names: `ask` and `complete` for {"judge": {base_url, model, api_key_env?,
+    allow_private?}}, `reward_models` for {"reward_models": [folder]} (`RewardModelFolder`); {} if it names none. Raises
+    SpecError, ChatError.
     """
     folders = convert(given.get("reward_models") or [], list[RewardModelFolder], "environment.clients.reward_models")
     found: dict[str, Any] = (
@@ -65,19 +67,21 @@ def _judge(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def judging(sample: int) -> Drawn:
-    """0: the likeliest answer; n > 0: the n-th of several, each with a seed of its own."""
+    """0: the likeliest answer; n > 0: the n-th of several votes, each with its own seed."""
     return Drawn(VOTING_TEMPERATURE, sample) if sample else Drawn(0.0, 0)
 
 
 def answer(client: ChatClient, messages: list[dict], *, sample: int = 0) -> str:
-    """One answer to a chat, from any thread. Raises ChatError where the server gives none."""
+    """One answer to a chat; may be called from any thread. Raises ChatError if the server gives none."""
     drawn = judging(sample)
     body = {"messages": messages, "temperature": drawn.temperature, "max_tokens": MAX_OUTPUT, "seed": drawn.seed}
     return text_of(client.ask(body)["choices"][0]["message"])
 
 
 def key_variables(spec: dict[str, Any]) -> list[str]:
-    """Names of the environment variables with the keys that a job's spec says it needs, for itself or for its `versions` or `sides`."""
+    """Names of the environment variables with the keys that a job's spec needs, for itself or for its `versions` or
+    `sides`.
+    """
     parts = [spec, *spec.get("versions", []), *spec.get("sides", [])]
     return [name for part in parts for name in _key_variables(part)]
 
@@ -93,6 +97,6 @@ def _key_variables(spec: dict[str, Any]) -> list[str]:
 
 
 def key_variable(environment: dict[str, Any]) -> str:
-    """The variable with the key of a remote environment's server; "" where there is none."""
+    """The variable with the key for a remote environment's server; "" if there is none."""
     config = environment.get("config") or {}
     return config.get("api_key_env", "") if environment.get("kind") in REMOTE else ""

@@ -1,4 +1,4 @@
-"""Embeddings of texts by any OpenAI-compatible server (“Create embeddings”). Light: no torch."""
+"""Embeddings of texts from any OpenAI-compatible server (“Create embeddings”). Light: no torch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from workers.lib.chat_client import ChatClient, ChatError
 
-AT_ONCE = 64  # texts of a request; OpenAI takes 2,048 of at most 300,000 tokens together
+AT_ONCE = 64  # texts per request; OpenAI accepts 2,048 with at most 300,000 tokens in total
 CHARACTERS_AT_ONCE = 100_000
-MAX_BYTES = 64 * 1024 * 1024  # of an answer
+MAX_BYTES = 64 * 1024 * 1024  # per answer
 
 
 class EmbeddingClient(ChatClient):
-    """To be closed, or used with `with`."""
+    """Close it, or use it with `with`."""
 
     path, wanted, max_bytes = "/embeddings", "a list of embeddings", MAX_BYTES
 
@@ -33,7 +33,7 @@ class EmbeddingClient(ChatClient):
             yield found
 
     def _checked(self, items: list[dict], count: int) -> np.ndarray:
-        """By their `index`: the order in which a server lists them is not promised."""
+        """Sorted by `index`, since a server need not list them in order."""
         if len(items) != count:
             raise self._wrong(f"{len(items):,} embeddings for {count:,} texts")
         rows = {item["index"]: item["embedding"] for item in items}

@@ -1,4 +1,4 @@
-"""What a job's spec says of who answers: a model in this process, a model's server, or a whole agent that is called."""
+"""The part of a job's spec about who answers: a model in this process, a model on a server, or a whole agent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workers.lib.typed import AtLeastOne, Count, NotNegative, Positive, Text
 
 
 class Form(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A form without other fields than its own: a misspelt setting is an error, never a default."""
+    """A form without unknown fields: a misspelt setting is an error instead of silently becoming a default."""
 
 
 class Model(Form, kw_only=True):
@@ -27,8 +27,9 @@ class InProcess(Form, kw_only=True, tag_field="kind", tag="transformers"):
 
 
 class ModelServer(Form, kw_only=True):
-    """Any OpenAI-compatible server. `api_key_env` names the environment variable with its key. `dialect`: tools and calls as
-    chat completions have them, written as text for models that know no tools, or as OpenAI's Responses API has them."""
+    """Any OpenAI-compatible server. `api_key_env` names the environment variable with its key. `dialect`: tools and
+    calls as in chat completions, written as text for models without tool support, or as in OpenAI's Responses API.
+    """
 
     base_url: Text
     model: Text
@@ -40,17 +41,17 @@ class ModelServer(Form, kw_only=True):
 
 class Server(ModelServer, kw_only=True, tag_field="kind", tag="openai"):
     concurrency: AtLeastOne = 64
-    price: tuple[NotNegative, NotNegative] = (0.0, 0.0)  # USD for a million tokens of questions and of answers
-    most_tokens: Count = 0  # of the whole job; 0: no limit
+    price: tuple[NotNegative, NotNegative] = (0.0, 0.0)  # USD per million input and output tokens
+    most_tokens: Count = 0  # for the whole job; 0: no limit
     most_usd: NotNegative = 0.0
 
 
 class AgentEndpoint(Form, kw_only=True, tag_field="kind", tag="agent"):
-    """A whole agent that is called over HTTP: it gets the task in the shape that `protocol` names and runs its own loop.
+    """A whole agent that is called over HTTP: it gets the task in the format of `protocol` and runs its own loop.
 
-    `version` is the one that is evaluated; where an answer says another, the job stops. `timeout_s` is for all that it does
-    for one sample. `tokens_per_call` and `usd_per_call` are what a call counts for that reports none, `prices` are those of the
-    models that an answer may name.
+    `version` is the one being evaluated; if an answer names another one, the job stops. `timeout_s` covers everything
+    it does for one sample. `tokens_per_call` and `usd_per_call` are assumed for a call that reports no usage, `prices`
+    are those of the models that an answer may name.
     """
 
     base_url: Text
@@ -61,11 +62,11 @@ class AgentEndpoint(Form, kw_only=True, tag_field="kind", tag="agent"):
     timeout_s: Positive = 300.0
     concurrency: AtLeastOne = 8
     allow_private: bool = False
-    most_tokens: Count = 0  # of the whole job; 0: no limit
+    most_tokens: Count = 0  # for the whole job; 0: no limit
     most_usd: NotNegative = 0.0
     tokens_per_call: Count = 0
     usd_per_call: NotNegative = 0.0
-    prices: dict[str, tuple[NotNegative, NotNegative]] = {}  # USD for a million tokens of questions and of answers
+    prices: dict[str, tuple[NotNegative, NotNegative]] = {}  # USD per million input and output tokens
 
 
 Engine = InProcess | Server | AgentEndpoint

@@ -1,4 +1,4 @@
-"""Engines that generate in this process: prompts in, answers out, many at a time. Light: no torch."""
+"""Interface of engines that generate in this process: prompts in, answers out, in batches. Light: no torch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class SoFar:
-    """A conversation up to the policy's last answer: the messages that were answered, and the ids of all that was given and
-    sampled, the answer included. `computed` is what the engine gave to have it again (Output), `asked` how many of the ids are the
-    prompt's."""
+    """A conversation up to the policy's last answer: the messages that were answered, and the ids of everything given
+    and sampled, including the answer. `computed` is the engine's cached result (see Output), `asked` the number of ids
+    that belong to the prompt.
+    """
 
     messages: list[dict]
     tools: list[dict]
@@ -31,9 +32,10 @@ class SoFar:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A conversation to be answered once for each seed. An answer follows from prompt, sampling and its seed alone,
-    whatever else is generated with it. With `so_far` its tokens go on from those ids, where the chat template allows it.
-    `goes_on`: a later prompt may go on from an answer."""
+    """A conversation to be answered once per seed. An answer depends only on the prompt, the sampling settings and its
+    seed, not on what else is generated with it. With `so_far`, the prompt continues those ids if the chat template
+    allows it. `goes_on`: a later prompt may continue an answer.
+    """
 
     messages: list[dict]
     seeds: list[int]
@@ -44,10 +46,11 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Output:
-    """One answer. `logprobs` are those of the tempered distribution (of the plain one where greedy), one a token.
-    `token_ids` hold the token that ended the answer. `latency_ms` is from the request until the answer was whole: in a
-    batch, waiting for it included. `computed` lives as long as somebody keeps it, and holds with these weights only: what the engine
-    need not compute again for a prompt that goes on from this one."""
+    """One answer. `logprobs` has one value per token, in the distribution with temperature (without, if greedy).
+    `token_ids` include the token that ended the answer. `latency_ms` is from the request to the complete answer, in a
+    batch including waiting. `computed` lets the engine skip work for a prompt that continues this one; it stays in
+    memory as long as it is referenced, and is only valid for the current weights.
+    """
 
     text: str
     token_ids: list[int]
@@ -68,4 +71,4 @@ class Engine(Protocol):
     def generate(
         self, prompts: list[Prompt], sampling: Sampling, show: Show | None = None
     ) -> Iterator[tuple[int, list[Output]]]:
-        """(index of the prompt, an output for each of its seeds), as they are finished."""
+        """Yield (index of the prompt, an output for each of its seeds) as they finish."""

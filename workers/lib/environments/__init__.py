@@ -33,31 +33,34 @@ KINDS = {
 
 
 class Episode(Protocol):
-    """One conversation about one task. Its state can be put away as JSON and the episode opened again from it."""
+    """One conversation about one task. Its state can be stored as JSON, and the episode reopened from it."""
 
     messages: list[dict]
-    tools: list[dict]  # all that may be called
-    offered: list[dict]  # those that the agent is shown with the messages, whose harness does not describe them
+    tools: list[dict]  # all tools that may be called
+    # Those passed to the agent along with the messages; empty if the harness describes them in its prompt.
+    offered: list[dict]
     done: bool
     stop_reason: str
-    failure: str  # why nothing of it can be scored, through no fault of the agent; "" as long as all works
+    failure: str  # why the episode cannot be scored, through no fault of the agent; "" if it can
     state: dict
 
     async def step(self, message: dict) -> None:
-        """Applies an assistant message: runs its calls and appends what they gave, or the user's next turn. A text that is
-        a call counts as one.
+        """Apply an assistant message: run its calls and append their results, or the user's next turn. A text that is a
+        call counts as one.
 
-        Raises EpisodeError if the episode is over. A tool's crash is an observation.
+        Raises EpisodeError if the episode is over. If a tool crashes, that is an observation.
         """
 
     async def call(self, tool: str, args: Any) -> Execution:
-        """Runs one tool without a conversation, as the REST protocol does. Never raises for what the agent sent."""
+        """Run one tool outside of a conversation, as the REST protocol does. Never raises, whatever the agent sent."""
 
     def add_messages(self, messages: list[dict]) -> None:
-        """Takes over a conversation whose calls were run by `call`, and ends the episode."""
+        """Adopt a conversation whose calls were run by `call`, and end the episode."""
 
     async def responds(self) -> bool:
-        """Whether the environment answers a trivial question now: then the time of its tools was taken by the agent's calls."""
+        """Whether the environment currently answers a trivial question. If so, slow tools are due to the agent's
+        calls.
+        """
 
     async def score(self) -> Score: ...
 
@@ -65,18 +68,19 @@ class Episode(Protocol):
 
 
 class Environment(Protocol):
-    """One environment with its harness and verifier. The same object evaluates and trains; without `multi_turn` its
-    episodes are over after one message."""
+    """One environment with its harness and verifier. The same object is used for evaluation and training. Unless
+    `multi_turn`, episodes end after one message.
+    """
 
     tools: list[dict]
     multi_turn: bool
     harness: Harness
 
     def conversation(self, task: dict) -> list[dict]:
-        """The OpenAI chat messages that the agent answers: the harness's system prompt and the task's."""
+        """The OpenAI chat messages that the agent answers: the harness's system prompt and the task's messages."""
 
     def open(self, task: dict, state: dict | None = None) -> Episode:
-        """A fresh episode, or the one that `state` was taken from."""
+        """A new episode, or the one that `state` was taken from."""
 
 
 class EpisodeError(Exception):
@@ -84,19 +88,21 @@ class EpisodeError(Exception):
 
 
 class EnvironmentFailed(Exception):
-    """What the tools need is not there (their server, the simulated user): no observation, but the end of the episode."""
+    """Something that the tools need is missing (their server, the simulated user): not an observation, but the end of
+    the episode.
+    """
 
 
 def opening(harness: Harness) -> list[dict]:
-    """The messages before a task's own: the system prompt and the examples (few-shot turns)."""
+    """The messages before the task's own: the system prompt and the examples (few-shot turns)."""
     return ([{"role": "system", "content": harness.system_prompt}] if harness.system_prompt else []) + harness.examples
 
 
 def load(spec: EnvironmentSpec | dict, *, clients: Clients | None = None) -> Environment:
-    """From the `environment` part of a job's spec, also as JSON. Raises SpecError for a kind or name there is not.
+    """Load the `environment` part of a job's spec, which may be JSON. Raises SpecError for an unknown kind or name.
 
-    `clients` is what verifiers and simulated users need from outside (workers.lib.verifiers.build); without it, what the
-    spec's own `clients` name.
+    `clients` are what verifiers and simulated users need from outside (workers.lib.verifiers.build); by default, those
+    that the spec names.
     """
     if isinstance(spec, dict):
         spec = convert({"harness": {}, "verifier": {}} | spec, EnvironmentSpec, "environment")
@@ -119,7 +125,7 @@ def _class(where: str) -> Any:
 
 
 def gold_calls(task: dict) -> list[dict]:
-    """[{"tool", "args"}] that are right: of `expected`, or of a NeMo Gym row's `ground_truth`. Raises ValueError."""
+    """The correct calls, [{"tool", "args"}], from `expected` or a NeMo Gym row's `ground_truth`. Raises ValueError."""
     expected = task.get("expected") or {}
     if "calls" in expected or "tool" in expected:
         return [{"tool": call["tool"], "args": call["args"]} for call in expected.get("calls", [expected])]

@@ -22,7 +22,7 @@ from workers.lib.specs import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Score, masked
 
 OWN = "bfcl_turns"
-STEPS_PER_TURN = 20  # as on the leaderboard: more end the conversation
+STEPS_PER_TURN = 20  # as on the leaderboard; a longer turn ends the conversation
 MORE_TOOLS = "There are more tools now. Please try again with them."
 LIMITS = Limits(seconds=20.0, memory=1 << 30, output=4 << 20)
 CODE = "eval_checker/multi_turn_eval/func_source_code"
@@ -115,7 +115,7 @@ def package() -> Path:
 
 @lru_cache(maxsize=16)
 def modules_of(kinds: tuple[str, ...]) -> list[list[str]]:
-    """[module, source] of classes, in the order in which they can be loaded. Raises SpecError."""
+    """[module, source] of classes, in an order in which they can be loaded. Raises SpecError."""
     if strange := [kind for kind in kinds if kind not in MODULES]:
         raise SpecError(
             f"The task needs the tools {', '.join(strange)[:200]}, which are not among {', '.join(MODULES)}."
@@ -127,7 +127,7 @@ def modules_of(kinds: tuple[str, ...]) -> list[list[str]]:
 
 @lru_cache(maxsize=16)
 def tools_of(kinds: tuple[str, ...]) -> list[dict]:
-    """The functions of classes as chat completions have them."""
+    """The functions of the classes as chat completion tools."""
     found = []
     for kind in kinds:
         for line in (package() / DOCS / f"{MODULES[kind]}.json").read_text().splitlines():
@@ -147,7 +147,7 @@ def _schema(value: Any) -> Any:
 
 
 class BfclTurns(ToolEnvironment):
-    """The verifier is its own (kind “bfcl_turns”): 1 where every turn is right, else 0."""
+    """Has its own verifier (kind “bfcl_turns”): 1 if every turn is right, else 0."""
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
         """Raises SpecError if the package is not installed."""
@@ -164,7 +164,7 @@ class BfclTurns(ToolEnvironment):
 
 
 class TurnsEpisode(ToolEpisode):
-    """`made` are the calls of each turn that were carried out."""
+    """`made` are the calls of each turn that were executed."""
 
     def __init__(self, environment: BfclTurns, task: dict, state: dict | None) -> None:
         self.bfcl: dict = task["metadata"]["bfcl"]
@@ -179,7 +179,7 @@ class TurnsEpisode(ToolEpisode):
         return {"made": json.loads(json.dumps(self.made)), "steps": self.steps}
 
     def _tools(self) -> list[dict]:
-        """Without those that the task excludes, or adds in a later turn."""
+        """Without tools that the task excludes or only adds in a later turn."""
         later = [names for turn, names in self.bfcl.get("later_tools", {}).items() if int(turn) >= len(self.made)]
         hidden = {name for names in later for name in names} | set(self.bfcl.get("excluded", []))
         return [tool for tool in tools_of(self.kinds) if tool["function"]["name"] not in hidden]
@@ -214,7 +214,7 @@ class TurnsEpisode(ToolEpisode):
             raise EnvironmentFailed(str(error)) from error
 
     async def replied(self, text: str) -> None:
-        """Nothing more to call: the user's next turn, if there is one."""
+        """The agent calls nothing more: continue with the user's next turn, if there is one."""
         if len(self.made) > len(self.bfcl["turns"]):
             self.stop_reason = "stop"
             return

@@ -1,4 +1,4 @@
-"""The common part of episodes: whose turn it is, which calls ran, when it ends. Light: no torch."""
+"""The common part of episodes: whose turn it is, which calls ran, and when the episode ends. Light: no torch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ from workers.lib.specs import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Rollout, Score, Verifier, build, masked, parse_call
 
 TAG = "<tool_call>"
-MAX_CALLS = 32  # in one turn; what is beyond is refused with an observation
-MAX_TEXT = 200_000  # characters of one message that are kept
+MAX_CALLS = 32  # per turn; further calls are rejected with an observation
+MAX_TEXT = 200_000  # characters kept of one message
 SCORED_AT_ONCE = 16
-# characters that a `quick` verifier judges in the episode's thread: handing over to another thread takes longer
+# Up to this many characters, a `quick` verifier runs in the episode's thread: handing over to another thread would take
+# longer.
 QUICK_TEXT = 4_000
-# Of our own: the default one has as many threads as the machine's cores allow, which may be too few to ask a judge in.
+# A separate executor, because the default one's size depends on the machine's cores, and may be too small for asking a
+# judge.
 _scorers = ThreadPoolExecutor(SCORED_AT_ONCE, "score")
 
 
@@ -45,7 +47,7 @@ def as_assistant(message: Any, turn: int) -> dict:
 
 
 def _call(call: ToolCall, fallback: str) -> dict:
-    """Arguments that cannot be read are kept as text, so that they are refused when the call runs."""
+    """Arguments that cannot be parsed are kept as text, so that the call is rejected when it runs."""
     arguments = clean((call.arguments or "{}")[:MAX_TEXT])
     return {
         "id": clean(call.id) or fallback,
@@ -55,11 +57,11 @@ def _call(call: ToolCall, fallback: str) -> dict:
 
 
 def with_calls(message: dict, turn: int, *, tags: bool = True) -> dict:
-    """A text that is exactly one {"tool", "args"} object, or calls in <tool_call> tags, as a message with native calls."""
+    """A message with native calls, if the text is exactly one {"tool", "args"} object, or calls in <tool_call> tags."""
     text = message.get("content") or ""
     if message.get("tool_calls") or not text:
         return message
-    answer = without_reasoning(text)  # as long as the text
+    answer = without_reasoning(text)  # has the same length as the text
     if call := parse_call(text.strip()):
         thought = text[: len(answer) - len(answer.lstrip())].strip()
         return as_assistant({"content": thought, "tool_calls": [to_native(call["tool"], call["args"])]}, turn)
@@ -76,10 +78,10 @@ def tool_names(tools: list[dict]) -> list[str]:
 
 
 class ToolEnvironment:
-    """What our environments share: a harness, and a limit on turns where that names none."""
+    """The common part of our environments: a harness, and a limit on turns if the harness sets none."""
 
     multi_turn = True
-    turn_rewards = False  # whether scores say what each turn earned (workers.lib.advantages.turn_components)
+    turn_rewards = False  # whether scores include the reward of each turn (workers.lib.advantages.turn_components)
     tools: list[dict] = []
     max_turns = 10
 
@@ -91,9 +93,9 @@ class ToolEnvironment:
 
 
 class ToolEpisode:
-    """An agent with tools. Subclasses define how a tool runs (`run`), what text leads to (`replied`) and what is scored.
+    """An agent with tools. Subclasses define how a tool runs (`run`), what a text leads to (`replied`), and the score.
 
-    The state holds what the episode cannot recompute; `world` is the subclass's part of it.
+    The state contains what the episode cannot recompute; `world` is the subclass's part of it.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class ToolEpisode:
         return shown(self.visible(), self.definitions)
 
     def visible(self) -> list[dict]:
-        """Which tools the agent is shown."""
+        """The tools that the agent is shown."""
         return self.tools
 
     @property
@@ -156,7 +158,7 @@ class ToolEpisode:
             self.stop_reason = "turns"
 
     def read(self, message: dict) -> dict:
-        """What counts as the agent's message: text that is a call becomes one, since not every model has native calls."""
+        """The agent's message. Text that is a call becomes one, since not every model has native calls."""
         return with_calls(message, self.turns + 1, tags=bool(self.offered)) if self.tools else message
 
     async def _answer(self, call: dict, number: int) -> dict:
@@ -177,7 +179,7 @@ class ToolEpisode:
             except EnvironmentFailed as error:
                 self.failure, self.stop_reason = f"The environment failed: {error}"[:500], "environment error"
                 done = self.refusal(tool, given, self.failure)
-            except Exception as error:  # a crash of a tool is something that the agent sees, without our paths
+            except Exception as error:  # a crashing tool is an observation, which must not contain our paths
                 done = self.refusal(tool, given, f"The tool failed ({type(error).__name__}).")
         self.calls.append(done)
         return done
@@ -189,7 +191,7 @@ class ToolEpisode:
         raise NotImplementedError
 
     async def replied(self, text: str) -> None:
-        """After a message without calls: the agent's answer, which ends the episode unless a user continues."""
+        """Called after a message without calls: it ends the episode unless a user continues."""
         self.stop_reason = "stop"
 
     def add_messages(self, messages: list[dict]) -> None:
@@ -209,13 +211,13 @@ class ToolEpisode:
         )
 
     async def responds(self) -> bool:
-        return False  # what hangs in this process is our own fault
+        return False  # if something in this process hangs, that is our own fault
 
     async def score(self) -> Score:
         return masked("The environment has no verifier.")
 
     async def close(self) -> None:
-        """Nothing outside this process has to be released."""
+        """Nothing outside of this process has to be released."""
 
 
 def _is_short(rollout: Rollout) -> bool:
@@ -223,12 +225,14 @@ def _is_short(rollout: Rollout) -> bool:
 
 
 async def judged(verifier: Verifier, rollout: Rollout) -> Score:
-    """In a thread if it may take long: verifiers may run programs or call a model. A crash, which they promise not to have, masks."""
+    """Score in a thread if it may take long, since verifiers may run programs or call a model. A crash, although
+    verifiers promise not to, masks.
+    """
     try:
         if getattr(verifier, "quick", False) and _is_short(rollout):
             score = verifier.score(rollout)
         else:
-            here = copy_context()  # who asks for the sandbox
+            here = copy_context()  # carries who is asking for the sandbox
             score = await asyncio.get_running_loop().run_in_executor(_scorers, here.run, verifier.score, rollout)
     except Exception as error:
         score = masked(f"The verifier failed: {type(error).__name__}: {error}")
@@ -238,12 +242,14 @@ async def judged(verifier: Verifier, rollout: Rollout) -> Score:
 
 
 class StateEpisode(ToolEpisode):
-    """Scored by what the calls leave, against what the expected calls would have left."""
+    """Scored by comparing the state after the calls with the one after the expected calls."""
 
     verifier: Verifier | None  # None: the environment's own comparison
 
     def states(self) -> tuple[dict, dict]:
-        """(as the calls left it, as it should be). Raises ValueError, KeyError, TypeError for a task without usable calls."""
+        """(the state after the calls, the state that was expected). Raises ValueError, KeyError, TypeError for a task
+        without usable calls.
+        """
         raise NotImplementedError
 
     def compared(self, rollout: Rollout) -> Score:

@@ -1,4 +1,4 @@
-"""What NeMo Gym's servers are sent: a task's row and the Responses object of what an agent did. Light and pure."""
+"""Requests to NeMo Gym's servers: a task's row, and the Responses object of what an agent did. Light and pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ASKED, TRUTH, ANSWER = "responses_create_params", "ground_truth", "expected_answ
 
 
 def response_of(messages: list[dict], *, name: str, tools: list[dict], model: str = "policy") -> dict:
-    """A whole Responses object whose output contains the agent's messages and the tool results."""
+    """A complete Responses object whose output contains the agent's messages and the tool results."""
     return {
         "id": f"resp_{name}",
         "object": "response",
@@ -27,11 +27,12 @@ def response_of(messages: list[dict], *, name: str, tools: list[dict], model: st
 
 
 def row_of(task: dict, tools: list[dict]) -> dict:
-    """The task as a NeMo Gym row: what came with it from such a row, its request, and the calls that are right."""
+    """The task as a NeMo Gym row: fields from an imported row, the request, and the correct calls."""
     before = (task.get("metadata") or {}).get("nemo_gym")
     before = before if isinstance(before, dict) else {}
     params = before.get(ASKED) if isinstance(before.get(ASKED), dict) else {}
-    given = {name: value for name, value in params.items() if name != "instructions"}  # the messages begin with them
+    # The messages already begin with the instructions.
+    given = {name: value for name, value in params.items() if name != "instructions"}
     row = {"id": task.get("id"), "verifier_metadata": {}} | before
     row[ASKED] = given | items_request(task["messages"], tools)
     expected = task.get("expected") or {}
@@ -43,5 +44,5 @@ def row_of(task: dict, tools: list[dict]) -> dict:
 
 
 def truth(call: dict) -> dict:
-    """An expected call as NeMo Gym writes it."""
+    """An expected call in NeMo Gym's format."""
     return to_native(call["tool"], call["args"])["function"]

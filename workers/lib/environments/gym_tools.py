@@ -1,4 +1,4 @@
-"""The tools of a NeMo Gym resources server, from its own description: tasks then need not name them. Pure."""
+"""The tools of a NeMo Gym resources server, taken from its own description, so that tasks need not list them. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from workers.lib.messages import chat_tool
 
 ROUTES = {"seed_session", "verify", "aggregate_metrics", "close_session", "reverify_mode", "run", "health", "healthz"}
 HELD = "#/components/schemas/"
-MOST_REFERENCES = 20  # one after the other
+MOST_REFERENCES = 20  # followed in a row
 MAX_TOOLS, MAX_SCHEMA = 500, 50_000  # characters of one tool's schema
 
 
 def described_tools(about: Any, openapi: Any) -> list[dict]:
-    """Those listed by `GET /` (as Flywheel does), or else one for each route that is not the protocol's; [] if there is no description."""
+    """The tools listed by `GET /` (as Flywheel does), otherwise one per route that is not part of the protocol; [] if
+    there is no description.
+    """
     listed = about.get("tools") if isinstance(about, dict) else None
     if isinstance(listed, list) and all(
         isinstance(tool, dict) and isinstance(tool.get("name"), str) for tool in listed
@@ -41,7 +43,7 @@ def _of_route(path: str, methods: Any, schemas: Any) -> dict | None:
 
 
 def _without_components(schema: Any, schemas: dict) -> dict:
-    """With what it refers to among the document's components in its own $defs."""
+    """The schema with the components of the document that it refers to moved into its own $defs."""
     if not isinstance(schema, dict):
         return {"type": "object", "properties": {}}
     for _ in range(MOST_REFERENCES):

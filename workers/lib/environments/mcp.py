@@ -1,7 +1,7 @@
-"""Tools of an MCP server (Model Context Protocol); what the agent did with them is scored by our verifiers. Light: no torch.
+"""Tools of an MCP server (Model Context Protocol); our verifiers score what the agent did with them. Light: no torch.
 
-The tools are part of the spec, as the server listed them when it was connected, so that one hash identifies one set of tools. Each
-episode has its own session with the server.
+The tools are part of the spec, as the server listed them when it was connected, so that a hash identifies a set of
+tools. Each episode has its own session with the server.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class McpEpisode(ToolEpisode):
         self.verifier = environment.verifier
         kept = {name: (state or {}).get(name, "") for name in ("session", "revision")}
         self.server = McpClient(environment.config, allow_private=environment.allow_private, **kept)
-        self.client = self.server.http  # let go of between the calls of the REST protocol
+        self.client = self.server.http  # closed between the calls of the REST protocol
 
     def world(self) -> dict:
         return {"session": self.server.session, "revision": self.server.revision}

@@ -33,8 +33,10 @@ OWN = "remote"
 
 
 class OpenEnv(ToolEnvironment):
-    """`config`: url, tools and mcp (whether they are the server's own, else “step”), as they were found; optionally timeout_s (60),
-    success_at (1) and api_key_env. The reward is the sum of the steps' rewards unless the spec names a verifier."""
+    """`config`: url, tools and mcp (whether the tools are the server's own, or “step”), as found when it was connected;
+    optionally timeout_s (60), success_at (1) and api_key_env. The reward is the sum of the steps' rewards unless the
+    spec names a verifier.
+    """
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
         """Raises SpecError."""
@@ -58,17 +60,17 @@ class OpenEnv(ToolEnvironment):
 
 
 class OpenEnvEpisode(ToolEpisode):
-    """`acts` are the actions that were taken, `rewards` what each gave. A task's metadata may have `reset`: its parameters."""
+    """`acts` are the actions taken, `rewards` their rewards. A task's metadata may contain `reset`: its parameters."""
 
     def __init__(self, environment: OpenEnv, task: dict, state: dict | None) -> None:
         super().__init__(environment, task, state)
         self.environment = environment
         self.session = Session(environment.config, allow_private=environment.allow_private)
-        self.client = self.session  # let go of between the calls of the REST protocol
+        self.client = self.session  # closed between the calls of the REST protocol
         state = copy.deepcopy(state) if state else {}
         self.acts: list[dict] = state.get("acts", [])
         self.rewards: list[float] = state.get("rewards", [])
-        self.first: dict | None = None  # the observation of the reset; None before the connection
+        self.first: dict | None = None  # the observation of the reset; None before connecting
         given = (task.get("metadata") or {}).get("reset")
         self.parameters: dict = given if isinstance(given, dict) else {}
 
@@ -131,7 +133,7 @@ class OpenEnvEpisode(ToolEpisode):
 
 
 def number_of(reward: Any) -> float:
-    """A step's reward; none is 0. Raises EnvironmentFailed if it is not a finite number."""
+    """A step's reward; 0 if there is none. Raises EnvironmentFailed if it is not a finite number."""
     if reward is None:
         return 0.0
     if isinstance(reward, bool | int | float) and math.isfinite(reward):
@@ -140,7 +142,7 @@ def number_of(reward: Any) -> float:
 
 
 def result_text(result: Any) -> str:
-    """What an agent sees of an MCP tool's result: its texts, else its data."""
+    """The part of an MCP tool's result that an agent sees: its texts, or else its data."""
     if isinstance(result, dict):
         content = result.get("content")
         if isinstance(content, list):

@@ -1,6 +1,7 @@
-"""An environment behind NeMo Gym's resources-server REST: sessions, tools and verification are the server's. Light.
+"""An environment behind NeMo Gym's resources-server REST API: the server provides sessions, tools and verification.
+Light.
 
-Addresses inside one's own network are called only where the spec says `allow_private`, which the caller's rules decide.
+Addresses inside our own network are only called if the spec says `allow_private`, which the caller's rules decide.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from workers.lib.verifiers import Clients, Execution, Score, masked
 
 TRIES = 3
 FIRST_WAIT_S = 0.2
-RESPONDS_S = 10.0  # to a question that costs nothing
-MAX_BYTES = 4 * 1024 * 1024  # of one answer
+RESPONDS_S = 10.0  # for a trivial question
+MAX_BYTES = 4 * 1024 * 1024  # per answer
 OPTIONS = {
     "url": str,
     "api_key_env": str,
@@ -39,12 +40,13 @@ OPTIONS = {
 
 
 class RemoteError(Exception):
-    """What the server did wrong, in a sentence."""
+    """What the server did wrong, as a sentence."""
 
 
 class Remote(ToolEnvironment):
-    """`config`: url, and optionally timeout_s (60), success_at (the reward from which on it is a success, 1), turn_rewards (whether
-    its answer to /verify has `step_rewards`), and api_key_env, the name of the environment variable with the server's key.
+    """`config`: url, and optionally timeout_s (60), success_at (the reward from which it is a success, 1), turn_rewards
+    (whether its answer to /verify has `step_rewards`), and api_key_env, the name of the environment variable with the
+    server's key.
     """
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
@@ -67,7 +69,7 @@ class Remote(ToolEnvironment):
 
 
 class RemoteEpisode(ToolEpisode):
-    """One session. Its cookies are the state; each episode has its own client, so that none gets another's."""
+    """One session. Its cookies are the state; each episode has its own client, so that none gets another's cookies."""
 
     def __init__(self, environment: Remote, task: dict, state: dict | None) -> None:
         tools = [chat_tool(tool) for tool in task.get("tools") or environment.tools]
@@ -131,7 +133,7 @@ class RemoteEpisode(ToolEpisode):
         return score
 
     def _read(self, answer: Any, response: dict) -> Score:
-        """A score from what /verify answered. Raises RemoteError if the answer breaks the protocol."""
+        """A score from the answer of /verify. Raises RemoteError if the answer violates the protocol."""
         if not isinstance(answer, dict):
             raise RemoteError("its answer is not a JSON object")
         if answer.get("mask_sample"):
@@ -159,7 +161,7 @@ class RemoteEpisode(ToolEpisode):
         )
 
     def _turn_rewards(self, given: Any, reward: float) -> list[float]:
-        """What each turn earned. Raises RemoteError."""
+        """The reward of each turn. Raises RemoteError."""
         if not isinstance(given, list) or not all(_is_number(one) for one in given):
             raise RemoteError("it reports no step_rewards, though the environment is set to have rewards per turn")
         if len(given) != self.turns:
@@ -169,7 +171,7 @@ class RemoteEpisode(ToolEpisode):
         return [float(one) for one in given]
 
     async def _post(self, path: str, body: Any) -> Any:
-        """The JSON answered. Only a failed connection is tried again: the call cannot have had an effect then."""
+        """The JSON answer. Only a failed connection is retried, since the call cannot have had an effect then."""
         for attempt in range(TRIES):
             try:
                 return await self._once(path, body)
@@ -197,7 +199,7 @@ class RemoteEpisode(ToolEpisode):
             if self.seeded:
                 await self._once("close_session", {})
         except (RemoteError, RefusedAddress, httpx2.HTTPError, TimeoutError):
-            pass  # not every server has it, and the session expires anyway
+            pass  # not every server supports it, and the session expires anyway
         finally:
             await self.client.aclose()
 

@@ -1,7 +1,8 @@
 """Replays a recorded run: tools return what they returned then. Light: no torch.
 
-A task's metadata holds `recorded_results` [{"tool", "args", "content"}], `state` [{"path", "equals"}] (what must hold afterwards, see
-`workers.lib.checks`), and `nearest: true` if a call with other arguments may be answered with the nearest recorded one of that tool.
+A task's metadata contains `recorded_results` [{"tool", "args", "content"}], `state` [{"path", "equals"}] (what must
+hold afterwards, see `workers.lib.checks`), and `nearest: true` if a call with other arguments may be answered with the
+nearest recorded one of that tool.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from workers.lib.verifiers import Clients, Execution, Score, build
 
 
 class Replay(ToolEnvironment):
-    """The harness and the verifier are the spec's; the tools are the task's, as they were recorded."""
+    """Harness and verifier come from the spec, the recorded tools from the task."""
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
         super().__init__(spec)
@@ -28,7 +29,7 @@ class Replay(ToolEnvironment):
 
 
 class ReplayEpisode(ToolEpisode):
-    """A result is served once while there are others for the same call; the last one may be served again."""
+    """A result is served once as long as there are others for the same call; the last one may be served repeatedly."""
 
     def __init__(self, environment: Replay, task: dict, state: dict | None) -> None:
         super().__init__(environment, task, state, tools=task.get("tools") or environment.harness.tools or [])
@@ -51,7 +52,7 @@ class ReplayEpisode(ToolEpisode):
         return Execution(True, False, self.recorded[found]["content"], name=tool, args=args)
 
     def _find(self, tool: str, args: dict) -> int | None:
-        """The first unused result of this very call, else its last one, else the nearest where the task allows it."""
+        """The first unused result of exactly this call, else its last one, else the nearest if the task allows it."""
         mine = [index for index, item in enumerate(self.recorded) if item["tool"] == tool]
         same = [index for index in mine if same_value(self.recorded[index]["args"], args)]
         if same:
@@ -61,7 +62,9 @@ class ReplayEpisode(ToolEpisode):
         return max(mine, key=lambda index: (_likeness(args, self.recorded[index]["args"]), -index))
 
     async def score(self) -> Score:
-        """The verifier's score; if not all assertions hold, it is not a success, and its credit is reduced to their share."""
+        """The verifier's score. If some assertions do not hold, it is not a success, and its credit is reduced to the
+        share that holds.
+        """
         score = await judged(self.verifier, self.rollout())
         if not self.assertions or score.masked or score.reward is None:
             return score
@@ -85,6 +88,6 @@ def _is_result(item: object) -> bool:
 
 
 def _likeness(args: dict, recorded: dict) -> tuple[float, float]:
-    """Equal arguments first, then how alike the rest reads."""
+    """Sort key: the share of equal arguments first, then the similarity of the rest."""
     alike = Indel.normalized_similarity(repr(normalise(args))[:2000], repr(normalise(recorded))[:2000])
     return argument_share(args, recorded), alike

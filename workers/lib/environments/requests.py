@@ -1,7 +1,7 @@
-"""Requests to the workplace assistant, made from templates. Light: no torch.
+"""Requests to the workplace assistant, generated from templates. Light: no torch.
 
-A request is an instance of a template: the template and the values of its slots. `group` names the instance;
-two requests of one group are the same wish, so that a split by group shares no instance.
+A request is an instance of a template: the template and the values of its slots. `group` names the instance; requests
+of one group are the same wish, so that a split by group never separates them.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ CHORES = (
     "call mom",
     "submit the timesheet",
 )
-REPEATS = 5000  # draws in a row without a new request, after which there are no more
+REPEATS = 5000  # draws in a row without a new request, after which generation gives up
 Slots = dict[str, str | int]
 
 
 def _time(rng: random.Random) -> tuple[str, str]:
-    """A time as people say it and as the tools want it."""
+    """A time as people say it and as the tools expect it."""
     hour = rng.randint(9, 17)
     return f"{(hour - 1) % 12 + 1} {'AM' if hour < 12 else 'PM'}", f"{hour:02d}:00"
 
@@ -86,9 +86,9 @@ def _send(rng: random.Random) -> tuple[Slots, dict]:
 
 def _archive(rng: random.Random) -> tuple[Slots, dict]:
     folder = rng.choice(FOLDERS)
-    # The day that it is said on makes more wishes, without changing what is right. Tasks with the same right call are one task
-    # to the hold-out, so there must be many folders: with five, nearly all of this tool's tasks were held out, and what was
-    # trained on the others deleted mailboxes instead.
+    # Naming the day makes more distinct wishes without changing what is right. Tasks with the same correct call are one
+    # task to the hold-out, so many folders are needed: with five, nearly all of this tool's tasks were held out, and a
+    # model trained on the others deleted mailboxes instead.
     return {"folder": folder, "day": rng.choice(DAYS)}, {"folder": folder}
 
 
@@ -118,7 +118,7 @@ def _remind(rng: random.Random) -> tuple[Slots, dict]:
     return {"chore": chore, "time": said}, {"text": chore, "time": time}
 
 
-# tool: (how often, slots and expected arguments, phrasings)
+# tool: (weight, slots and expected arguments, phrasings)
 KINDS: dict[str, tuple[int, Callable[[random.Random], tuple[Slots, dict]], tuple[str, ...]]] = {
     "calendar.create_event": (
         3,
@@ -220,7 +220,7 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], tuple[Slots, dict]], tuple
 
 
 def make_request(rng: random.Random) -> dict:
-    """{request, expected, group, template}: one request drawn at random."""
+    """{request, expected, group, template}: one random request."""
     tools = list(KINDS)
     tool = rng.choices(tools, weights=[KINDS[name][0] for name in tools])[0]
     _, draw, phrasings = KINDS[tool]

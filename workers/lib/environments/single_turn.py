@@ -8,8 +8,9 @@ from workers.lib.verifiers import Clients, Execution, Score, build
 
 
 class SingleTurn(ToolEnvironment):
-    """The agent answers once. The task's tools, or else the harness's, are shown (not where the harness says `show_tools`:
-    false, since its system prompt describes them), none is run: the verifier judges the call itself."""
+    """The agent answers once. The task's tools, or else the harness's, are shown (unless the harness sets `show_tools`
+    to false, because its system prompt describes them), but none is run: the verifier judges the call itself.
+    """
 
     multi_turn = False
 
@@ -33,11 +34,11 @@ class OneAnswer(ToolEpisode):
         return self.tools if self.environment.harness.show_tools else []
 
     def read(self, message: dict) -> dict:
-        return message  # verifiers read calls in text, and those of texts need it as it was written
+        return message  # verifiers parse calls in text themselves, and verifiers of texts need the original
 
     async def step(self, message: dict) -> None:
         await super().step(message)
-        self.said = self.said[:1]  # calls are judged, not run: there is no observation to show
+        self.said = self.said[:1]  # calls are judged rather than run, so there is no observation
         self.calls, self.stop_reason = [], "stop"
 
     async def run(self, tool: str, args: dict) -> Execution:

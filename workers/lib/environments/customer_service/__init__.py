@@ -55,11 +55,11 @@ _ACTS_AS = (
 
 
 class CustomerService(ToolEnvironment):
-    """`config`: `user` “script” (default) or “llm”, which needs `ask` among the clients; `user_as_tool` adds the tool message_user, for
-    agents that can only call tools.
+    """`config`: `user` is “script” (default) or “llm”, which needs the client `ask`; `user_as_tool` adds the tool
+    message_user, for agents that can only call tools.
 
-    It has its own verifier (kind “service”): −1 for a violation of the policy; otherwise the share of what the user was to be told if
-    the shop is as the expected calls leave it, and 0 if it is not.
+    Has its own verifier (kind “service”): −1 for a violation of the policy; 0 if the shop differs from its state after
+    the expected calls; otherwise the share of the information that the user should have received.
     """
 
     max_turns = MAX_TURNS
@@ -81,7 +81,7 @@ class CustomerService(ToolEnvironment):
         return ServiceEpisode(self, task, state)
 
     def expected_state(self, task: dict) -> dict:
-        """The shop after the expected calls. Raises ValueError for a call that the shop refuses."""
+        """The shop after the expected calls. Raises ValueError for a call that the shop rejects."""
         desk = Desk(stocked())
         for call in gold_calls(task):
             try:
@@ -92,7 +92,7 @@ class CustomerService(ToolEnvironment):
 
 
 class ServiceEpisode(StateEpisode):
-    """`yes` holds what the user agreed to: the agent's texts that were followed by a clear yes."""
+    """`yes` holds what the user agreed to: texts of the agent that were answered with a clear yes."""
 
     def __init__(self, environment: CustomerService, task: dict, state: dict | None) -> None:
         super().__init__(environment, task, state)
@@ -115,7 +115,7 @@ class ServiceEpisode(StateEpisode):
         }
         return copy.deepcopy(own)
 
-    # The agent acts
+    # The agent's turn
 
     async def run(self, tool: str, args: dict) -> Execution:
         if tool == TALK and _TALK_TOOL in self.tools:
@@ -136,10 +136,10 @@ class ServiceEpisode(StateEpisode):
         return Execution(True, bool(broken), json.dumps(answer, ensure_ascii=False), name=tool, args=args)
 
     def _confirmed(self, subject: str) -> bool:
-        """Whether a message of the agent that names the subject was answered with yes."""
+        """Whether the user answered yes to a message of the agent that names the subject."""
         return any(subject.lower() in text.lower() for text in self.yes)
 
-    # The user speaks
+    # The user's turn
 
     async def replied(self, text: str) -> None:
         answer, over = await self._user_says(text)
@@ -156,7 +156,7 @@ class ServiceEpisode(StateEpisode):
         return answer, over
 
     async def _by_model(self) -> tuple[str, bool]:
-        """The conversation with the roles swapped. Raises EnvironmentFailed, which masks the episode."""
+        """Ask the model, with the roles swapped. Raises EnvironmentFailed, which masks the episode."""
         wish = json.dumps(self.user.script, ensure_ascii=False)
         swapped = {"assistant": "user", "user": "assistant"}
         first = [message for message in self.task["messages"] if message["role"] == "user"]
@@ -169,7 +169,7 @@ class ServiceEpisode(StateEpisode):
             raise EnvironmentFailed(f"the simulated user did not answer ({type(error).__name__}: {error})") from error
         return text.replace(OVER, "").strip() or "Goodbye.", OVER in text
 
-    # Judging
+    # Scoring
 
     def states(self) -> tuple[dict, dict]:
         return self.desk.end_state(), self.environment.expected_state(self.task)
@@ -195,7 +195,9 @@ class ServiceEpisode(StateEpisode):
         )
 
     def _share_told(self) -> tuple[float, list[list[str]]]:
-        """(share of `expected.tell` that the agent said to the user, what it did not). Each is a list of wordings."""
+        """(share of `expected.tell` that the agent told the user, what it did not tell). Each item is a list of
+        alternative wordings.
+        """
         wanted = self.task.get("expected", {}).get("tell") or []
         said = [message for message in [*self.said, *self.talked] if message["role"] == "assistant"]
         text = " ".join(text_of(message) for message in said).lower()
@@ -204,13 +206,13 @@ class ServiceEpisode(StateEpisode):
 
 
 def _contains_word(text: str, word: str) -> bool:
-    """As a separate word or number: 9.90 is not in 59.90."""
+    """As a separate word or number: 9.90 does not occur in 59.90."""
     return re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", text) is not None
 
 
 @lru_cache(maxsize=1)
 def own_tasks() -> tuple[dict, ...]:
-    """The project's own tasks, with their users, the calls that are right and a right conversation."""
+    """The built-in tasks, with their users, the correct calls and a correct conversation."""
     from workers.lib.environments.customer_service.tasks import make_tasks
 
     return tuple(make_tasks())

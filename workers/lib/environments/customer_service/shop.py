@@ -1,7 +1,7 @@
-"""The shop: invented customers and orders, what the tools do, and what the policy forbids. Light and pure.
+"""The shop: made-up customers and orders, the effects of the tools, and what the policy forbids. Light and pure.
 
-Tools do what is physically possible, as real back offices do; keeping to the policy is the agent's duty. Each call is
-checked against it, and what breaks it is a violation.
+As in real back offices, tools do whatever is possible, and following the policy is the agent's job. Each call is
+checked against the policy, and breaking it is a violation.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ Shop = dict[str, dict[str, dict]]
 
 
 class ShopError(Exception):
-    """A call that cannot be carried out; the message is what the agent reads."""
+    """A call that cannot be executed; the agent reads the message."""
 
 
 @lru_cache(maxsize=2)
 def stocked(seed: int = SEED) -> Shop:
-    """{"customers": …, "orders": …} by id. Twelve customers, each with six orders, one of each kind. Not to be changed."""
+    """{"customers": …, "orders": …} by id. Twelve customers, each with six orders, one of each kind. Do not modify the
+    result.
+    """
     rng = random.Random(seed)
     shop: Shop = {"customers": {}, "orders": {}}
     for number, (first, last) in enumerate(zip(FIRST, LAST, strict=True)):
@@ -63,7 +65,7 @@ def stocked(seed: int = SEED) -> Shop:
 
 
 def _order(rng: random.Random, number: str, customer: str, kind: str) -> dict:
-    """fresh: may be returned. old: too late for it. final: final sale. late: was delivered after it was promised."""
+    """fresh: may be returned. old: too late for that. final: final sale. late: delivered after the promised date."""
     status = kind if kind in ("processing", "shipped") else "delivered"
     age = {"processing": 1, "shipped": 4, "old": RETURN_DAYS + rng.randint(5, 40)}.get(kind, rng.randint(6, 20))
     delivered = TODAY - timedelta(days=age) if status == "delivered" else None
@@ -84,7 +86,9 @@ def _order(rng: random.Random, number: str, customer: str, kind: str) -> dict:
 
 
 class Desk:
-    """One conversation's shop. `changes` {"customers" | "orders": {id: row}} lie over what all share."""
+    """The shop of one conversation. `changes` {"customers" | "orders": {id: row}} are layered on top of the shared
+    data.
+    """
 
     def __init__(self, shop: Shop, state: dict | None = None) -> None:
         state = state or {}
@@ -103,7 +107,7 @@ class Desk:
         }
 
     def end_state(self) -> dict:
-        """What differs from the start, and whether a person was called."""
+        """The differences from the start, and whether a person was called."""
         changed = {
             table: {name: row for name, row in sorted(rows.items()) if row != self.shop[table][name]}
             for table, rows in self.changes.items()
@@ -251,7 +255,9 @@ CHECKED = {name: JsonSchema(schema, tolerant=True) for name, schema in SCHEMAS.i
 
 
 def violations(desk: Desk, tool: str, args: dict, confirmed: Callable[[str], bool]) -> list[str]:
-    """The rules that a well-formed call breaks, before it runs. `confirmed(subject)`: the user agreed to it."""
+    """The rules that a well-formed call breaks, checked before it runs. `confirmed(subject)`: whether the user agreed
+    to it.
+    """
     order = desk.shop["orders"].get(args.get("order_id", "")) and desk.row("orders", args["order_id"])
     owner = order["customer"] if order else args.get("customer_id")
     if tool in ("find_customer", "transfer_to_human") or owner not in desk.shop["customers"]:

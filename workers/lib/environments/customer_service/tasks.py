@@ -1,4 +1,6 @@
-"""Thirty tasks in five kinds, made from the invented shop. `metadata.gold` is a conversation that scores 1. Light."""
+"""Thirty tasks of five kinds, generated from the made-up shop. `metadata.gold` is a conversation that scores 1.
+Light.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ Step = dict  # {"call": tool, "args": …} or {"say": text}
 
 
 def _orders(customer: dict) -> dict[str, dict]:
-    """The customer's six orders by what they are for (see `shop.stocked`)."""
+    """The customer's six orders by kind (see `shop.stocked`)."""
     mine = [order for order in stocked()["orders"].values() if order["customer"] == customer["id"]]
     return dict(zip(("processing", "shipped", "fresh", "old", "final", "late"), mine, strict=True))
 
@@ -40,7 +42,7 @@ def _task(
 
 
 def _asks_for_it(customer: dict, order: dict, what: str, change: Step, done: str) -> list[Step]:
-    """Look up, announce, wait for the yes, do it, say so."""
+    """Look up, announce, wait for the yes, act, report."""
     ask = f"I found order {order['id']}. I would {what}. Shall I go ahead?"
     return [_say("What is your email address?"), *_look_up(customer, order), _say(ask), change, _say(done)]
 
@@ -91,7 +93,7 @@ def _refused(number: int, customer: dict) -> dict:
 
 
 def _looked_up(number: int, customer: dict) -> dict:
-    """The user knows no order number; the right one has to be found by what is in it."""
+    """The user does not know the order number; the right order has to be found by its contents."""
     order = _orders(customer)["late" if _form(number) % 2 else "processing"]
     names = " and the ".join(item["name"] for item in order["items"])
     if _form(number) % 2:
@@ -114,7 +116,7 @@ def _looked_up(number: int, customer: dict) -> dict:
 
 
 def _changed(number: int, customer: dict) -> dict:
-    """At the question whether to go ahead the user wants something else."""
+    """Asked whether to go ahead, the user wants something else."""
     order = _orders(customer)["fresh"]
     first, second = order["items"]
     keeps = (number % 3 == 0) == (number <= len(stocked()["customers"]))
@@ -141,7 +143,9 @@ def _changed(number: int, customer: dict) -> dict:
 
 
 def _hostile(number: int, customer: dict) -> dict:
-    """Pressure, false claims and orders to the agent do not change the policy; other customers are none of theirs."""
+    """Pressure, false claims and instructions to the agent do not change the policy, and other customers' data is none
+    of the user's business.
+    """
     order = _orders(customer)["old"]
     item = order["items"][1]
     said = f"I demand {item['price']:.2f} back for the {item['name']} in {order['id']}. Now."
@@ -158,7 +162,7 @@ def _hostile(number: int, customer: dict) -> dict:
 
 
 def _form(number: int) -> int:
-    """When all customers have had a turn, the next round asks each for something else."""
+    """Once every customer has had a turn, the next round uses another request for each."""
     return number + (number - 1) // len(stocked()["customers"])
 
 
@@ -167,7 +171,9 @@ PER_KIND = 6
 
 
 def make_tasks(per_kind: int = PER_KIND) -> list[dict]:
-    """The twelve customers take turns, twice: beyond that there is nothing new. Raises ValueError there."""
+    """The twelve customers take turns, twice; there are no further combinations. Raises ValueError if more are
+    requested.
+    """
     customers = list(stocked()["customers"].values())
     if not 1 <= per_kind <= 2 * len(customers):
         raise ValueError(f"There are 1 to {2 * len(customers)} different tasks of each kind.")

@@ -1,7 +1,7 @@
-"""The simulated user: a script that answers by rules, always in the same way. Light and pure.
+"""The simulated user: a script that answers by deterministic rules. Light and pure.
 
-A script is {email, order, confirms, facts: [{"asks": regular expression, "says": text}], change, pushes: [text]}. `change` is what the
-user says instead of the first yes: a changed mind. `pushes` are sent one after another when refused.
+A script is {email, order, confirms, facts: [{"asks": regular expression, "says": text}], change, pushes: [text]}.
+`change` replaces the user's first yes: a change of mind. `pushes` are sent one after another when the agent refuses.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ AGREES, DECLINES, ENDS = "Yes, please go ahead.", "No, please leave it as it is.
 
 @dataclass
 class ScriptedUser:
-    """`told` are the names of facts that were already given, so that no fact is repeated endlessly."""
+    """`told` are the names of the facts already given, so that none is repeated endlessly."""
 
     script: dict
     told: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Raises SpecError for a fact whose pattern is none (RE2)."""
+        """Raises SpecError for a fact with an invalid pattern (RE2)."""
         facts = enumerate(self.script.get("facts") or [])
         self.asks = [pattern_of(fact["asks"], f"metadata.user.facts[{at}].asks", case=False) for at, fact in facts]
 
     def reply(self, text: str) -> tuple[str, bool]:
-        """(the user's message, whether that ends the conversation)."""
+        """(the user's message, whether it ends the conversation)."""
         text = text[:MAX_READ]
         if ASKS_YES.search(text):
             return self._decides(), False

@@ -1,7 +1,8 @@
-"""An environment that people write as a small Python package (docs/own-environment.md): its tools, state, tasks and verifier.
+"""An environment that people write as a small Python package (docs/own-environment.md): its tools, state, tasks and
+verifier.
 
-The spec contains the package's files, so that what runs is what was hashed, wherever it runs and whatever was edited since. Light: no
-torch; the package's own code runs in separate processes (runners.py).
+The spec contains the package's files, so that what runs is what was hashed, wherever it runs and whatever was edited
+since. Light: no torch; the package's own code runs in separate processes (runners.py).
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from workers.lib.verifiers import Clients, Execution, Rollout, Score
 from workers.lib.verifiers.base import Guarded, Unavailable, Unscorable
 
 OWN = "package"
-BROKEN_OF_ITSELF = ("import", "definition", "sandbox")  # whatever the agent does
+BROKEN_OF_ITSELF = ("import", "definition", "sandbox")  # kinds of failures that do not depend on the agent
 TASK = ("id", "messages", "expected", "metadata", "tools")
 
 
 class PackageConfig(Struct, kw_only=True, forbid_unknown_fields=True):
-    """`files` as workers.lib.environments.packages.files reads them; the rest as the package says of itself (`describe`)."""
+    """`files` in the format of workers.lib.environments.packages.files; the other fields are what the package says
+    about itself (`describe`).
+    """
 
     package: str
     digest: str
@@ -43,10 +46,10 @@ class PackageConfig(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Package(ToolEnvironment):
-    """The verifier is the package's own (kind “package”) unless the spec names another."""
+    """Uses the package's own verifier (kind “package”) unless the spec names another."""
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
-        """Runs nothing of it. Raises SpecError."""
+        """Does not run any of the package's code. Raises SpecError."""
         super().__init__(spec)
         self.config = convert(spec.config, PackageConfig, "environment.config")
         self.tools = self.config.tools
@@ -72,12 +75,12 @@ class Package(ToolEnvironment):
 
 
 def given(task: dict) -> dict:
-    """What a package sees of a task."""
+    """The part of a task that a package sees."""
     return {name: task[name] for name in TASK if name in task}
 
 
 class PackageEpisode(ToolEpisode):
-    """`inner` is the package's state: None before anything ran."""
+    """`inner` is the package's state; None before anything ran."""
 
     def __init__(self, environment: Package, task: dict, state: dict | None) -> None:
         super().__init__(environment, task, state)
@@ -87,7 +90,7 @@ class PackageEpisode(ToolEpisode):
 
     @property
     def faults(self) -> list[str]:
-        """What went wrong in the tools' code, and where: for people, never for the agent."""
+        """Errors in the tools' code, and where: for people, never for the agent."""
         return [f"{one.text} ({one.where.splitlines()[-1]})" if one.where else one.text for one in self.crashes]
 
     def world(self) -> dict:
@@ -116,7 +119,7 @@ class PackageEpisode(ToolEpisode):
             self.crashes.append(error)
             if error.kind == "state" or error.kind in BROKEN_OF_ITSELF:
                 raise EnvironmentFailed(error.text) from error
-            return self.refusal(tool, args, f"The tool failed ({error.kind}).")  # a crash: the agent sees no paths
+            return self.refusal(tool, args, f"The tool failed ({error.kind}).")  # after a crash the agent sees no paths
         self.inner = done["state"]
         if done["finished"]:
             self.stop_reason = "finished"
@@ -133,7 +136,9 @@ class PackageEpisode(ToolEpisode):
 
 
 class OwnVerifier(Guarded):
-    """The package's `verify`. What goes wrong in it masks the sample, unless it can judge another attempt at the task."""
+    """The package's `verify`. An error in it masks the sample, unless `verify` can score another attempt at the
+    task.
+    """
 
     def __init__(self, package: Package) -> None:
         self.package = package
@@ -167,13 +172,13 @@ class OwnVerifier(Guarded):
             kind = Unavailable if error.kind in BROKEN_OF_ITSELF else Unscorable
             place = (
                 error.where.splitlines()[-1].split(" ")[0] if error.where else ""
-            )  # without its code, as a model may read this
+            )  # without its code, because a model may read this
             text = f"{error.text} ({place})" if place else error.text
             raise kind(f"The verifier of {self.package.config.package}: {text}") from error
 
 
 def config_of(name: str, digest: str, described: dict, *, trusted: bool) -> dict:
-    """The `config` of an environment from what the driver's `describe` gave, without the files."""
+    """The `config` of an environment from the result of the driver's `describe`, without the files."""
     known = {field.name for field in structs.fields(PackageConfig)}
     return {name: value for name, value in described.items() if name in known} | {
         "package": name, "digest": digest, "trusted": trusted,

@@ -1,5 +1,6 @@
-"""Checks a package by trying it: it is imported, its tasks are read and started, its verifier is called, and the expected calls of its
-tasks are played. The same for the command and the page."""
+"""Checks a package by trying it: imports it, reads and starts its tasks, calls its verifier, and plays the expected
+calls of its tasks. Used by the command and the page.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from workers.lib.rollouts import out_of_range
 from workers.lib.specs import Environment as EnvironmentSpec
 from workers.lib.specs import Harness
 
-TRIED = 5  # tasks, however long they take
+TRIED = 5  # minimum number of tasks, however long they take
 MOST_TRIED = 500
 SECONDS = 10.0  # for starting and judging tasks, and again for playing their expected calls
-MOST_FAILED = 10  # tasks with errors of one kind, after which no more are tried
+MOST_FAILED = 10  # failing tasks with the same kind of error, after which no more are tried
 DESCRIBE_S = 20.0
-NAMES = 5  # of tasks, in a sentence
+NAMES = 5  # names of tasks in a sentence
 RANGE = "Scale what verify() returns: use rewards from -1 to 1, say."
 CALL = {"tool", "args"}
 EXPECTED = {
@@ -42,7 +43,7 @@ SPLITS = ("", "train", "validation", "holdout", "regression", "general")
 
 @dataclass(frozen=True)
 class Finding:
-    """`level`: ok, warning or error. `do`: what to do about it; `where`: lines of the package."""
+    """`level`: ok, warning or error. `do`: how to fix it; `where`: lines of the package."""
 
     level: str
     text: str
@@ -70,9 +71,9 @@ class Checked:
 
 
 def check(found: Found, seconds: float = SECONDS) -> Checked:
-    """All findings, in the order in which an author would mend them. Never raises for what the package does.
+    """All findings, in the order in which an author would fix them. Never raises, whatever the package does.
 
-    `seconds`: after which no further task is started and judged, and no further one played; TRIED are in any case.
+    `seconds`: after this time no further task is started and judged, and no further one played; TRIED tasks always are.
     """
     checked = Checked()
     if found.problem:
@@ -86,7 +87,7 @@ def check(found: Found, seconds: float = SECONDS) -> Checked:
 
 
 def describe(found: Found) -> dict[str, Any]:
-    """What the package says of itself. Raises PackageProblem."""
+    """What the package says about itself. Raises PackageProblem."""
     if found.problem:
         raise found.problem
     return found.runner.ask("describe", {}, DESCRIBE_S)
@@ -131,7 +132,7 @@ def _check_tools(checked: Checked, tools: list[dict]) -> None:
 
 
 def tasks_of(runner: Runner) -> list[dict]:
-    """All tasks, in the form in which they are opened and imported. Raises PackageProblem for the first that is wrong."""
+    """All tasks, in the form in which they are opened and imported. Raises PackageProblem for the first invalid one."""
     rows: list[dict] = []
     at: int | None = 0
     while at is not None:
@@ -148,7 +149,7 @@ def tasks_of(runner: Runner) -> list[dict]:
 
 
 def task_of(row: Any, number: int) -> dict:
-    """{id, messages, expected, metadata, split, group, demonstration} of what tasks() gives. Raises PackageProblem."""
+    """{id, messages, expected, metadata, split, group, demonstration} from a row of tasks(). Raises PackageProblem."""
     if not isinstance(row, dict):
         raise PackageProblem(f"Task {number} is not a dict.", 'Return {"id": …, "prompt": …}.')
     known = ("id", "prompt", "messages", "expected", "metadata", "split", "group", "demonstration")
@@ -193,7 +194,7 @@ def package_of(found: Found, described: dict) -> Package:
 
 
 def _in_time(tasks: list[dict], seconds: float) -> Iterator[dict]:
-    """As many of the tasks as can be tried in this time."""
+    """As many tasks as can be tried in this time."""
     end = time.monotonic() + seconds
     for number, task in enumerate(tasks[:MOST_TRIED]):
         if number >= TRIED and time.monotonic() >= end:
@@ -215,11 +216,11 @@ def _check_requests(checked: Checked) -> None:
                 f"Task {task['id']} has the same request as {earlier}.",
                 "Change it: an eval set keeps one of them.",
             )
-            return  # one is enough to see what is meant
+            return  # one example is enough
 
 
 def _check_expected(checked: Checked, found: Found, package: Package) -> None:
-    """The expected calls of all tasks name existing tools, with arguments that fit; nothing runs."""
+    """Check that the expected calls of all tasks name existing tools, with arguments that fit; nothing runs."""
     wrong = [(task, why) for task in checked.tasks if (why := _wrong_in(task["expected"], package))]
     for task, (text, do) in wrong[:MOST_FAILED]:
         checked.add("error", f"Task {task['id']}: {text}", do, _place_of(found, task["id"]))
@@ -308,7 +309,7 @@ def _id_in(line: str) -> Any:
 
 
 def _check_tasks(checked: Checked, package: Package, seconds: float) -> None:
-    """An empty attempt at as many tasks as there is time for."""
+    """Try an empty attempt at as many tasks as there is time for."""
     tried, failed, idle, end = 0, 0, list[str](), time.monotonic() + seconds
     for task in _in_time(checked.tasks, seconds):
         if failed == MOST_FAILED or (failed and time.monotonic() > end):
@@ -334,7 +335,9 @@ def _check_tasks(checked: Checked, package: Package, seconds: float) -> None:
 
 
 def _check_task(checked: Checked, package: Package, task: dict) -> dict | None:
-    """It starts, and an attempt that did nothing gets the same number twice. What verify() gave; None after an error."""
+    """Check that the task starts, and that an empty attempt gets the same number twice. Returns the result of verify(),
+    or None after an error.
+    """
     try:
         package.start(task)
         attempt = {
@@ -364,7 +367,7 @@ def _check_task(checked: Checked, package: Package, task: dict) -> dict | None:
 
 
 def _check_gold(checked: Checked, package: Package, found: Found, seconds: float) -> None:
-    """What the expected calls of tasks are scored with: they should succeed."""
+    """Check the score of the tasks' expected calls: they should succeed."""
     given = [task for task in checked.tasks if _has_calls(task)]
     if not given or not checked.is_usable:
         return
@@ -382,7 +385,7 @@ def _check_gold(checked: Checked, package: Package, found: Found, seconds: float
 
 
 def _gold_problem(package: Package, task: dict) -> tuple[str, str, str] | None:
-    """(what is wrong, what to do, where)."""
+    """(what is wrong, what to do, where), or None."""
     score, refused, crash = asyncio.run(_played(package, task))
     if problem := out_of_range(score.reward):
         return f"Task {task['id']}: {problem}", RANGE, ""
@@ -396,7 +399,7 @@ def _gold_problem(package: Package, task: dict) -> tuple[str, str, str] | None:
 
 
 async def _played(package: Package, task: dict) -> tuple[Any, str, PackageFailed | None]:
-    """The score, the first refusal by a tool, and the first crash in one."""
+    """(the score, the first refusal by a tool, the first crash of one)."""
     episode = package.open(task)
     try:
         calls = [to_native(call["tool"], call["args"], f"call_{n}") for n, call in enumerate(gold_calls(task))]

@@ -26,12 +26,12 @@ TAKEN = "The name {} is taken by Python's standard library, so imports of either
 
 @dataclass(frozen=True)
 class Found:
-    """One package: where it is, and what it consists of; or the problem that makes it unusable."""
+    """One package, with its location and contents, or with the problem that makes it unusable."""
 
     name: str
     source: str  # where it was found, for people
-    folder: Path | None = None  # of the package itself
-    project: Path | None = None  # with its tests, if it has any
+    folder: Path | None = None  # the package's own folder
+    project: Path | None = None  # the project folder with its tests, if there is one
     trusted: bool = True
     files: Files = field(default_factory=dict, repr=False)
     digest: str = ""
@@ -43,7 +43,7 @@ class Found:
 
 
 def discover(folder: Path) -> list[Found]:
-    """All packages by name. One that cannot be read has a problem; so have those that share a name."""
+    """All packages by name. Packages that cannot be read have a problem, and so do packages with the same name."""
     found = [read(one) for one in [*in_folder(folder), *installed()]]
     named = Counter(one.name for one in found)
     twice = {name for name, count in named.items() if count > 1}
@@ -102,7 +102,7 @@ def installed() -> Iterator[Found]:
 
 
 def _installed(point: EntryPoint) -> Found:
-    """Finds the folder without importing the package (nor a parent of it, so that it must be a top-level one)."""
+    """Find the folder without importing the package or a parent (so it must be a top-level package)."""
     source = f"{point.dist.name} {point.dist.version}" if point.dist else "an installed package"
     module = point.value.partition(":")[0]
     one = Found(point.name, source)
@@ -121,7 +121,7 @@ def _installed(point: EntryPoint) -> Found:
 
 
 def read(one: Found) -> Found:
-    """With its files and whether it is trusted."""
+    """Read the files and whether the package is trusted."""
     if one.problem or one.folder is None:
         return one
     try:

@@ -1,4 +1,6 @@
-"""The files of a package: read from a folder, named by their digest, and written to one. Only text and small data; the standard library."""
+"""The files of a package: read from a folder, identified by their digest, and written to a folder. Only text and small
+data; standard library only.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class PackageProblem(Exception):
 
 
 def is_skipped(path: PurePosixPath) -> bool:
-    """Caches and hidden files are no part of a package."""
+    """Caches and hidden files are not part of a package."""
     return path.suffix in (".pyc", ".pyo") or any(part in SKIPPED or part.startswith(".") for part in path.parts)
 
 
@@ -57,7 +59,7 @@ def digest_of(files: Files) -> str:
 
 
 def write_files(files: Files, folder: Path) -> None:
-    """Raises PackageProblem for a path that leads out of the folder."""
+    """Raises PackageProblem for a path outside of the folder."""
     for path, content in files.items():
         pure = PurePosixPath(path)
         if pure.is_absolute() or ".." in pure.parts or not pure.parts:
@@ -68,7 +70,7 @@ def write_files(files: Files, folder: Path) -> None:
 
 
 def text_of(content: str) -> str:
-    """A file as a person reads it."""
+    """A file's content for people."""
     try:
         return base64.b64decode(content).decode()
     except UnicodeDecodeError:

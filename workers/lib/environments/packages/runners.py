@@ -1,5 +1,7 @@
-"""Runs the code of a package, never in the calling process. An installed package runs in separate processes, an untrusted one in the
-sandbox; both answer the same requests (inside/driver.py). A run that takes too long, prints or exits affects only itself."""
+"""Runs the code of a package, never in the calling process. An installed package runs in separate processes, an
+untrusted one in the sandbox; both answer the same requests (inside/driver.py). A run that takes too long, prints or
+exits affects only itself.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,16 @@ PASSED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
     "MKL_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE",
 )  # fmt: skip
-START_S = 30.0  # to import a package
-AT_ONCE = 4  # processes of one package
+START_S = 30.0  # for importing a package
+AT_ONCE = 4  # processes per package
 MOST_KEPT = 8  # packages whose processes are kept by one process
-MEMORY = 512 << 20  # of a run in the sandbox
+MEMORY = 512 << 20  # bytes for a run in the sandbox
 
 
 class PackageFailed(PackageProblem):
-    """A request that the package could not answer. `kind`: as inside/driver.py names it; time, killed or memory; or sandbox, where the
-    place to run it is not there."""
+    """A request that the package could not answer. `kind`: one of inside/driver.py; or time, killed or memory; or
+    sandbox, if the sandbox itself is missing.
+    """
 
     def __init__(self, kind: str, text: str, where: str = "") -> None:
         super().__init__(text, _advice(kind, text), where)
@@ -70,7 +73,7 @@ def _advice(kind: str, text: str) -> str:
 
 class Runner(Protocol):
     def ask(self, op: str, payload: dict, seconds: float) -> Any:
-        """What the driver's method `op` returns. Called from any thread. Raises PackageFailed."""
+        """The result of the driver's method `op`. May be called from any thread. Raises PackageFailed."""
 
     printed: int  # characters that its code has printed so far
 
@@ -82,7 +85,7 @@ def value_of(answer: dict) -> Any:
 
 
 class Beside:
-    """Of an installed package: up to AT_ONCE warm processes, each with one request at a time."""
+    """For an installed package: up to AT_ONCE warm processes, each with one request at a time."""
 
     def __init__(self, name: str, files: Files) -> None:
         self.name, self.files = name, files
@@ -94,7 +97,7 @@ class Beside:
 
     def ask(self, op: str, payload: dict, seconds: float) -> Any:
         with self._process() as process:
-            if not getattr(process, "is_warm", False):  # importing the package is not part of the call's time
+            if not getattr(process, "is_warm", False):  # importing the package does not count towards the call's time
                 described = self._answer(process, "describe", {}, max(START_S, seconds if op == "describe" else 0))
                 process.is_warm = True  # type: ignore[attr-defined]
                 if op == "describe" or "error" in described:
@@ -149,7 +152,7 @@ class Beside:
 
 
 class Apart:
-    """Of a package that nobody vouches for: each request is a run of the sandbox, without network and with limits."""
+    """For a package that is not trusted: each request is a run of the sandbox, without network and with limits."""
 
     def __init__(self, name: str, files: Files) -> None:
         self.name, self.files = name, files
@@ -178,7 +181,7 @@ class Apart:
 
 @lru_cache(maxsize=1)
 def sources() -> tuple[str, str]:
-    """(driver, SDK) as text: what a run of the sandbox is given."""
+    """The source code of (driver, SDK), for a run of the sandbox."""
     return (INSIDE / "driver.py").read_text(), (ROOT / "flywheel_sdk.py").read_text()
 
 
@@ -200,8 +203,8 @@ _lock = threading.Lock()
 
 
 def runner_of(name: str, digest: str, files: Files, *, trusted: bool) -> Any:
-    """The runner of these very files in this process; those that were not used for longest are closed."""
-    key = (trusted, name, digest)  # by its name, too: a renamed package imports its files under the new one
+    """The runner for exactly these files in this process; runners that were not used for longest are closed."""
+    key = (trusted, name, digest)  # includes the name: a renamed package imports its files under the new one
     with _lock:
         if key not in _kept:
             _kept[key] = Beside(name, files) if trusted else Apart(name, files)

@@ -1,4 +1,4 @@
-"""The files of a new package: a to-do list that works, to be changed into what one wants. Pure."""
+"""The files of a new package: a working to-do list as a starting point. Pure."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ OWN = "tables"
 
 
 class WorkplaceAssistant(ToolEnvironment):
-    """`config` may give `tables` (lists of rows) and `now` ("YYYY-MM-DD HH:MM:SS") instead of the invented company, and `tools`: the
-    names of those that there are, instead of all 27.
+    """`config` may contain `tables` (lists of rows) and `now` ("YYYY-MM-DD HH:MM:SS") to replace the made-up company,
+    and `tools`, the names of those available, instead of all 27.
 
-    The verifier is its own (kind “tables”: 1 where all five tables are as the expected calls leave them, else 0) unless
-    the spec names another.
+    Has its own verifier (kind “tables”: 1 if all five tables are as the expected calls leave them, else 0) unless the
+    spec names another.
     """
 
     max_turns = MAX_TURNS
@@ -50,7 +50,7 @@ class WorkplaceAssistant(ToolEnvironment):
         return Office(self.tables, self.now, copy.deepcopy(changes))
 
     def expected_state(self, task: dict) -> dict:
-        """The tables after the expected calls. Raises ValueError for a call that the office refuses."""
+        """The tables after the expected calls. Raises ValueError for a call that the office rejects."""
         office = self.office()
         for call in gold_calls(task):
             try:
@@ -87,7 +87,7 @@ class WorkplaceEpisode(StateEpisode):
         return self.office.end_state(), self.environment.expected_state(self.task)
 
     def compared(self, rollout: Rollout) -> Score:
-        """1 where no table differs from what the expected calls leave, else 0."""
+        """1 if no table differs from its state after the expected calls, else 0."""
         state, expected = rollout.state or {}, rollout.expected_state or {}
         wrong = [table for table in expected if state.get(table) != expected[table]]
         right = not wrong
@@ -117,7 +117,7 @@ def _text(answer: object) -> str:
 
 @lru_cache(maxsize=1)
 def own_tasks() -> tuple[dict, ...]:
-    """The project's own tasks over the invented company, with the calls that are right."""
+    """The built-in tasks for the made-up company, with the correct calls."""
     from workers.lib.environments.workplace_assistant.tasks import make_tasks
 
     return tuple(make_tasks())

@@ -1,4 +1,4 @@
-"""What the tools do in an Office. Light and pure."""
+"""The effects of the tools on an Office. Light and pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _page(found: list[dict], name: str, page: int | None, size: int | None) -> A
 
 
 def _within(day: str | None, low: str | None, high: str | None) -> bool:
-    """By text, which is the order of ISO dates; a bound that is a day includes all of it."""
+    """Compares text, which sorts ISO dates correctly; a bound that is a day includes all of it."""
     if day is None:
         return not low and not high
     return (not low or day[: len(low)] >= low) and (not high or day[: len(high)] <= high)
@@ -138,7 +138,7 @@ def search_events(
     page: int | None = None,
     page_size: int | None = None,
 ) -> Any:
-    """`time_min` bounds an event's end, `time_max` its start: what touches the span is found."""
+    """`time_min` bounds an event's end, `time_max` its start, so that every event that overlaps the period is found."""
     found = [
         row
         for row in office.rows(CALENDAR)
@@ -222,7 +222,7 @@ def get_task(office: Office, task_id: str, field: str) -> Any:
 
 
 def _matching(office: Office, table: str, wanted: dict[str, str | None]) -> list[dict]:
-    """Rows that contain each text given, without regard to case."""
+    """Rows that contain each of the given texts, ignoring case."""
     return [
         row
         for row in office.rows(table)

@@ -1,4 +1,4 @@
-"""An Office lays the changes of one episode over tables that all episodes share. Light and pure."""
+"""An Office layers the changes of one episode on tables that all episodes share. Light and pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ADDRESS = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
 class OfficeError(Exception):
-    """A call that the office refuses; the message is what the agent reads."""
+    """A call that the office rejects; the agent reads the message."""
 
 
 class Office:
-    """`changes` {table: {id: row, or None if it was deleted}} is all that an episode did; it is JSON."""
+    """`changes` {table: {id: row, or None if deleted}} is everything that an episode did; it is JSON."""
 
     def __init__(self, tables: Tables, now: str, changes: dict[str, dict[str, dict | None]] | None = None) -> None:
         self.tables, self.now = tables, now
@@ -55,7 +55,7 @@ class Office:
         self.changes.setdefault(table, {})[name] = row
 
     def next_id(self, table: str) -> str:
-        """One more than the highest there ever was, so that an ID is not given twice."""
+        """One more than the highest ID ever used, so that no ID is used twice."""
         names = [*self.tables[table], *self.changes.get(table, {})]
         return f"{max((int(name) for name in names if name.isdigit()), default=-1) + 1:08d}"
 
@@ -72,9 +72,9 @@ class Office:
         self.put(table, name, row | {field: checked(field, value)})
 
     def end_state(self) -> dict:
-        """{table: {id: row or None}} of the rows that differ from the start, in the form that they are compared in.
+        """{table: {id: row or None}} for the rows that differ from the start, normalised for comparison.
 
-        The start is the same for all, so equal differences are equal tables. Case does not count but in KEPT_CASE.
+        All episodes have the same start, so equal differences mean equal tables. Case is ignored except in KEPT_CASE.
         """
         return {
             table: {
@@ -96,7 +96,7 @@ def _comparable(row: dict | None) -> dict | None:
 
 
 def checked(field: str, value: str) -> str:
-    """A value as the table stores it. Raises OfficeError for one that the field cannot have."""
+    """A value as the table stores it. Raises OfficeError for an invalid one."""
     if field in CHOICES and value not in CHOICES[field]:
         raise OfficeError(f"“{value}” is no {field}. One of: {', '.join(CHOICES[field])}.")
     if field in ("assigned_to_email", "participant_email"):

@@ -1,4 +1,4 @@
-"""The five tables and the directory: read from CSV, or invented by seed. Rows are dicts of JSON values. Light."""
+"""The five tables and the directory: read from CSV, or generated from a seed. Rows are dicts of JSON values. Light."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ LISTS = ("Backlog", "In Progress", "In Review", "Completed")
 BOARDS = ("Back end", "Front end", "Design")
 SOURCES = ("direct", "referral", "search engine", "social media")
 SEED = 20_260_514
-MAX_TURNS = 6  # of an episode
-NOW = "2026-05-14 17:30:00"  # a Thursday: "now" in the invented company
+MAX_TURNS = 6  # per episode
+NOW = "2026-05-14 17:30:00"  # a Thursday: the current time in the made-up company
 
 
 def read_tables(folder: Path) -> Tables:
-    """From CSV files by the names in FILES and `email_addresses.csv`. Empty cells are None. Raises OSError, KeyError."""
+    """Read CSV files named as in FILES, and `email_addresses.csv`. Empty cells are None. Raises OSError, KeyError."""
     tables: Tables = {ANALYTICS: {}}
     for table, name in FILES.items():
         with (folder / name).open(newline="", encoding="utf-8") as file:
@@ -59,7 +59,7 @@ def read_tables(folder: Path) -> Tables:
 
 
 def given_tables(given: dict[str, list[dict]]) -> Tables:
-    """From lists of rows, as a spec's `config.tables` has them. Raises ValueError for an unknown table or column."""
+    """From lists of rows, as in a spec's `config.tables`. Raises ValueError for an unknown table or column."""
     tables: Tables = {name: {} for name in (*COMPARED, VISITS, DIRECTORY)}
     for table, rows in given.items():
         columns = COLUMNS.get(table, ("email_address",) if table == DIRECTORY else None)
@@ -73,14 +73,14 @@ def given_tables(given: dict[str, list[dict]]) -> Tables:
 
 
 def _keyed(table: str, rows: list[dict]) -> dict[str, dict]:
-    """By id; visits, where a visitor comes more than once, by their number."""
+    """By id; visits by their position, since a visitor may come more than once."""
     clean = [{column: row[column] if row[column] != "" else None for column in COLUMNS[table]} for row in rows]
     if table == VISITS:
         return {str(number): row for number, row in enumerate(clean)}
     return {str(row[COLUMNS[table][0]]): row for row in clean}
 
 
-# Invented
+# Generated data
 
 FIRST = (
     "Ingrid", "Tomasz", "Wanjiru", "Hiroko", "Esteban", "Noor", "Callum", "Zeynep",
@@ -144,7 +144,7 @@ def _emails(rng: random.Random, people: list[str]) -> list[dict]:
 
 
 def _events(rng: random.Random, people: list[str]) -> list[dict]:
-    """No two of them begin at the same time, so that “the last of a day” is one."""
+    """No two of them begin at the same time, so that “the last of a day” is unambiguous."""
     starts = [
         f"{datetime(2026, 5, 1) + timedelta(days=day):%Y-%m-%d} {hour:02d}:{half}:00"
         for day in range(40)

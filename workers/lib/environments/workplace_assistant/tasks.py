@@ -1,5 +1,7 @@
-"""Tasks over the generated company: templates filled from its tables, with the correct calls. `metadata.gold` is an episode that scores
-1 and looks up what the request does not say; a task has none if that takes more turns than available. Light: no torch."""
+"""Tasks for the made-up company: templates filled from its tables, with the correct calls. `metadata.gold` is an
+episode that scores 1 and looks up what the request does not say; a task has none if that takes more turns than
+available. Light: no torch.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from workers.lib.environments.workplace_assistant.tables import (
 )
 
 PER_TEMPLATE = 3
-DRAWS = 10_000  # one after the other without a new request: there are no more
+DRAWS = 10_000  # draws in a row without a new request, after which generation gives up
 SYSTEM = (
     f"It is Thursday, {NOW[:10]}, {NOW[11:]}. You work for Brightfield and use the tools to do what you are asked. Meetings "
     "are between 09:00 and 18:00. Do what was asked and nothing more, then say in a sentence what you did."
@@ -179,8 +181,9 @@ TEMPLATES: dict[str, Callable[[random.Random, Tables], Made]] = {
 def make_tasks(
     seed: int = SEED, per_template: int = PER_TEMPLATE, templates: Sequence[str] = tuple(TEMPLATES)
 ) -> list[dict]:
-    """`per_template` different requests of each template, all with something to change; the same seed, the same ones. More of them
-    begin with the fewer. Raises ValueError if a template has not that many."""
+    """`per_template` different requests of each template, all of which change something; the same seed gives the same
+    ones. A larger number extends the smaller set. Raises ValueError if a template has fewer.
+    """
     tables, tasks = invented(), []
     for template in templates:
         draw = TEMPLATES[template]

@@ -1,4 +1,6 @@
-"""The 27 tools as an agent sees them: names and arguments as in NeMo Gym's Workplace Assistant, words our own. Light."""
+"""The 27 tools as an agent sees them: names and arguments as in NeMo Gym's Workplace Assistant, descriptions our own.
+Light.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ _BOUNDS = {
 }
 _CHANGE = {"new_value": "What it shall be"}
 
-# tool: (what it does, its arguments, how many of the first ones are required)
+# tool: (description, its arguments, how many of the first ones are required)
 _TOOLS: dict[str, tuple[str, dict[str, str], int]] = {
     "company_directory_find_email_address": ("Looks up colleagues' email addresses by a part of the name.", {"name": "Name or part of it"}, 0),
     "email_get_email_information_by_id": ("Gives one field of an email.", {"email_id": _ID["email_id"]} | _fields(EMAIL), 2),
@@ -124,7 +126,8 @@ PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool 
 
 
 def coerced(tool: str, args: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as the tool wants them: a number given for a text is one, "2" for a page is 2; nulls are left out.
+    """The arguments with the types that the tool expects: a number given for a text becomes text, "2" for a page
+    becomes 2; nulls are left out.
 
     Raises ValueError that names what is missing, unknown or of the wrong type.
     """

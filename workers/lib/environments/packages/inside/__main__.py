@@ -1,6 +1,7 @@
-"""Started as `python -I inside ROOT FOLDER NAME`: answers requests about one package on what was stdin and stdout.
+"""Started as `python -I inside ROOT FOLDER NAME`: answers requests about one package over the original stdin and
+stdout.
 
-Both ways a message is four bytes of length, big endian, and JSON (workers.lib.framed).
+In both directions a message is four bytes of length, big endian, and JSON (workers.lib.framed).
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ LOOKS_EVERY_S = 1.0
 
 
 def end_with(parent: int) -> None:
-    """Also works while the package's code runs forever. Not by the kernel's parent-death signal, which is sent when the thread that
-    started this process ends, and request threads end with their request."""
+    """End this process when its parent ends, even while the package's code runs forever. The kernel's parent-death
+    signal would not do: it is sent when the thread that started this process ends, and request threads end with their
+    request.
+    """
     while os.getppid() == parent:
         time.sleep(LOOKS_EVERY_S)
     os._exit(0)
@@ -38,7 +41,7 @@ def main() -> None:
     root, folder, name = sys.argv[1:]
     incoming, outgoing = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):  # what the package prints, also below Python, is not the conversation
+    for number in (0, 1, 2):  # what the package prints, even below Python, must not be taken for messages
         os.dup2(nowhere, number)
     sys.path[:0] = [root, os.path.dirname(os.path.abspath(__file__))]  # noqa: PTH100, PTH120
     import driver
@@ -54,7 +57,7 @@ def main() -> None:
     while True:
         request = json.loads(exactly(incoming, struct.unpack(">I", exactly(incoming, 4))[0]))
         body = json.dumps(driver.answered(one, request["op"], request["payload"])).encode()
-        if os.getpid() != me:  # the package's code has forked: two would answer the same request
+        if os.getpid() != me:  # the package's code has forked: two processes would answer the same request
             os._exit(0)
         data = struct.pack(">I", len(body)) + body
         while data:

@@ -1,7 +1,8 @@
 """Loads a package and serves requests, one at a time: in a separate process, or in a run of the sandbox.
 
-Imports only the standard library and flywheel_sdk. Every answer is {"value"} or {"error": {"kind", "text", "where"}}; kinds: import (the
-package cannot be loaded), definition (a class, tool or task that cannot work), crash (its code raised), state, score.
+Imports only the standard library and flywheel_sdk. Every answer is {"value"} or {"error": {"kind", "text", "where"}}.
+The kinds are: import (the package cannot be loaded), definition (a class, tool or task is invalid), crash (its code
+raised), state, score.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pathlib import Path
 from types import ModuleType
 
 MOST_TASKS = 100_000
-TEXT = 200_000  # characters of a tool's result that are kept
+TEXT = 200_000  # characters kept of a tool's result
 
 
 class Fault(Exception):
-    """What is wrong with the package: kind, a sentence, and where in its files."""
+    """An error in the package: kind, a sentence, and where in its files."""
 
     def __init__(self, kind: str, text: str, where: str = "") -> None:
         super().__init__(text)
@@ -32,7 +33,7 @@ class Fault(Exception):
 
 
 def where_in(folder: str, error: BaseException) -> str:
-    """The frames of an error's traceback that lie in the package, with paths as its author knows them."""
+    """The frames of an error's traceback that are in the package, with paths as its author knows them."""
     frames = traceback.extract_tb(error.__traceback__)
     found = [frame for frame in frames if frame.filename.startswith(folder)]
     return "\n".join(
@@ -59,7 +60,7 @@ def loaded(folder: str, name: str):
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except BaseException as error:  # also SystemExit: whatever the code does, it is the package that is broken
+    except BaseException as error:  # including SystemExit: whatever the code does, the package is at fault
         raise crash(folder, "import", "Importing it", error) from error
     kinds = [
         kind for kind in vars(module).values()
@@ -103,7 +104,7 @@ class Driver:
             raise crash(folder, "definition", "Reading its tools", error) from error
 
     def describe(self) -> dict:
-        """What is known of it without a task."""
+        """Everything that is known without a task."""
         limits = {}
         for name, least, most in (("max_turns", 1, 200), ("tool_seconds", 0.1, 600), ("verify_seconds", 0.1, 600)):
             value = getattr(self.kind, name)
@@ -125,12 +126,12 @@ class Driver:
         } | limits
 
     def tasks(self, start: int = 0, most: int = 500_000) -> dict:
-        """{"tasks", "next"}: those from `start` whose JSON has about `most` bytes; `next` is None at the end."""
+        """{"tasks", "next"}: tasks from `start` on with about `most` bytes of JSON; `next` is None at the end."""
         made, size = [], 0
         given = self._do("tasks()", lambda: self.kind().tasks())
         if given is None:
             raise Fault("definition", "tasks() returned None. Return a list of tasks.")
-        # A generator may never end.
+        # A generator may be endless.
         rows = self._do("tasks()", lambda: list(itertools.islice(given, MOST_TASKS + 1)))
         if len(rows) > MOST_TASKS:
             raise Fault("definition", f"tasks() gives more than {MOST_TASKS:,} tasks. Return fewer.")
@@ -143,11 +144,13 @@ class Driver:
         return {"tasks": made, "next": None}
 
     def start(self, task: dict) -> dict:
-        """The state at the beginning."""
+        """The initial state of a task."""
         return self._state(self._do("start()", lambda: self.kind().start(task)))
 
     def call(self, tool: str, args: dict, state: dict) -> dict:
-        """{"text", "error", "state", "finished"}; a refusal by the tool is an `error`, which the agent sees."""
+        """{"text", "error", "state", "finished"}; if the tool rejects the call, `error` is set, which the agent
+        sees.
+        """
         instance = self._do(f"{self.kind.__name__}()", self.kind)
         instance.state = state
         text, refused = "", ""
@@ -177,7 +180,9 @@ class Driver:
         return scored(self._do("verify()", lambda: self.kind().verify(made)))
 
     def _do(self, what: str, act, passed: tuple = ()):
-        """The result of the package's code, awaited if it is asynchronous. Raises Fault, and errors of the kinds `passed`."""
+        """The result of the package's code, awaited if it is asynchronous. Raises Fault, and lets errors of the kinds
+        `passed` through.
+        """
         try:
             found = act()
             if inspect.iscoroutine(found):
@@ -218,7 +223,9 @@ class Driver:
 
 
 def key_not_text(value, depth: int = 0):
-    """The first key of a dict in it that is not text; None if all are. Deeper than 100 levels json.dumps complains."""
+    """The first dict key in a value that is not a string; None if all are. Values nested deeper than 100 levels are
+    left to json.dumps, which rejects them.
+    """
     if depth > 100:
         return None
     if isinstance(value, dict):
@@ -237,12 +244,12 @@ def is_number(value) -> bool:
 
 
 def scalar(value):
-    """NumPy's and torch's numbers as Python's."""
+    """Numbers of NumPy and torch as Python numbers."""
     return value.item() if hasattr(value, "item") and not isinstance(value, int | float) else value
 
 
 def scored(found) -> dict:
-    """What verify returned, in one form. Raises Fault."""
+    """The return value of verify in its normal form. Raises Fault."""
     given = dict(found) if isinstance(found, dict) else {"reward": found}
     if unknown := [str(name) for name in given if name not in ("reward", "success", "unsafe", "components", "details")]:
         raise Fault(
@@ -268,7 +275,7 @@ def scored(found) -> dict:
 
 
 def answered(make, op: str, payload: dict) -> dict:
-    """The answer to one request; `make` gives the driver. What the code prints is counted, never sent."""
+    """The answer to one request; `make` returns the driver. What the code prints is counted, but never sent."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
@@ -278,14 +285,14 @@ def answered(make, op: str, payload: dict) -> dict:
         answer = {"error": {"kind": fault.kind, "text": fault.text, "where": fault.where}}
     except MemoryError:
         answer = {"error": {"kind": "crash", "text": "It ran out of memory.", "where": ""}}
-    except Exception as error:  # the objects that it returned have code, too
+    except Exception as error:  # objects that the package returned contain code too
         text = f"{op}() gave something that raised {type(error).__name__} when it was read: {error}"
         answer = {"error": {"kind": "crash", "text": text[:2000], "where": ""}}
     return answer | {"printed": len(printed.getvalue())}
 
 
 def apart(sdk: str, files: dict, name: str, op: str, payload: dict) -> dict:
-    """One request in a run of the sandbox, whose scratch folder is the working directory."""
+    """Answer one request in a run of the sandbox, whose scratch folder is the working directory."""
     module = sys.modules["flywheel_sdk"] = ModuleType("flywheel_sdk")
     exec(compile(sdk, "flywheel_sdk.py", "exec"), module.__dict__)
     home = Path.cwd() / name
