@@ -12,17 +12,17 @@ class SpecError(ValueError):
 
 
 class JobError(Exception):
-    """An end with a sentence for the page: a missing model folder, a full disk."""
+    """An error with a sentence for the page: a missing model folder, a full disk."""
 
 
 def is_disk_full(error: BaseException) -> bool:
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return full or "No space left on device" in str(error)  # safetensors says it in a text of its own
+    return full or "No space left on device" in str(error)  # the error of safetensors only says it in its text
 
 
 def sentence(error: BaseException) -> str:
-    """What the screen says of an error."""
-    if is_out_of_memory(error):  # before the sentence of an error that it was taken for
+    """The text of an error for the page."""
+    if is_out_of_memory(error):  # comes first, since out of memory may have been mistaken for another error
         return out_of_memory_sentence(error)
     if isinstance(error, JobError | SpecError):
         return str(error)

@@ -1,4 +1,4 @@
-"""The JSON lines a child process writes (docs/jobs.md). Light: no torch."""
+"""The JSON lines that a child process writes (docs/jobs.md). Light: no torch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def _plain(value: Any) -> Any:
 
 
 def encoded(event: dict[str, Any]) -> bytes:
-    """As JSON in ASCII, so that no reader takes a separator of Unicode for the end of the line. msgspec is ten times as fast, but
-    escapes nothing, and knows neither the numbers of numpy nor half an emoji."""
+    """As JSON in ASCII, so that no reader takes a Unicode separator for the end of the line. msgspec is ten times as
+    fast, but escapes nothing, and supports neither numbers of numpy nor lone surrogates.
+    """
     try:
         line = msgspec.json.encode(event)
     except (UnicodeEncodeError, TypeError):
@@ -36,8 +37,9 @@ def encoded(event: dict[str, Any]) -> bytes:
 
 
 class Emitter:
-    """Numbers the events of one attempt from 1 and writes each as one line, at once. `mute`: only how it ends, if badly; of a process
-    that is not the job's first."""
+    """Numbers the events of one attempt from 1 and writes each immediately as one line. `mute`: only report an error at
+    the end; for processes other than a job's first.
+    """
 
     def __init__(self, fd: int | None = None, *, mute: bool = False) -> None:
         if fd is None:
@@ -72,5 +74,5 @@ class Emitter:
         self.emit("result", adapter=adapter, metrics=metrics or {}, peak=peak_memory(), **more)
 
     def error(self, message: str, traceback: str = "", cause: str = "") -> None:
-        """`cause` "memory": there was too little of it."""
+        """`cause` is "memory" if there was too little of it."""
         self.emit("error", message=message, traceback=traceback, cause=cause, peak=peak_memory())

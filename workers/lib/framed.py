@@ -1,4 +1,6 @@
-"""A child process that answers requests one at a time: JSON, each message after its length. Killed when it does not answer."""
+"""A child process that answers requests one at a time. Messages are JSON, preceded by their length. It is killed if it
+does not answer.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ MAX_ANSWER = 32 << 20
 
 
 class Lost(RuntimeError):
-    """The process died or did not answer in time; it is then of no more use."""
+    """The process died or did not answer in time, and cannot be used any more."""
 
 
 class Framed:
-    """The process, seen from outside. It gets no environment but `env`, and its own session."""
+    """The process as seen from outside. Its only environment variables are `env`, and it has its own session."""
 
     def __init__(self, command: list[str], *, env: dict[str, str], cwd: str = "/") -> None:
         self.process = subprocess.Popen(

@@ -1,6 +1,6 @@
-"""Correct episodes: the expected calls and messages of a task, played in its environment. Light: no torch.
+"""Correct episodes: a task's expected calls and messages, played in its environment. Light: no torch.
 
-The results are those of the environment's own tools, and an episode counts only if its verifier calls it a success.
+The results are those of the environment's own tools, and an episode only counts if its verifier calls it a success.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ LIMITS = Limits(seconds=60.0, score_seconds=60.0)
 
 
 def gold_answers(task: dict) -> list[dict]:
-    """The agent's messages, one for each step: those of `metadata.gold` [{"call", "args"} or {"say"}], or else the expected calls one
-    after another and a closing message. [] if the task has none."""
+    """The agent's messages, one per step: those of `metadata.gold` [{"call", "args"} or {"say"}], or else the expected
+    calls one after another and a closing message. [] if the task has none.
+    """
     steps: Any = (task.get("metadata") or {}).get("gold")
     if not isinstance(steps, list):
         try:
@@ -39,7 +40,7 @@ def _answer(step: dict, number: int) -> dict:
 
 
 def gold_turns(environment: Environment, task: dict) -> list[dict]:
-    """All messages after the task's own, of an episode that succeeds; [] if there is none."""
+    """All messages after the task's own in an episode that succeeds; [] if there is none."""
     answers = gold_answers(task)
     if not answers:
         return []

@@ -1,6 +1,8 @@
-"""`python guard.py SECONDS COMMAND …`: runs a command, and ends its whole process group when it ends, on SIGTERM, or when the process
-that started the guard dies. vLLM's engine outlives the process that started it, and holds the GPU's memory; a guard in between is not
-killed with its parent, so it can end the engine. Standard library only: it is run as a file."""
+"""`python guard.py SECONDS COMMAND …`: runs a command, and ends its whole process group when the command ends, on
+SIGTERM, or when the process that started the guard dies. vLLM's engine outlives the process that started it, and would
+keep the GPU's memory; a guard in between is not killed with its parent, so it can end the engine. Standard library
+only, since it is run as a file.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def end_with_parent(number: int) -> None:
 
 
 def main(grace_s: float, parent: int, command: list[str]) -> int:
-    """The command's exit status, 128 + n where signal n ended it. It has `grace_s` to end after SIGTERM."""
+    """Returns the command's exit status, or 128 + n if signal n ended it. After SIGTERM the command has `grace_s`
+    seconds to end.
+    """
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     end_with_parent(signal.SIGTERM)

@@ -1,5 +1,6 @@
-"""What a job has asked and paid for, as lines of JSON on disk: a job whose worker was killed does not ask again, and what was
-under way when it died counts as spent."""
+"""The questions that a job has asked and paid for, as lines of JSON on disk: a job whose worker was killed does not ask
+them again, and questions that were open when it died count as spent.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from workers.lib.spending import Account, Usage
 
 
 class Journal:
-    """Answers by a key. A line that was cut off, or is broken, counts as not written."""
+    """Answers by key. A line that is incomplete or invalid counts as not written."""
 
     def __init__(self, path: Path) -> None:
         self.answers: dict[str, Any] = {}
@@ -54,8 +55,9 @@ def key_of(*parts: Any) -> str:
 
 
 class KeptAccount(Account):
-    """An account whose bookings are in the journal: `before` is what an earlier attempt is known to have used, which the
-    journal of another machine may not say."""
+    """An account whose bookings are stored in the journal. `before` is the known usage of earlier attempts, which the
+    journal on another machine may not contain.
+    """
 
     def __init__(
         self, journal: Journal, *, most_tokens: int, most_usd: float, before: tuple[Usage, float] = (Usage(), 0.0)
@@ -79,7 +81,9 @@ class KeptAccount(Account):
 
 
 def _spent(lines: list[dict[str, Any]]) -> tuple[Usage, float]:
-    """What was booked less what was returned: a question that was open when its worker died has cost the most that it could."""
+    """Everything booked minus everything returned: a question that was open when its worker died counts with its
+    maximum cost.
+    """
     used, usd = Usage(), 0.0
     for line in lines:
         for name, sign in (("booked", 1), ("returned", -1)):

@@ -1,7 +1,7 @@
-"""What `format` asserts in JSON Schema, by name. Bounded: RE2, and what is longer than MAX_LENGTH has no format.
+"""The `format`s that JSON Schema asserts, by name. Bounded: RE2, and texts longer than MAX_LENGTH have no format.
 
-RFC 3339 (dates and times, appendix A for durations), 5321 (email), 1123 and 5890 (host names), 3986 and 3987 (URI and IRI),
-6570 (URI templates), 6901 (JSON pointers), 4122 (UUID).
+RFC 3339 (dates and times, appendix A for durations), 5321 (email), 1123 and 5890 (host names), 3986 and 3987 (URI and
+IRI), 6570 (URI templates), 6901 (JSON pointers), 4122 (UUID).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:[zZ]|([+-])(\d\d):(\d\d))"
 
 
 def is_time(text: str) -> bool:
-    """A leap second only at 23:59:60 UTC."""
+    """A leap second is only valid at 23:59:60 UTC."""
     if not (found := _TIME.fullmatch(text)):
         return False
     hour, minute, second, away, further = (int(found[n] or 0) for n in (1, 2, 3, 5, 6))
@@ -73,7 +73,7 @@ def _is_address(kind: Callable[[str], object], text: str) -> bool:
 
 
 def is_hostname(text: str) -> bool:
-    """Labels of RFC 1123; one that begins with xn-- must be a name in Punycode."""
+    """Labels as in RFC 1123; one that begins with xn-- must be valid Punycode."""
     labels = text.split(".")
     if len(text) > LONGEST_HOST or not all(
         _full(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?", it) for it in labels
@@ -85,7 +85,7 @@ def is_hostname(text: str) -> bool:
 def _is_punycode(label: str) -> bool:
     try:
         return idna.ulabel(label.lower()) != ""
-    except UnicodeError:  # idna.IDNAError is one
+    except UnicodeError:  # idna.IDNAError is a subclass
         return False
 
 
@@ -114,7 +114,7 @@ def _is_email(text: str, host: Callable[[str], bool], more: str) -> bool:
     return host(domain)
 
 
-# RFC 3986, appendix A, and what RFC 3987 adds to it.
+# RFC 3986, appendix A, and the additions of RFC 3987.
 _MORE = r"\x{A0}-\x{D7FF}\x{F900}-\x{FDCF}\x{FDF0}-\x{FFEF}\x{10000}-\x{EFFFD}"
 
 _PRIVATE = r"\x{E000}-\x{F8FF}\x{F0000}-\x{FFFFD}\x{100000}-\x{10FFFD}"
@@ -146,7 +146,7 @@ _NOT_ECMA = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:P|#|[a-zA-Z-]+\))|\\[aAZ])")
 
 
 def is_regex(text: str) -> bool:
-    """ECMA 262's, as far as RE2 or else Python can read it: it is never matched with Python."""
+    """An ECMA 262 pattern, as far as RE2 or else Python can parse it; it is never matched with Python."""
     if _NOT_ECMA.search(text):
         return False
     try:
@@ -176,6 +176,6 @@ FORMATS: dict[str, Callable[[str], bool]] = {
 
 
 def has_format(text: str, name: str) -> bool:
-    """Whether a text has a format; true for a format that there is not."""
+    """Whether a text has a format; true for an unknown format."""
     check = FORMATS.get(name)
     return check is None or (len(text) <= MAX_LENGTH and check(text))

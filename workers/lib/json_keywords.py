@@ -1,7 +1,7 @@
-"""The keywords of JSON Schema, drafts 4 to 2020-12, each with a price in steps.
+"""The keywords of JSON Schema, drafts 4 to 2020-12, each with a cost in steps.
 
-`jsonschema` does the checking, but for what it leaves open: patterns are RE2 here, comparisons are of canonical texts, and
-what is evaluated elsewhere is collected with the same budget.
+`jsonschema` does the checking, with three changes: patterns use RE2, comparisons use canonical texts, and collecting
+what was evaluated elsewhere counts against the same budget.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from workers.lib.errors import SpecError
 from workers.lib.json_formats import has_format
 from workers.lib.patterns import PatternError, as_bytes, compiled
 
-MAX_STEPS = 200_000  # of one check; some microseconds each
-MAX_WORDS = 300  # characters of a message; the library quotes the whole value in it
-REFERENCE_STEPS = 20  # a reference costs more than another keyword
+MAX_STEPS = 200_000  # per check; a few microseconds each
+MAX_WORDS = 300  # characters of a message, in which the library quotes the whole value
+REFERENCE_STEPS = 20  # a reference costs more than other keywords
 
 
 class TooMuch(Exception):
@@ -43,7 +43,7 @@ class TooMuch(Exception):
 
 @dataclass
 class Budget:
-    """What is left of the steps of one check. `tolerant`: what cannot be checked counts as fitting."""
+    """The steps that one check has left. `tolerant`: anything that cannot be checked counts as valid."""
 
     left: int = MAX_STEPS
     tolerant: bool = False
@@ -63,12 +63,12 @@ def _size(value: Any) -> int:
 
 
 def _digits(value: Any) -> int:
-    """The price of a division: a step for some 20 digits."""
+    """The cost of a division: one step per 20 digits or so."""
     return value.bit_length() // 64 if isinstance(value, int) else 0
 
 
 def weight(value: Any) -> int:
-    """How much there is to compare: its parts, and a step for every 1,000 characters."""
+    """The cost of comparing a value: one step for each of its parts and for every 1,000 characters."""
     found, waiting = 0, [value]
     while waiting:
         item = waiting.pop()
@@ -97,7 +97,7 @@ def short(text: str) -> str:
 
 
 def _matches(pattern: str, text: str) -> bool | None:
-    """Whether RE2 finds the pattern; None if it may not be run and the check is tolerant."""
+    """Whether RE2 finds the pattern; None if it cannot be run and the check is tolerant."""
     budget, raw = _budget.get(), as_bytes(text)
     try:
         program = compiled(pattern)
@@ -137,7 +137,7 @@ def _additional(validator: Any, value: Any, instance: Any, schema: Any) -> Itera
 
 
 def _unique(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """By a canonical text of each item, where the library compares each with each."""
+    """Compares canonical texts of the items; the library would compare each item with every other."""
     if value is True and validator.is_type(instance, "array"):
         _budget.get().spend(weight(instance))
         if len({_canonical(item) for item in instance}) < len(instance):
@@ -158,7 +158,7 @@ def _whole(value: Any) -> Any:
 
 
 def _multiple_of(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """By the decimals as they are written, where the library divides doubles: 0.07 is a multiple of 0.01."""
+    """Computed exactly with the decimals as written: 0.07 is a multiple of 0.01. The library divides doubles."""
     if validator.is_type(instance, "number") and (_exact(instance) / _exact(value)).denominator != 1:
         yield ValidationError(f"{short(str(instance))} is not a multiple of {short(str(value))}")
 
@@ -168,13 +168,15 @@ def _exact(number: float) -> Fraction:
 
 
 def _format(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """Asserted in every draft, with or without a vocabulary: who writes a format in a schema for answers means it."""
+    """Asserted in every draft, with or without a vocabulary, since the author of a schema for answers means it that
+    way.
+    """
     if isinstance(instance, str) and isinstance(value, str) and not has_format(instance, value):
         yield ValidationError(f"{short(repr(instance))} is not a {value!r}")
 
 
 def _unevaluated(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """Properties or items that neither the schema nor what it applies to the same place has looked at."""
+    """Properties or items that neither the schema nor any schema that it applies in place has evaluated."""
     if not isinstance(instance, dict | list):
         return
     names = instance.keys() if isinstance(instance, dict) else range(len(instance))
@@ -197,7 +199,9 @@ def _unevaluated_items(validator: Any, value: Any, instance: Any, schema: Any) -
 
 
 def _evaluated(validator: Any, instance: Any, schema: Any, top: bool = False) -> set:
-    """Names or indexes that a schema which fits the instance has evaluated, itself and through what it applies in place."""
+    """Names or indexes that a schema which is valid for the instance has evaluated, itself and through schemas that it
+    applies in place.
+    """
     _budget.get().spend(1 + _size(instance))
     if not isinstance(schema, dict):
         return set()
@@ -230,11 +234,11 @@ def _own_items(validator: Any, instance: list, schema: dict) -> Iterator[int]:
 
 
 def _is_newest(validator: Any) -> bool:
-    return "$dynamicRef" in validator.VALIDATORS  # in 2019-09 what `contains` found is not evaluated
+    return "$dynamicRef" in validator.VALIDATORS  # in 2019-09, items matched by `contains` do not count as evaluated
 
 
 def _in_place(validator: Any, instance: Any, schema: dict) -> Iterator[tuple[Any, Any]]:
-    """(schema, validator of it) of each that a schema applies to the same instance."""
+    """Yield (schema, its validator) for each schema that a schema applies to the same instance."""
     resolver, known = validator._resolver, validator.VALIDATORS
     found = [resolver.lookup(schema[name]) for name in ("$ref", "$dynamicRef") if name in schema and name in known]
     found += [lookup_recursive_ref(resolver)] if "$recursiveRef" in schema and "$recursiveRef" in known else []
@@ -275,7 +279,7 @@ COSTS: dict[str, Callable[[Any, Any], int]] = {
 
 
 def _evolve(self: Any, **changes: Any) -> Any:
-    """The library's own, which would hand a schema that names its `$schema` to a class without these keywords."""
+    """The library's own method would pass a schema with `$schema` to a class without these keywords."""
     schema = changes.setdefault("schema", self.schema)
     named = schema.get("$schema") if isinstance(schema, dict) else None
     dialects = META if type(self) in META.values() else DIALECTS
@@ -303,6 +307,6 @@ NEWEST = dialect_of(Draft202012Validator.META_SCHEMA["$schema"])
 DIALECTS = {dialect_of(draft.META_SCHEMA["$schema"]): _bounded(draft, OWN) for draft in DRAFTS}
 """$schema → the bounded class of its draft."""
 
-# For schemas of schemas: the formats in them are checked where they are used, with errors of their own.
+# For metaschemas: formats in schemas are checked where they are used, with their own errors.
 _SILENT: dict[str, Keyword] = OWN | {"format": lambda validator, value, instance, schema: iter(())}
 META = {dialect_of(draft.META_SCHEMA["$schema"]): _bounded(draft, _SILENT) for draft in DRAFTS}

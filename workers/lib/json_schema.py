@@ -1,8 +1,8 @@
-"""JSON Schema, drafts 4 to 2020-12 by `$schema`, for schemas and values that anybody may have written: all work is bounded.
+"""JSON Schema, drafts 4 to 2020-12 by `$schema`, for untrusted schemas and values: all work is bounded.
 
-`jsonschema` does the checking. What it leaves open is closed here: patterns are RE2, references stay inside the schema, and every
-keyword that is evaluated costs steps, so that a schema that unfolds (references to references) or a value that makes it compare
-everything with everything ends in TooMuch instead of blocking the process.
+`jsonschema` does the checking. Its gaps are closed here: patterns use RE2, references stay within the schema, and every
+evaluated keyword costs steps. So a schema that unfolds (references to references), or a value that makes it compare
+everything with everything, ends in TooMuch instead of blocking the process.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from workers.lib.patterns import PatternError, compiled
 
 __all__ = ["Budget", "JsonSchema", "TooMuch", "refusal", "short"]
 
-MAX_SCHEMA = 100_000  # characters of its JSON
+MAX_SCHEMA = 100_000  # characters as JSON
 MAX_DEPTH = 64
 MAX_PATTERNS = 200
-META_STEPS = 500_000  # of the check of a schema itself, once
+META_STEPS = 500_000  # for checking the schema itself, once
 
 
 class JsonSchema:
     """A schema, ready to check values. Raises SpecError naming what is wrong with it.
 
-    `tolerant` is for schemas that came with data, such as those of a trajectory's tools: nothing in them is an error, and
-    what cannot be checked (patterns that RE2 does not take, references that lead nowhere) is left out.
+    `tolerant` is for schemas in imported data, such as those of a trajectory's tools: nothing in them is an error, and
+    anything that cannot be checked (patterns that RE2 does not support, references that lead nowhere) is left out.
     """
 
     def __init__(self, schema: Any, where: str = "schema", *, tolerant: bool = False) -> None:
@@ -44,9 +44,10 @@ class JsonSchema:
     def problems(
         self, value: Any, most: int = 5, budget: Budget | None = None
     ) -> list[tuple[tuple[str | int, ...], str]]:
-        """The first `most` problems: the path of each in the value, and what is wrong. `budget` is one for several checks.
+        """The first `most` problems: the path of each in the value, and what is wrong. `budget` may be shared by
+        several checks.
 
-        Raises TooMuch, and SpecError for a fault of the schema that shows only in use.
+        Raises TooMuch, and SpecError for an error in the schema that only shows when it is used.
         """
         found: list[tuple[tuple[str | int, ...], str]] = []
         token = _budget.set(budget or Budget(tolerant=self.tolerant))
@@ -62,7 +63,7 @@ class JsonSchema:
                 raise SpecError(f"“{self.where}” refers to {error.ref!r}, which is not in it.") from error
         except (TooMuch, SpecError):
             raise
-        except Exception as error:  # a schema of any shape makes the library raise anything
+        except Exception as error:  # an invalid schema may make the library raise anything
             if not self.tolerant:
                 raise SpecError(
                     f"“{self.where}” cannot be used: {type(error).__name__}: {short(str(error))}"
@@ -72,12 +73,12 @@ class JsonSchema:
         return found
 
     def problem(self, value: Any) -> str:
-        """The first problem's message; "" if the value fits. Raises as `problems` does."""
+        """The first problem's message; "" if the value is valid. Raises like `problems`."""
         return next((said for _, said in self.problems(value, most=1)), "")
 
 
 def refusal(schema: JsonSchema, arguments: Any) -> str:
-    """What a tool answers to arguments that do not fit its schema, or that are too large to be looked at; else ""."""
+    """A tool's answer to arguments that do not match its schema, or that are too large to check; else ""."""
     try:
         return schema.problem(arguments)
     except TooMuch as error:
@@ -85,14 +86,14 @@ def refusal(schema: JsonSchema, arguments: Any) -> str:
 
 
 def _dialect(schema: Any) -> str | None:
-    """The dialect that a schema names, or the newest; None for one that is not known."""
+    """The dialect that a schema names, by default the newest; None for an unknown one."""
     named = schema.get("$schema") if isinstance(schema, dict) else None
     found = NEWEST if named is None else dialect_of(named) if isinstance(named, str) else ""
     return found if found in DIALECTS else None
 
 
 def _refuse(schema: Any, where: str) -> None:
-    """Raises SpecError for what is not a JSON Schema, and for what this module does not run."""
+    """Raises SpecError for what is not a JSON Schema, and for features that are not supported here."""
     if not isinstance(schema, dict | bool):
         raise SpecError(f"“{where}” must be a JSON Schema: an object, true or false.")
     if _depth(schema) > MAX_DEPTH:
@@ -123,7 +124,9 @@ def _refuse(schema: Any, where: str) -> None:
 
 
 def _patterns(schema: Any, dialect: str, where: str) -> Iterator[str]:
-    """Those of all schemas in it, whose references are tried out. Raises SpecError for one that leads out of the schema."""
+    """The patterns of all schemas in it; references are followed to check them. Raises SpecError for a reference out of
+    the schema.
+    """
     try:
         whole = specification_with(META[dialect].META_SCHEMA["$schema"]).create_resource(schema)
         registry: Registry = SPECIFICATIONS.with_resource(whole.id() or "", whole).crawl()
@@ -144,12 +147,12 @@ def _patterns(schema: Any, dialect: str, where: str) -> Iterator[str]:
         ) from error
     except SpecError:
         raise
-    except Exception as error:  # a schema of any shape makes the library raise anything
+    except Exception as error:  # an invalid schema may make the library raise anything
         raise SpecError(f"“{where}” cannot be used: {type(error).__name__}: {short(str(error))}") from error
 
 
 def _depth(value: Any) -> int:
-    """Levels of lists and objects; counted no further than one more than MAX_DEPTH."""
+    """Nesting depth of lists and objects, counted up to MAX_DEPTH + 1."""
     level, depth = [value], 0
     while depth <= MAX_DEPTH:
         level = [

@@ -8,7 +8,7 @@ from workers.lib.errors import SpecError
 
 
 class RefusedKey(SpecError):
-    """A key that cannot or may not be sent; says why, never with the key in it."""
+    """A key that cannot or may not be sent. The message says why, never including the key."""
 
 
 def key_in(variable: str) -> str:
@@ -26,9 +26,9 @@ def key_in(variable: str) -> str:
 def checked_key(variable: str, host: str, hosts: dict[str, str] | None, *, operator: bool = True) -> str:
     """The key for a server; "" if no variable is named. Raises RefusedKey.
 
-    `hosts` maps the variables that may be read to the hosts their key may go to ("" is any); None if this process has
-    only variables that may be read. `operator`: whether an operator chose the server; a key that may go anywhere would be
-    anybody's who may choose.
+    `hosts` maps the variables that may be read to the hosts that their key may be sent to ("" is any); None if this
+    process was only given variables that it may read. `operator`: whether an operator chose the server; otherwise a key
+    without a fixed host is refused, since whoever can choose a server could obtain it.
     """
     if not variable or hosts is None:
         return key_in(variable)
@@ -49,10 +49,12 @@ def checked_key(variable: str, host: str, hosts: dict[str, str] | None, *, opera
 
 
 def bearer(key: str) -> dict[str, str]:
-    """The header that carries a key; none without one."""
+    """The header with a key; {} without one."""
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def hidden(text: str, key: str) -> str:
-    """A server's text without our key, in case it repeats it: people and agents see the text, and samples store it."""
+    """A server's text with our key removed, in case it repeats it: people and agents see the text, and samples store
+    it.
+    """
     return text.replace(key, "[key]") if key else text

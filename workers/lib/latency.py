@@ -1,4 +1,4 @@
-"""Latencies of two models on the same tasks, measured in turns: ratios, bootstrapped over tasks. Light."""
+"""Latencies of two models, measured alternately on the same tasks: their ratio, bootstrapped over tasks. Light."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ DRAWS = 1000
 
 @dataclass(frozen=True)
 class Ratio:
-    """candidate ÷ baseline, with an interval that errs with `error` on each side; both sides' own quantile to be shown."""
+    """candidate ÷ baseline, with an interval whose error is `error` on each side, and both sides' own quantile for
+    display.
+    """
 
     baseline: float
     candidate: float
@@ -25,8 +27,10 @@ def typical_ratio(
     baseline: Sequence[Sequence[float]], candidate: Sequence[Sequence[float]], *, error: float, draws: int = DRAWS,
     seed: int = 0,
 ) -> Ratio:  # fmt: skip
-    """The median over tasks of a task's own ratio, the geometric mean of its answers. Answers to one task come right after
-    each other, so what slows the machine down for a while cancels out before the tasks are compared. See `quantile_ratio`."""
+    """The median over tasks of each task's ratio of the geometric means of its answers. Answers to one task come right
+    after each other, so a temporary slowdown of the machine cancels out before tasks are compared. See
+    `quantile_ratio`.
+    """
     _check(baseline, candidate)
     logs = [np.array([np.log(answers).mean() for answers in side]) for side in (baseline, candidate)]
     ratios = logs[1] - logs[0]
@@ -42,8 +46,10 @@ def quantile_ratio(
     baseline: Sequence[Sequence[float]], candidate: Sequence[Sequence[float]], quantile: float, *, error: float,
     draws: int = DRAWS, seed: int = 0,
 ) -> Ratio:  # fmt: skip
-    """`baseline[i]` and `candidate[i]` are the milliseconds of task i, above 0. Percentile bootstrap: whole tasks are drawn,
-    both sides of a task together, since answers to one task are alike. Raises ValueError for no task."""
+    """The ratio of quantiles. `baseline[i]` and `candidate[i]` are the milliseconds of task i, above 0. Percentile
+    bootstrap over whole tasks, both sides together, since answers to one task are alike. Raises ValueError if there are
+    no tasks.
+    """
     _check(baseline, candidate)
     sides = [_padded(side) for side in (baseline, candidate)]
     chosen = np.random.default_rng(seed).integers(0, len(baseline), (draws, len(baseline)))
@@ -59,7 +65,7 @@ def _check(baseline: Sequence[Sequence[float]], candidate: Sequence[Sequence[flo
 
 
 def _quantiles(rows: np.ndarray, quantile: float) -> np.ndarray:
-    """Of each row, without its NaN; NumPy takes fifty times as long if it has to look for them."""
+    """A quantile of each row without its NaN. NumPy is fifty times as slow if it has to look for NaN."""
     return (np.nanquantile if np.isnan(rows).any() else np.quantile)(rows, quantile, axis=1)
 
 

@@ -1,4 +1,4 @@
-"""An event loop in a thread, for callers that are not asyncio. Light: no torch."""
+"""An event loop in a thread, for callers without asyncio. Light: no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHECKED_EVERY_S = 0.5
 
 
 class LoopThread:
-    """Started by the first `run`; to be closed. May be used from any thread but its own."""
+    """Started by the first `run`; close it at the end. May be used from any thread except its own."""
 
     def __init__(self, name: str) -> None:
         self.name, self.lock = name, threading.Lock()
@@ -21,8 +21,9 @@ class LoopThread:
         self.thread: threading.Thread | None = None
 
     def run(self, work: Coroutine[Any, Any, T], check: Callable[[], None] | None = None) -> T:
-        """What it returns or raises. Where the caller is interrupted, or `check`, which is called twice a second, raises, the work is
-        cancelled."""
+        """The result of `work`. It is cancelled if the caller is interrupted, or if `check`, which is called twice a
+        second, raises.
+        """
         future = asyncio.run_coroutine_threadsafe(work, self._started())
         try:
             while check is not None and not wait([future], timeout=CHECKED_EVERY_S).done:
@@ -41,7 +42,7 @@ class LoopThread:
             return self.loop
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """After `last`, where it was ever started."""
+        """Stop the thread; if it was ever started, after running `last`."""
         with self.lock:
             loop, thread, self.loop, self.thread = self.loop, self.thread, None, None
         if loop is not None and thread is not None:

@@ -1,6 +1,6 @@
-"""A client of the Model Context Protocol over its streamable HTTP: sessions, listing tools, calling them. Light: no torch.
+"""A client of the Model Context Protocol over streamable HTTP: sessions, listing tools, calling them. Light: no torch.
 
-A request is a POST of one JSON-RPC message; its answer is JSON, or an event in a stream of server-sent events. (Model
+A request is a POST with one JSON-RPC message; its answer is JSON, or an event in a stream of server-sent events. (Model
 Context Protocol, revision 2025-06-18, “Transports” and “Tools”.)
 """
 
@@ -21,29 +21,31 @@ REVISION = "2025-06-18"
 ACCEPTED = {"Accept": "application/json, text/event-stream"}
 SESSION = "Mcp-Session-Id"
 RESPONDS_S = 10.0  # to a ping
-MAX_BYTES = 4 * 1024 * 1024  # of one answer
+MAX_BYTES = 4 * 1024 * 1024  # per answer
 MAX_TOOLS, MAX_PAGES, MAX_NAME = 500, 50, 128
 
 
 class McpError(Exception):
-    """What the server did wrong, or says that the caller did, in a sentence."""
+    """An error of the server, or an error of the caller that it reports, as a sentence."""
 
 
 class McpClient:
-    """One session with a server. `session` and `revision` are its state; "" before the first request."""
+    """One session with a server. Its state is `session` and `revision`, both "" before the first request."""
 
     def __init__(self, config: dict, *, allow_private: bool, session: str = "", revision: str = "") -> None:
         """Raises RefusedKey."""
         self.url, self.timeout_s = config["url"], float(config.get("timeout_s", 60))
         self.session, self.revision, self.number = session, revision, 0
-        self.about: dict = {}  # the server's name and version, once the session is begun
+        self.about: dict = {}  # the server's name and version, once the session has begun
         self.key = key_in(config.get("api_key_env", ""))
         timeout = httpx2.Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
         headers, bounds = ACCEPTED | bearer(self.key), Bounds(MAX_BYTES, self.timeout_s)
         self.http = async_client(allow_private=allow_private, bounds=bounds, headers=headers, timeout=timeout)
 
     async def tools(self) -> list[dict]:
-        """All tools, as chat completions have them. Raises McpError, RefusedAddress, httpx2.HTTPError, TimeoutError."""
+        """All tools in the format of chat completions. Raises McpError, RefusedAddress, httpx2.HTTPError,
+        TimeoutError.
+        """
         found: list[dict] = []
         cursor: Any = None
         for _ in range(MAX_PAGES):
@@ -58,7 +60,7 @@ class McpClient:
         return found
 
     async def request(self, method: str, params: dict) -> dict:
-        """The result; the session is begun before the first one. Raises as `tools`."""
+        """The result of a request; the session is begun before the first one. Raises like `tools`."""
         if not self.revision:
             about = {"name": "flywheel", "version": "1"}
             asked = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": about}
@@ -101,7 +103,7 @@ class McpClient:
         raise McpError("it ended without an answer")
 
     async def responds(self) -> bool:
-        """Whether the server answers a ping in this session, be it with an error."""
+        """Whether the server currently answers a ping in this session, even with an error."""
         try:
             async with asyncio.timeout(RESPONDS_S):
                 await self.request("ping", {})
@@ -112,19 +114,19 @@ class McpClient:
         return True
 
     async def end(self) -> None:
-        """Ends the session, where the server has sessions. Never raises for what is there."""
+        """End the session, if the server has sessions. Never raises for what the server does."""
         try:
             if self.session:
                 async with asyncio.timeout(self.timeout_s):
                     await self.http.delete(self.url, headers={SESSION: self.session})
         except (RefusedAddress, httpx2.HTTPError, TimeoutError):
-            pass  # a session that nobody uses expires
+            pass  # an unused session expires
         finally:
             await self.http.aclose()
 
 
 async def _messages(response: httpx2.Response) -> AsyncIterator[str]:
-    """The whole body, or the data of each event as it comes. Raises TooMuch."""
+    """The whole body, or the data of each event as it arrives. Raises TooMuch."""
     if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
         yield (await response.aread()).decode(errors="replace")
         return
@@ -159,7 +161,9 @@ def _chat_tool(tool: Any) -> dict:
 
 
 def observed(result: dict) -> str:
-    """What an agent sees of a tool's result: its texts, what else there was, or its structured content."""
+    """The part of a tool's result that an agent sees: its texts, a note about other content, or its structured
+    content.
+    """
     content = result.get("content")
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
     texts = [
@@ -171,5 +175,5 @@ def observed(result: dict) -> str:
 
 
 def error_text(error: Exception) -> str:
-    """An error of a request, as an agent or a person may see it."""
+    """The text of a request's error for agents and people."""
     return clean(str(error)) if isinstance(error, McpError | RefusedAddress) else type(error).__name__

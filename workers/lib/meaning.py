@@ -1,13 +1,13 @@
-"""Which of two collections of texts are most alike in meaning, by their vectors. Pure: NumPy only.
+"""Finds the texts of two collections that are most similar in meaning, by their vectors. Pure: NumPy only.
 
-Raw hidden states of causal models all lie in one narrow cone: any two are nearly parallel. Three things make them tell
-texts apart, each measured by `python -m bench.meaning`:
-- `discriminating`: the mean of all is taken away and every direction divided by its spread (whitening: Su et al. 2021,
-  “Whitening Sentence Representations”), with shrinkage, since there are seldom more texts than dimensions;
-- CSLS (Conneau et al. 2018, “Word Translation Without Parallel Data”): a cosine counts by how much it exceeds that of each
-  to its nearest others, since tasks of one domain are all alike;
-- pairs that share much of their wording are left out. Models find two tasks of one template, which differ in a value, more
-  alike than any paraphrase; the comparison of words (`near_duplicates`) has decided about those, and does it better.
+Raw hidden states of causal models all lie in one narrow cone: any two are nearly parallel. Three techniques make them
+distinguish texts, each measured by `python -m bench.meaning`:
+- `discriminating`: subtract the mean and divide every direction by its spread (whitening: Su et al. 2021, “Whitening Sentence
+  Representations”), with shrinkage, since there are seldom more texts than dimensions;
+- CSLS (Conneau et al. 2018, “Word Translation Without Parallel Data”): a cosine counts by how much it exceeds those of each text with
+  its nearest neighbours, since all tasks of one domain are alike;
+- pairs that share much of their wording are left out. Models find two tasks of one template, which differ in a value, more similar than
+  any paraphrase; those were already handled, and better, by the comparison of words (`near_duplicates`).
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from dataclasses import dataclass
 import numpy as np
 
 NEIGHBOURS = 10
-AT_ONCE = 500  # held-out texts compared at a time, so that memory stays small
-EACH = 3  # pairs of one held-out task at most: else one crowded task would take all places
+AT_ONCE = 500  # held-out texts compared at a time, to keep memory small
+EACH = 3  # maximum pairs per held-out task, so that one task cannot take all places
 SHRINKAGE = 1.0  # added to each direction's variance, as a multiple of their mean
-SAMPLE = 5_000  # texts by which the directions are found
-WIDTH = 1_024  # of a wording vector
-SAME_WORDING = 0.35  # cosine of two wordings from which a pair is left out
+SAMPLE = 5_000  # texts from which the directions are computed
+WIDTH = 1_024  # dimensions of a wording vector
+SAME_WORDING = 0.35  # cosine of two wording vectors from which a pair is left out
 LETTERS = 4
 _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Positions: of the held-out text, of the task, and of its text. `score` is CSLS: 0 is as similar as the neighbours are."""
+    """Positions of the held-out text, the task, and the task's text. `score` is CSLS; 0 means only as similar as the
+    neighbours.
+    """
 
     held: int
     other: int
@@ -57,7 +59,9 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def wording(texts: Sequence[str]) -> np.ndarray:
-    """[n, WIDTH] unit vectors of words and runs of letters, the rare ones heavier (tf-idf, hashed with signs)."""
+    """[n, WIDTH] unit vectors of words and character n-grams, with higher weights for rare ones (tf-idf, hashed with
+    signs).
+    """
     counts = [Counter(_parts(text)) for text in texts]
     frequency = Counter(part for count in counts for part in count)
     places = {part: zlib.crc32(part.encode()) for part in frequency}
@@ -81,9 +85,9 @@ def most_alike(
 ) -> list[Pair]:  # fmt: skip
     """The `most` most similar pairs, best first.
 
-    The first `held` rows of `vectors` and `words` (unit vectors of meaning and wording) are of the held-out texts, the others of texts
-    that could train; `owners` are the tasks to which those belong, of which the best text counts. `known` pairs (held, task) are left
-    out.
+    The first `held` rows of `vectors` and `words` (unit vectors of meaning and wording) are the held-out texts, the
+    others texts that could train. `owners` are the tasks of the latter, of which only the most similar text counts.
+    `known` pairs (held, task) are left out.
     """
     ours, theirs = vectors[:held], vectors[held:]
     if not len(ours) or not len(theirs):
@@ -116,6 +120,6 @@ def _best(row: np.ndarray, owner: np.ndarray) -> list[int]:
 
 
 def _near(cosines: np.ndarray) -> np.ndarray:
-    """For each row the mean of its NEIGHBOURS largest."""
+    """The mean of each row's NEIGHBOURS largest values."""
     k = min(NEIGHBOURS, cosines.shape[1])
     return np.partition(cosines, -k, axis=1)[:, -k:].mean(axis=1)

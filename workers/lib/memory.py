@@ -1,4 +1,4 @@
-"""What a process needed of the memory, and which errors say that there was too little of it. Light: no torch."""
+"""A process's peak memory, and which errors mean that memory ran out. Light: no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 def peak_memory() -> dict[str, int]:
-    """{memory: the peak memory of this process in bytes, gpu_memory: and of the GPU, if it used one}."""
+    """{memory: the peak memory of this process in bytes, gpu_memory: that on the GPU, if it used one}."""
     found = {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -26,7 +26,7 @@ def peak_memory() -> dict[str, int]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Also if a library has wrapped it. torch has its own types, and on the CPU reports it in a RuntimeError."""
+    """Also if a library has wrapped the error. torch has its own types, and reports it in a RuntimeError on the CPU."""
     return any(
         isinstance(one, MemoryError)
         or type(one).__name__ == "OutOfMemoryError"
@@ -57,12 +57,14 @@ def _bytes(number: str, unit: str) -> int:
 
 
 def gigabytes(count: float) -> str:
-    """For a sentence: 5.1 GB, 640 MB."""
+    """A size for a sentence: 5.1 GB, 640 MB."""
     return f"{count / 1e9:.1f} GB" if count >= 0.95e9 else f"{max(1, round(count / 1e6)):,} MB"
 
 
 def kernel_kills() -> int | None:
-    """Processes of this machine that the kernel has killed for lack of memory since it started; None if unknown."""
+    """The number of processes on this machine that the kernel has killed for lack of memory since it booted; None if
+    unknown.
+    """
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
@@ -71,7 +73,9 @@ def kernel_kills() -> int | None:
 
 
 def memory_limit() -> dict[str, int]:
-    """{memory: bytes that processes here may use together, available: those that are free now, this process's own included}."""
+    """{memory: bytes that processes here may use in total, available: bytes that are free now, including this process's
+    own}.
+    """
     rows = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (int(rows[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     own = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
@@ -80,7 +84,7 @@ def memory_limit() -> dict[str, int]:
 
 
 def _limits() -> list[int]:
-    """Those of the container and of the process, if there are any."""
+    """The limits of the container and of the process, if there are any."""
     found = [resource.getrlimit(resource.RLIMIT_AS)[0]]
     for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:

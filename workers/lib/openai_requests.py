@@ -1,6 +1,8 @@
-"""What OpenAI's and vLLM's API may be asked for here: requests read and checked, errors in their shape. Light: no torch.
+"""The requests of OpenAI's and vLLM's API that are supported here: parsing and validating them, and errors in their
+format. Light: no torch.
 
-What cannot be done is refused by its name, and never left out: an answer of another distribution would be measured as this one.
+Unsupported parameters are rejected by name rather than ignored, since an answer from another distribution would
+otherwise be measured as if it were this one.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ MOST_CHOICES, MOST_STOPS, MOST_LIKELIEST = 64, 16, 20
 
 
 class ApiError(Exception):
-    """An answer that says why there is none."""
+    """An error response."""
 
     def __init__(self, status: int, message: str, param: str | None = None, retry_after_s: int = 0) -> None:
         super().__init__(message)
@@ -36,7 +38,9 @@ class StreamOptions(Struct):
 
 
 class Request(Struct, kw_only=True):
-    """What both kinds of completion have. Other fields are nobody's business (`user`, `metadata`), or in NEUTRAL."""
+    """The common part of both kinds of completions. Unknown fields are ignored (`user`, `metadata`), unless they are in
+    NEUTRAL.
+    """
 
     model: str = ""
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
@@ -76,7 +80,7 @@ class CompletionRequest(Request, kw_only=True):
     add_special_tokens: bool | None = None
 
 
-# {what changes an answer and is not done here: its values that change nothing}
+# {parameter that changes an answer and is not supported: its values that change nothing}
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,), "frequency_penalty": (0,), "presence_penalty": (0,), "length_penalty": (1,),
     "logit_bias": ({},), "min_tokens": (0,), "ignore_eos": (False,), "best_of": (1,), "echo": (False,), "suffix": ("",), "use_beam_search": (False,),
@@ -118,7 +122,7 @@ def read_completion(data: bytes) -> CompletionRequest:
 
 
 def prompts_of(asked: CompletionRequest) -> list[str | list[int]]:
-    """One or several, each a text or token ids. Raises ApiError."""
+    """The prompts, one or several, each a text or token ids. Raises ApiError."""
     given = asked.prompt
     prompts = [given] if isinstance(given, str) or all(type(one) is int for one in given) else given
     for prompt in prompts:
@@ -137,7 +141,9 @@ R = TypeVar("R", bound=Struct)
 def read(
     data: bytes, kind: type[R], neutral: Mapping[str, tuple[Any, ...]], hints: Mapping[str, str] = MappingProxyType({})
 ) -> R:
-    """`neutral`: fields that are refused, with the values that are not; `hints`: what to do instead. Raises ApiError."""
+    """`neutral`: unsupported fields, with the values that are accepted; `hints`: what to do instead. Raises
+    ApiError.
+    """
     try:
         given = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -160,6 +166,6 @@ def _same(value: Any, other: Any) -> bool:
 
 
 def too_long(prompt: int, wanted: int | None, context: int) -> ApiError:
-    """In the words that clients look for."""
+    """The error with the wording that clients look for."""
     asked = f"{prompt + (wanted or 1)} tokens ({prompt} in the prompt, {wanted or 1} in the completion)"
     return ApiError(400, f"This model's maximum context length is {context} tokens. However, you requested {asked}. Please reduce the length.")  # fmt: skip

@@ -1,7 +1,9 @@
-"""A client of OpenEnv's servers (github.com/meta-pytorch/OpenEnv): what is there over HTTP, episodes over a WebSocket. Light: no torch.
+"""A client of OpenEnv servers (github.com/meta-pytorch/OpenEnv): descriptions over HTTP, episodes over a WebSocket.
+Light: no torch.
 
-Over HTTP each /reset and /step makes an environment of its own, so an episode is one connection to /ws, on which messages
-{"type", "data"} are answered one after the other: reset and step by {"type": "observation", "data": {observation, reward, done}}.
+Over HTTP each /reset and /step creates a new environment, so an episode is one connection to /ws, on which messages
+{"type", "data"} are answered one after the other: reset and step with {"type": "observation", "data": {observation,
+reward, done}}.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from workers.lib.messages import clean
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client
 
 STEP, OBSERVE = "step", "observe"
-MAX_BYTES = 4 * 1024 * 1024  # of one answer
+MAX_BYTES = 4 * 1024 * 1024  # per answer
 MAX_TOOLS, MAX_NAME = 500, 128
 LOST = (RefusedAddress, httpx2.HTTPError, HTTPXWSException, TimeoutError, OSError)
 AGENTS_FAULT = ("VALIDATION_ERROR", "EXECUTION_ERROR", "INVALID_JSON")
@@ -33,7 +35,7 @@ OBSERVED = {
 
 
 class OpenEnvError(Exception):
-    """What the server did wrong, in a sentence. `code` is its own, where it gave one."""
+    """What the server did wrong, as a sentence. `code` is the server's own error code, if it gave one."""
 
     def __init__(self, text: str, code: str = "") -> None:
         super().__init__(text)
@@ -51,8 +53,9 @@ def http_client(config: dict, *, allow_private: bool) -> httpx2.AsyncClient:
 
 
 async def tools_of(client: httpx2.AsyncClient) -> tuple[list[dict], bool]:
-    """(tools as chat completions have them, whether they are the server's own). A server without MCP tools has one, “step”, whose
-    arguments are its action, and “observe”. Raises OpenEnvError, and what the client raises."""
+    """(tools in the format of chat completions, whether they are the server's own). A server without MCP tools gets the
+    tools “step”, whose arguments are its action, and “observe”. Raises OpenEnvError, and errors of the client.
+    """
     asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     answer = await _json(await client.post("mcp", json=asked))
     result = answer.get("result")
@@ -95,7 +98,7 @@ async def _json(response: httpx2.Response) -> dict:
 
 
 class Session:
-    """One episode. The connection lives in a task of its own, since it must be closed where it was opened."""
+    """One episode. The connection lives in a separate task, since it must be closed where it was opened."""
 
     def __init__(self, config: dict, *, allow_private: bool) -> None:
         """Raises RefusedKey."""
@@ -107,7 +110,7 @@ class Session:
         self._task: asyncio.Task | None = None
 
     async def ask(self, kind: str, data: dict) -> dict:
-        """{"observation", "reward", "done"}. Raises OpenEnvError, and what LOST names."""
+        """{"observation", "reward", "done"}. Raises OpenEnvError, and the errors in LOST."""
         if self._task is None:
             self._task = asyncio.create_task(self._talk())
         future: asyncio.Future = asyncio.get_running_loop().create_future()
@@ -131,7 +134,7 @@ class Session:
                 await socket.send_text(json.dumps({"type": "close"}))
 
     async def aclose(self) -> None:
-        """Never raises for what is there."""
+        """Never raises for what the server does."""
         if self._task is not None:
             self._asked.put_nowait(None)
             with suppress(Exception):
@@ -159,5 +162,5 @@ def _observed(text: str, key: str) -> dict:
 
 
 def error_text(error: BaseException) -> str:
-    """As an agent or a person may see it."""
+    """The text of an error for agents and people."""
     return clean(str(error)) if isinstance(error, OpenEnvError | RefusedAddress | TooMuch) else type(error).__name__

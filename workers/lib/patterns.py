@@ -1,6 +1,6 @@
-"""Regular expressions that people and models write: RE2 only, whose time grows with the text and not faster.
+"""Regular expressions written by users and models: RE2 only, whose time is linear in the text.
 
-RE2 may still take a step of each part of the pattern for each byte of the text, so both are bounded.
+RE2 may still take a step for each part of the pattern and each byte of the text, so both are bounded.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import re2
 
 from workers.lib.errors import SpecError
 
-LONGEST = 200_000  # characters of a text that are looked at
+LONGEST = 200_000  # characters of a text that are searched
 MAX_PATTERN = 2_000  # characters
 MAX_PROGRAM = 10_000  # RE2's instructions
-MAX_WORK = 300_000_000  # instructions × bytes: the worst pattern takes a second or two for that many
+MAX_WORK = 300_000_000  # instructions × bytes; the worst pattern takes a second or two for that
 
 
 class PatternError(ValueError):
-    """A pattern that is not run, and why."""
+    """A pattern that cannot be run, and why."""
 
 
 @lru_cache(maxsize=1024)
 def compiled(text: str, *, case: bool = True) -> Any:
-    """An RE2 pattern over UTF-8 bytes; `.` matches no line break unless the pattern says (?s). Raises PatternError."""
+    """An RE2 pattern over UTF-8 bytes; `.` does not match newlines unless the pattern says (?s). Raises
+    PatternError.
+    """
     if len(text) > MAX_PATTERN:
         raise PatternError(f"has {len(text):,} characters; {MAX_PATTERN:,} are allowed")
     chosen = re2.Options()
@@ -49,7 +51,7 @@ def pattern_of(text: str | None, where: str, *, case: bool = True) -> Any:
 
 
 def as_bytes(text: str, pattern: Any = None) -> bytes:
-    """The text that a pattern looks at. Raises PatternError if that could take too long."""
+    """The text as a pattern searches it. Raises PatternError if that could take too long."""
     raw = text[:LONGEST].encode("utf-8", "replace")
     if pattern is not None and len(raw) * pattern.programsize > MAX_WORK:
         raise PatternError(

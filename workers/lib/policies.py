@@ -1,4 +1,6 @@
-"""Who answers in an episode: an engine in this process, or a record (a model's server: chat_policy). Light: no torch."""
+"""Policies, which answer in an episode: an engine in this process, or a recording (chat_policy has those on servers).
+Light: no torch.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,18 @@ Watch = Callable[[int, Callable[[], Written]], None]
 
 
 def seed_of(seed: int, index: int, sample: int) -> int:
-    """One for each answer, in the 31 bits that every server takes."""
+    """A seed for each answer, within the 31 bits that every server accepts."""
     return (seed * 1_000_003 + index * 1_009 + sample) % 2**31
 
 
-SPENT = "spent"  # the `limit` of a final error: no further question may be asked, and what is open may come to its end
+SPENT = "spent"  # the `limit` of a final error: no further question may be asked, but open episodes may finish
 
 
 class PolicyError(JobError):
-    """The policy gave no answer; the message says why. `final`: nor would it to any other question, so the job ends.
-    `limit` names what this one answer or conversation exceeded (a stop reason of workers.lib.rollouts), or is SPENT; else ""."""
+    """The policy gave no answer; the message says why. `final`: it would not answer any other question either, so the
+    job ends. `limit` names what this answer or conversation exceeded (a stop reason of workers.lib.rollouts), or is
+    SPENT; else "".
+    """
 
     def __init__(self, message: str, final: bool = False, limit: str = "") -> None:
         super().__init__(message)
@@ -36,10 +40,11 @@ class PolicyError(JobError):
 
 @dataclass(frozen=True)
 class Reply:
-    """One message of the policy. Ids and log-probabilities are of this turn alone, as the engine gave them; they are empty
-    where it does not. They must not be made again from the text: a second tokenisation may differ. `text` is what was
-    written, before anything was read as a call. Not `counted`: who answered did not say how many tokens, so these are
-    estimates or 0, for limits only."""
+    """One message of the policy. Ids and log-probabilities are those of this turn, as the engine returned them; empty
+    if it returns none. They must not be recomputed from the text, since tokenizing it again may give other tokens.
+    `text` is the generated text before calls were parsed. If not `counted`, the number of tokens was not reported, so
+    it is an estimate or 0, and only good for limits.
+    """
 
     message: dict
     text: str = ""
@@ -54,22 +59,27 @@ class Reply:
 
 
 class Policy(Protocol):
-    """`seed` tells samples of one task apart, `key` is the episode's number among those of a `stream`. `shares_time`:
-    waiting for it says nothing about an episode, since all wait for the same engine."""
+    """`seed` distinguishes samples of one task, `key` is the episode's number within a `stream`. `shares_time`: all
+    episodes wait for the same engine, so waiting time says nothing about an episode.
+    """
 
     shares_time: bool
 
     async def answer(
         self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
     ) -> Reply | None:
-        """The next assistant message; None where the policy has nothing more to say. Raises PolicyError. `most` tokens are
-        left to the episode; who generates in batches may write more, which the episode then fails for."""
+        """The next assistant message; None if the policy has nothing more to say. Raises PolicyError. `most` is the
+        number of tokens that the episode has left; a batching engine may generate more, in which case the episode
+        fails.
+        """
 
     async def responds(self) -> bool:
-        """Whether it answers a trivial question now: then a slow answer is its own doing, not that of a server which hangs."""
+        """Whether it currently answers a trivial question. If so, a slow answer is the agent's own fault, not that of a
+        server that hangs.
+        """
 
     def forget(self, key: int) -> None:
-        """The episode of this key is over: what is kept for it can go."""
+        """The episode with this key is over, so anything stored for it can be dropped."""
 
     async def aclose(self) -> None: ...
 
@@ -82,19 +92,21 @@ class _Asked:
 
 
 class EnginePolicy:
-    """A batched engine in this process. What all open episodes ask for is generated together, those with the same prompt
-    as one, and each gets its answer as soon as it is whole; `most` cuts none, since an answer beyond it has exceeded the episode's
-    limit either way. An engine that fails would fail again, so that is final. `watch` is called in the event loop.
+    """A batching engine in this process. Requests of all open episodes are generated together, those with the same
+    prompt as one, and each gets its answer as soon as it is complete. `most` is not enforced, since an answer beyond it
+    exceeds the episode's limit either way. An engine that fails would fail again, so its errors are final. `watch` is
+    called in the event loop.
 
-    Token in, token out: an episode's next prompt goes on from the ids of the one before and of its answer, and from what the
-    engine has computed of them, unless all episodes have one turn (`goes_on`)."""
+    Token in, token out: an episode's next prompt continues the ids of the previous prompt and its answer, and uses what
+    the engine has computed for them, unless all episodes have a single turn (`goes_on`).
+    """
 
     shares_time = True
 
     def __init__(self, engine: Engine, sampling: Sampling, watch: Watch | None = None, *, goes_on: bool = True) -> None:
         self.engine, self.sampling, self.watch, self.goes_on = engine, sampling, watch, goes_on
         self.waiting: list[_Asked] = []
-        self.so_far: dict[int, SoFar] = {}  # of each open episode
+        self.so_far: dict[int, SoFar] = {}  # by open episode
         self.running: asyncio.Task[None] | None = None
         self.thread = ThreadPoolExecutor(1, "engine")
         self.closed = False
@@ -102,7 +114,7 @@ class EnginePolicy:
     async def answer(
         self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
     ) -> Reply:
-        # A seed of its own for each turn: the same words later on are not to give the same answer again.
+        # Each turn has its own seed, so that the same words later in a conversation do not get the same answer again.
         turn = sum(message["role"] == "assistant" for message in messages)
         prompt = Prompt(messages, [seed_of(seed, turn, 0)], tools, self.so_far.get(key), self.goes_on)
         waiting = _Asked(key, prompt, asyncio.get_running_loop().create_future())
@@ -121,13 +133,13 @@ class EnginePolicy:
         self.so_far.pop(key, None)
 
     async def aclose(self) -> None:
-        """Waits until the engine has left the batch at hand, since its model may be used for something else next."""
+        """Wait until the engine has finished the current batch, since its model may be used for something else next."""
         self.closed = True
         if self.running is not None and not self.running.done():
             self.running.cancel()
             await asyncio.gather(self.running, return_exceptions=True)
         self.thread.shutdown()
-        self.running = None  # with what was cancelled in it
+        self.running = None  # also drops references to what was cancelled
         self.so_far.clear()
 
     async def _run(self) -> None:
@@ -139,7 +151,7 @@ class EnginePolicy:
                 await self._generate(batch)
 
     async def _settle(self) -> None:
-        """Waits until nobody joins any more: whoever can go on at once is to be in this batch."""
+        """Wait until no more requests arrive: every episode that can continue at once should be part of this batch."""
         calm, count = 0, len(self.waiting)
         while calm < 3:
             await asyncio.sleep(0)
@@ -149,7 +161,7 @@ class EnginePolicy:
     async def _generate(self, batch: list[_Asked]) -> None:
         groups: dict[str, list[_Asked]] = {}
         for one in batch:
-            ids = one.prompt.so_far and one.prompt.so_far.ids  # the same words may have been other tokens
+            ids = one.prompt.so_far and one.prompt.so_far.ids  # the same text may have had other tokens
             same = json.dumps([one.prompt.messages, one.prompt.tools, ids], sort_keys=True, default=str)
             groups.setdefault(same, []).append(one)
         groups_asked = list(groups.values())
@@ -200,8 +212,9 @@ def reply_of(output: Output) -> Reply:
 
 
 class RecordedPolicy:
-    """Says again what agents said: `turns` holds each episode's assistant messages, by its key. Scores stored answers again;
-    a record that ends before its episode ends it there, and one that is longer is cut."""
+    """Replays what agents said: `turns` holds each episode's assistant messages, by its key. Used to score stored
+    answers again. A recording that ends before its episode ends it; one that is longer is cut off.
+    """
 
     shares_time = True
 
@@ -218,7 +231,7 @@ class RecordedPolicy:
         return True
 
     def forget(self, key: int) -> None:
-        """Nothing is kept between turns."""
+        """Nothing is stored between turns."""
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""

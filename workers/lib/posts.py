@@ -1,8 +1,8 @@
-"""HTTP/1.1 POSTs to one server, over kept connections: what questions to models are sent with. Light: no torch.
+"""HTTP/1.1 POST requests to one server over persistent connections, used for questions to models. Light: no torch.
 
-The guards are those of `outgoing`: the address that was checked is the one that is connected to, no redirect is followed, no
-proxy is used, and an answer is cut off at its bounds. Answers are parsed by llhttp, in C: with an HTTP library in Python a call
-cost half of a rollout (DECISIONS.md).
+The guards are those of `outgoing`: it connects to the very address that was checked, follows no redirect, uses no
+proxy, and cuts off an answer at its limits. Answers are parsed by llhttp, in C: with an HTTP library in Python,
+requests took half of a rollout's time (DECISIONS.md).
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from workers.lib.outgoing import Bounds, TooMuch, address_in, allowed, check_add
 MAX_HEAD, FRAME = (
     64 * 1024,
     16,
-)  # bytes that are no body: before it, and for each of its bytes (chunks of one byte have 6)
-CONNECT_S = 10.0  # for each address of a name
-STREAMED = 64  # bytes of a stream for one of the answer in it, at most: each token comes in an event of its own
-KEPT_S = 30.0  # a connection that was idle for longer may have been dropped on the way, unheard
+)  # bytes of overhead: before the body, and per byte of it (chunks of one byte have 6)
+CONNECT_S = 10.0  # per address of a name
+STREAMED = 64  # maximum bytes of a stream per byte of the answer in it, since each token is sent in a separate event
+KEPT_S = 30.0  # a connection that was idle for longer may have been dropped without notice
 
 
 class NoAnswer(OSError):
-    """No whole answer came; the message says why. Whether the server has worked on the question is unknown."""
+    """No complete answer arrived; the message says why. It is unknown whether the server has processed the question."""
 
 
 class TooLate(NoAnswer):
-    """No answer began within the seconds that it may take."""
+    """No answer began within the time limit."""
 
 
 @dataclass
 class Answer:
-    """`headers` by their lower-case names; of those sent twice the last."""
+    """`headers` have lower-case names; of repeated ones, the last counts."""
 
     status: int = 0
     body: bytes = b""
@@ -46,13 +46,13 @@ class Answer:
 
 
 class Reader(Protocol):
-    """Takes the body of a stream in pieces. True: it wants no more. May raise TooMuch."""
+    """Receives the body of a stream in pieces. Returns True if it wants no more. May raise TooMuch."""
 
     def feed(self, part: bytes) -> bool: ...
 
 
 class _Connection(asyncio.Protocol):
-    """One question at a time. What goes wrong ends it together with the connection."""
+    """One question at a time. An error ends it together with the connection."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds, self.loop = bounds, asyncio.get_running_loop()
@@ -78,7 +78,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """For another question."""
+        """Whether it can be used for another question."""
         assert self.transport is not None
         fresh = self.loop.time() - self.idle_since < KEPT_S
         return fresh and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
@@ -120,7 +120,7 @@ class _Connection(asyncio.Protocol):
         if not self.keeps:
             self.close()
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -137,15 +137,15 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         framed = "content-length" in self.answer.headers or "transfer-encoding" in self.answer.headers
         if self.has_head and not framed and error is None:
-            self._succeed()  # the end of the connection is that of the answer
+            self._succeed()  # the end of the connection is the end of the answer
         else:
             where = "within its answer" if self.has_head else "without an answer"
             self._fail(NoAnswer(f"it ended the connection {where}"))
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
-        if self._is_idle:  # nobody has asked for this
+        if self._is_idle:  # unsolicited data
             self.close()
         self.answer = Answer()
 
@@ -161,7 +161,7 @@ class _Connection(asyncio.Protocol):
         self.streams = self.answer.status == 200 and _is_stream(self.answer) and self.reader is not None
         self._restart_timer()
         if self.bounds.max_bytes and self.answer.headers.get("content-encoding", "identity") != "identity":
-            self._fail(TooMuch("a packed answer, which was not asked for"))  # unpacked it may be of any size
+            self._fail(TooMuch("a packed answer, which was not asked for"))  # it might expand to any size
 
     def on_body(self, part: bytes) -> None:
         self.size += len(part)
@@ -173,7 +173,7 @@ class _Connection(asyncio.Protocol):
             self.parts.append(part)
 
     def _read(self, part: bytes) -> None:
-        """What comes after the answer's end is not waited for, so the connection has no further use."""
+        """Nothing is read after the end of the answer, so the connection cannot be reused."""
         assert self.reader is not None
         try:
             if not self._is_idle and self.reader.feed(part):
@@ -183,14 +183,14 @@ class _Connection(asyncio.Protocol):
             self._fail(error)
 
     def on_message_complete(self) -> None:
-        if self.has_head:  # else it only says that it goes on
+        if self.has_head:  # otherwise only an informational response has ended
             self._succeed()
 
 
 class Posts:
-    """To one address, from one event loop, with as many connections as there are questions at a time. To be closed.
+    """Requests to one address, from one event loop, with one connection per concurrent question. Close it at the end.
 
-    `url` comes from `check_url`. `headers` are sent with each, after what HTTP itself needs.
+    `url` comes from `check_url`. `headers` are sent with each request, after those that HTTP needs.
     """
 
     def __init__(self, url: httpx2.URL, *, allow_private: bool, bounds: Bounds, headers: dict[str, str]) -> None:
@@ -205,8 +205,9 @@ class Posts:
         self.open: set[_Connection] = set()
 
     async def post(self, body: bytes, reader: Reader | None = None) -> Answer:
-        """A stream of server-sent events goes to the `reader`, if there is one, and not into the answer. Raises RefusedAddress,
-        NoAnswer, TooMuch."""
+        """Send a request. A stream of server-sent events is passed to `reader`, if there is one, and not included in
+        the answer. Raises RefusedAddress, NoAnswer, TooMuch.
+        """
         connection = self._idle_connection() or await self._connect()
         self.open.add(connection)
         try:
@@ -223,10 +224,10 @@ class Posts:
         for connection in (*self.free, *self.open):
             connection.close()
         self.free.clear()
-        await asyncio.sleep(0)  # in which the loop closes their sockets
+        await asyncio.sleep(0)  # lets the loop close their sockets
 
     def _idle_connection(self) -> _Connection | None:
-        """The one used last that is still there."""
+        """The most recently used connection that is still open."""
         while self.free:
             if (connection := self.free.pop()).usable:
                 return connection
@@ -234,7 +235,7 @@ class Posts:
         return None
 
     async def _connect(self) -> _Connection:
-        """To the first address that answers; all are checked before."""
+        """Connect to the first address that answers; all are checked before."""
         loop, problem = asyncio.get_running_loop(), ""
         for address in await self._addresses():
             name = self.host if self.tls else None
@@ -251,11 +252,11 @@ class Posts:
         raise NoAnswer(problem)
 
     def protocol(self) -> asyncio.Protocol:
-        """What speaks over a new connection."""
+        """The protocol object for a new connection."""
         return _Connection(self.bounds)
 
     async def _addresses(self) -> list[str]:
-        """Checked. Raises RefusedAddress, NoAnswer."""
+        """The checked addresses. Raises RefusedAddress, NoAnswer."""
         if literal := address_in(self.host):
             check_address(literal, self.host, self.allow_private)
             return [self.host]

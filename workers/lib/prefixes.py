@@ -1,13 +1,13 @@
-"""Token sequences as a tree of what they begin with, cut into parts that are computed one after the other. Pure.
+"""Token sequences as a prefix tree, cut into parts that are computed one after the other. Pure.
 
     system prompt ─┬─ task 1 ─┬─ first answer ─┬─ result, second answer
                    │          │                └─ another second answer
                    │          └─ another first answer
                    └─ task 2 ── …
 
-Each distinct token is in the tree once, as many sequences as go through it. Tokens are numbered depth first, so that those below a
-token are the numbers from its own up to its `end`: one token comes before another in some sequence if and only if
-number ≤ the other's number < end.
+Each distinct token is in the tree once, however many sequences go through it. Tokens are numbered depth first, so that
+the tokens below one are those numbered from its own number up to its `end`: one token precedes another in some sequence
+if and only if number ≤ the other's number < end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 @dataclass(eq=False)
 class Node:
-    """A run of tokens that no sequence leaves or enters in the middle; `depth` is the position of its first."""
+    """A run of tokens that no sequence leaves or enters in the middle; `depth` is the position of the first."""
 
     ids: Sequence[int]
     depth: int = 0
@@ -31,7 +31,7 @@ class Node:
 
     @property
     def size(self) -> int:
-        """Tokens of its subtree."""
+        """The number of tokens in its subtree."""
         return self.end - self.number
 
     @property
@@ -39,14 +39,14 @@ class Node:
         return range(self.number, self.number + len(self.ids))
 
     def split(self, length: int) -> None:
-        """Leaves `length` tokens here and moves the rest into a child."""
+        """Keep `length` tokens here and move the rest into a child."""
         rest = Node(self.ids[length:], self.depth + length, self.children)
         self.ids, self.children = self.ids[:length], {rest.ids[0]: rest}
 
 
 @dataclass(eq=False)
 class Tokens:
-    """Tokens computed together, by their numbers: each [n]."""
+    """Tokens that are computed together; all arrays are [n], by their numbers."""
 
     ids: Sequence[int]
     positions: np.ndarray
@@ -60,7 +60,9 @@ class Tokens:
 
 @dataclass(eq=False)
 class Part:
-    """Nodes computed together, each after its parent, which is here or in a part above; and the parts that hang below."""
+    """Nodes that are computed together, each after its parent, which is in this part or in one above; and the parts
+    below.
+    """
 
     nodes: list[Node]
     below: list[Part] = field(default_factory=list)
@@ -82,16 +84,16 @@ class Tree:
         self.paths = [self._path(sequence) for sequence in sequences]  # the numbers of each sequence's tokens
 
     def __len__(self) -> int:
-        """Distinct tokens."""
+        """The number of distinct tokens."""
         return self.root.size
 
     @property
     def shared(self) -> int:
-        """How many tokens all sequences begin with: the first numbers."""
+        """The number of tokens that all sequences have in common at the beginning; these have the first numbers."""
         return len(self._only.ids) if self._only else 0
 
     def tokens(self) -> Tokens:
-        """All of them."""
+        """All tokens."""
         whole = Part([*_below(self.root.children.values())])
         return Tokens(whole.ids, whole.positions, whole.numbers, whole.ends)
 
@@ -101,7 +103,7 @@ class Tree:
         return first[0] if len(first) == 1 else None
 
     def parts(self, most: int) -> list[Part]:
-        """Of about `most` tokens each; a single node may have more."""
+        """Parts of about `most` tokens each; a single node may have more."""
         return _parts(self.root.children.values(), most)
 
     def _add(self, ids: Sequence[int]) -> None:
@@ -137,8 +139,9 @@ class Tree:
 
 
 def shares(sequences: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-    """The numbers of the sequences in `count` shares, of which the largest has as few distinct tokens as can be where sequences that
-    begin alike stay together."""
+    """The indices of the sequences in `count` shares. Sequences with a common beginning stay together; subject to that,
+    the largest share has as few distinct tokens as possible.
+    """
     if count == 1 or not sequences:
         return [list(range(len(sequences))), *([] for _ in range(count - 1))]
     order = sorted(range(len(sequences)), key=lambda number: list(sequences[number]))
@@ -163,7 +166,7 @@ def shares(sequences: Sequence[Sequence[int]], count: int) -> list[list[int]]:
 
 
 def _parts(nodes: Iterable[Node], most: int) -> list[Part]:
-    """Subtrees side by side: small ones together, a large one as its top and the parts below it."""
+    """Subtrees: small ones are combined, a large one is cut into its top and the parts below it."""
     found: list[Part] = []
     together: list[Node] = []
     room = 0
@@ -180,12 +183,12 @@ def _parts(nodes: Iterable[Node], most: int) -> list[Part]:
 
 
 def _whole(nodes: list[Node]) -> list[Part]:
-    """One part of all these nodes' subtrees; none of no nodes."""
+    """One part with all these nodes' subtrees; [] for no nodes."""
     return [Part([*_below(nodes)])] if nodes else []
 
 
 def _below(nodes: Iterable[Node]) -> Iterator[Node]:
-    """All of their subtrees."""
+    """All nodes of their subtrees."""
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
@@ -194,8 +197,9 @@ def _below(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _top(node: Node, most: int) -> Part:
-    """A subtree's nodes from its root on, level by level as long as they fit, so that short nodes are computed together. Only
-    those that others hang below: all of it is kept until what is below has been computed."""
+    """The part at the top of a subtree: its nodes level by level as long as they fit, so that short nodes are computed
+    together. Only nodes with children, because the whole part is kept until everything below has been computed.
+    """
     taken, left, waiting, room = [], [], [node], most
     for one in waiting:
         if one is node or (one.children and len(one.ids) <= room):
@@ -208,11 +212,11 @@ def _top(node: Node, most: int) -> Part:
 
 
 def _same(first: Sequence[int], second: Sequence[int], at: int) -> int:
-    """How many tokens `first` and `second` from `at` on have in common at their beginning."""
+    """The number of tokens that `first` has in common with `second[at:]` at the beginning."""
     longest = min(len(first), len(second) - at)
     return next((n for n in range(longest) if first[n] != second[at + n]), longest)
 
 
 def _ranges(found: Iterable[tuple[int, int]]) -> np.ndarray:
-    """The numbers of ranges (first, length), one after the other."""
+    """The numbers in ranges (first, length), concatenated."""
     return np.concatenate([np.empty(0, int), *(np.arange(first, first + length) for first, length in found)])

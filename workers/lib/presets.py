@@ -36,6 +36,6 @@ PRESETS = {
 
 
 def preset_of(config: dict[str, Any]) -> str:
-    """The preset whose fields a config has; its loss's where it differs in others."""
+    """The preset whose fields a config has; if the config differs in other fields, the name of its loss."""
     exact = [name for name, preset in PRESETS.items() if preset.fields.items() <= config.items()]
     return exact[0] if exact else str(config.get("loss_type", "dapo"))

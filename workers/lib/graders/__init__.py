@@ -1,4 +1,4 @@
-"""OpenAI's graders, run as they are from their JSON. See docs/graders.md."""
+"""Runs OpenAI's graders from their original JSON. See docs/graders.md."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Errors of graders, and the flags by which the hosted API reports them."""
+"""Errors of graders, and the flags with which the hosted API reports them."""
 
 from __future__ import annotations
 
 
 class RunError(Exception):
-    """A run failed in the way named by `flag`; `details` go to the flag's own text field, if it has one."""
+    """A run failed in the way named by `flag`; `details` go into the flag's own text field, if it has one."""
 
     def __init__(self, flag: str, details: str = "", kind: str = "") -> None:
         super().__init__(details or flag)
@@ -24,7 +24,7 @@ def no_errors() -> dict[str, bool | str | None]:
 
 
 def flagged(error: RunError) -> dict[str, bool | str | None]:
-    """The API's error object with this one error in it."""
+    """The API's error object with only this error set."""
     errors = no_errors() | {error.flag: True}
     if error.flag == "python_grader_server_error":
         errors["python_grader_server_error_type"] = error.kind or "sandbox_error"

@@ -23,7 +23,7 @@ Node = Callable[[Mapping[str, float]], float]
 
 
 class FormulaError(ValueError):
-    """The formula cannot be read, names a grader that is not there, or has no finite value."""
+    """The formula cannot be parsed, names a grader that does not exist, or has no finite value."""
 
 
 def tokens(text: str) -> list[str]:
@@ -38,7 +38,7 @@ def tokens(text: str) -> list[str]:
 
 
 class Formula:
-    """A parsed formula; `names` are the graders in it. FormulaError where the text is none."""
+    """A parsed formula; `names` are the graders in it. Raises FormulaError for an invalid text."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
@@ -50,7 +50,7 @@ class Formula:
             raise FormulaError(f"“{self._tokens[self._at]}” is too much")
 
     def __call__(self, values: Mapping[str, float]) -> float:
-        """The value. FormulaError for a division by zero and whatever else has no finite real value."""
+        """The value. Raises FormulaError for a division by zero and anything else without a finite real value."""
         try:
             value = self._node(values)
         except (ArithmeticError, ValueError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""Graders that ask a model: the request they send and what is read from the answer."""
+"""Graders that ask a model: the request they send, and how its answer is parsed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEP = {
 
 
 def body(grader: ScoreModel | LabelModel, values: dict) -> dict:
-    """The request: the grader's messages, and an answer as {"steps": […], "result": number or label}."""
+    """The request: the grader's messages, with an answer of the form {"steps": […], "result": number or label}."""
     result = {"type": "string", "enum": grader.labels} if isinstance(grader, LabelModel) else {"type": "number"}
     schema = {
         "type": "object",
@@ -43,7 +43,9 @@ def body(grader: ScoreModel | LabelModel, values: dict) -> dict:
 
 
 def answer(grader: ScoreModel | LabelModel, values: dict, ask: Ask | None) -> tuple[Any, dict]:
-    """The model's `result`, and the response. RunError for no client, no answer, a refusal, or no JSON."""
+    """The model's `result`, and the response. Raises RunError if there is no client, no answer, a refusal, or no
+    JSON.
+    """
     if ask is None:
         raise RunError("model_grader_server_error", "No model is set up for graders.")
     request = body(grader, values)
@@ -69,7 +71,7 @@ def number(value: Any, limits: list[float]) -> float:
 
 
 def usage(response: dict) -> dict | None:
-    """Tokens as the graders' API reports them; None if the server does not say."""
+    """Tokens as the graders' API reports them; None if the server does not report any."""
     said = response.get("usage")
     if not isinstance(said, dict):
         return None

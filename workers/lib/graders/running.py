@@ -1,4 +1,4 @@
-"""Runs a grader on an item and a sample, and reports as the hosted `graders/run` does."""
+"""Runs a grader on an item and a sample, and reports like the hosted `graders/run`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PYTHON_LIMITS = Limits(seconds=30.0, memory=2 << 30)
 
 
 class GraderResult(TypedDict):
-    """The body of the answer of graders/run."""
+    """The response body of graders/run."""
 
     reward: float
     metadata: dict[str, Any]
@@ -44,7 +44,7 @@ def sample_of(output: str, *, tools: list[dict] | None = None) -> dict:
 
 
 class Run:
-    """One run of one grader that is no multi; what it used is kept beside its reward."""
+    """One run of a grader other than a multi grader; its usage is stored next to its reward."""
 
     def __init__(self, grader: Any, item: dict, sample: dict, ask: models.Ask | None) -> None:
         self.grader, self.item, self.sample, self.ask = grader, item, sample, ask
@@ -100,9 +100,10 @@ class Run:
 
 
 def run(spec: dict, item: dict, sample: dict, *, ask: models.Ask | None = None) -> GraderResult:
-    """The reward of `sample` (see `sample_of`), in the hosted API's shape. Raises FormError for a wrong spec.
+    """The reward of `sample` (see `sample_of`), in the hosted API's format. Raises FormError for an invalid spec.
 
-    What fails in the run gives reward 0 and a flag in `metadata.errors`, as there; `details` says it in words.
+    As in the hosted API, a failure during the run gives reward 0 and a flag in `metadata.errors`; `details` describes
+    it.
     """
     grader = read(spec)
     started = time.monotonic()
@@ -115,7 +116,7 @@ def type_of(grader: Grader) -> str:
 
 
 def _one(key: str, grader: Single, item: dict, sample: dict, ask: models.Ask | None) -> dict:
-    """What one grader gave: key, reward, error, model, usage."""
+    """The result of one grader: key, reward, error, model, usage."""
     work = Run(grader, item, sample, ask)
     found: dict = {"key": key, "reward": 0.0, "error": None}
     try:

@@ -1,6 +1,6 @@
-"""How alike two texts are, in [0, 1], by the metrics that OpenAI's text_similarity grader names.
+"""The similarity of two texts, in [0, 1], with the metrics of OpenAI's text_similarity grader.
 
-The hosted service does not publish its tokenisers; ours are stated at each function. Checked against NLTK and rouge-score.
+The hosted service does not publish its tokenisers; each function states ours. Checked against NLTK and rouge-score.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import pairwise
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
 _ROUGE_WORDS = re.compile(r"[a-z0-9]+")
-LONGEST = 20_000  # characters of either text: some metrics take time by the product of the lengths
-EPSILON = 0.1  # what counts for an n-gram order without a match: Chen & Cherry 2014, smoothing 1
+LONGEST = 20_000  # characters of either text, since some metrics take time proportional to the product of the lengths
+EPSILON = 0.1  # count for an n-gram order without a match: Chen & Cherry 2014, smoothing 1
 
 
 def words(text: str) -> list[str]:
@@ -27,7 +27,9 @@ def ngrams(tokens: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
 
 
 def fuzzy_match(text: str, reference: str) -> float:
-    """RapidFuzz's WRatio over lower-cased letters and digits, as in the hosted guide's own example, as a share of 1."""
+    """RapidFuzz's WRatio over lower-cased letters and digits, as in the hosted guide's own example, scaled to [0,
+    1].
+    """
     from rapidfuzz import fuzz, utils
 
     return fuzz.WRatio(text, reference, processor=utils.default_process) / 100.0
@@ -79,7 +81,7 @@ def _f1(right: int, found: int, true: int) -> float:
 def meteor(text: str, reference: str) -> float:
     """METEOR (Banerjee & Lavie 2005) with NLTK's α 0.9, β 3, γ 0.5: equal words, then equal Porter stems; no synonyms.
 
-    Lower-cased. Where a word is there several times, the last ones are matched first.
+    Lower-cased. If a word occurs several times, the last occurrences are matched first.
     """
     made, wanted = words(text.lower()), words(reference.lower())
     pairs = _aligned(made, wanted)
@@ -92,7 +94,7 @@ def meteor(text: str, reference: str) -> float:
 
 
 def _aligned(made: list[str], wanted: list[str]) -> list[tuple[int, int]]:
-    """Pairs of positions that match, each position once, in order."""
+    """Pairs of matching positions, each position at most once, in order."""
     from snowballstemmer import stemmer
 
     stem: Callable[[str], str] = stemmer("porter").stemWord

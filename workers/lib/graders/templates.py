@@ -1,6 +1,6 @@
 """`{{ item.answer }}` and `{{ sample.output_tools[0].function.name }}` in a grader's texts.
 
-One pass: what a value brings with it, braces too, is text and is not looked at again.
+Rendered in one pass: braces in an inserted value are plain text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def parse(expression: str) -> Path:
 
 
 def pieces(template: str) -> Iterator[tuple[str, str | None]]:
-    """(text, what stands between the next braces); None for the second after the last text."""
+    """(text, the expression in the next braces); the second is None after the last text."""
     at = 0
     while (start := template.find("{{", at)) >= 0 and (end := template.find("}}", start + 2)) >= 0:
         yield template[at:start], template[start + 2 : end]
@@ -37,7 +37,7 @@ def pieces(template: str) -> Iterator[tuple[str, str | None]]:
 
 
 def check(template: str) -> None:
-    """Raises ValueError for one that is too long, and for the first placeholder that is not a path."""
+    """Raises ValueError for a template that is too long, and for the first placeholder that is not a path."""
     if len(template) > MAX_TEMPLATE:
         raise ValueError(f"it has {len(template):,} characters; {MAX_TEMPLATE:,} are allowed")
     for _, hole in pieces(template):
@@ -46,10 +46,10 @@ def check(template: str) -> None:
 
 
 def render(template: str, values: dict[str, Any]) -> str:
-    """The template with `values["item"]` and `values["sample"]` put in: text as it is, all else as JSON.
+    """The template with `values["item"]` and `values["sample"]` inserted: text unchanged, anything else as JSON.
 
-    RunError invalid_variable_error for a path that leads nowhere, sample_parse_error where the answer should be JSON
-    and is not, other_error for more than MAX_RENDERED characters.
+    Raises RunError: invalid_variable_error for a path that does not exist, sample_parse_error if the answer should be
+    JSON but is not, other_error for more than MAX_RENDERED characters.
     """
     made, size = [], 0
     for text, hole in pieces(template):

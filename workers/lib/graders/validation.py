@@ -1,4 +1,4 @@
-"""OpenAI's graders as typed specs: what a type cannot say is checked here, and defaults are filled in."""
+"""OpenAI's graders as typed specs: checks that types cannot express, and defaults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_SOURCE = 256 << 10
 
 
 class Form(Struct, tag_field="type", kw_only=True):
-    """What every grader has. Fields that are not known are left out, as the hosted service does."""
+    """The common part of all graders. Unknown fields are dropped, as in the hosted service."""
 
     name: Text | None = None
 
@@ -27,7 +27,7 @@ class StringCheck(Form, tag="string_check"):
 
 
 class TextSimilarity(Form, tag="text_similarity", kw_only=True):
-    """Not `cosine`: it needs embeddings, which no server of a project gives."""
+    """Without `cosine`, which needs embeddings that no server of a project provides."""
 
     input: str
     reference: str
@@ -39,7 +39,7 @@ class TextSimilarity(Form, tag="text_similarity", kw_only=True):
 
 
 class Message(Struct):
-    """`content` may also be one text part or a list of them; it is stored as a text."""
+    """`content` may also be a text part or a list of them; it is stored as text."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | dict | list
@@ -49,7 +49,7 @@ class Sampling(Struct, forbid_unknown_fields=True):
     seed: int | None = None
     top_p: Number | None = None
     temperature: Number | None = None
-    max_completions_tokens: int | None = None  # the graders' spelling; chat completions has the other
+    max_completions_tokens: int | None = None  # the graders' spelling, which differs from chat completions
     max_completion_tokens: int | None = None
     reasoning_effort: str | None = None
 
@@ -87,7 +87,7 @@ Grader = Single | Multi
 
 
 def read(spec: Any, path: str = "grader") -> Grader:
-    """The grader with its defaults. Raises FormError, which names the JSON path of what is wrong."""
+    """The grader with its defaults. Raises FormError, which names the JSON path of the error."""
     grader = convert(_one_spelling(spec), Grader, path)
     if isinstance(grader, Multi):
         return _multi(grader, path)
@@ -95,17 +95,17 @@ def read(spec: Any, path: str = "grader") -> Grader:
 
 
 def validate(spec: Any, path: str = "grader") -> dict:
-    """The same as JSON, in the API's own field names."""
+    """The same as JSON, with the API's own field names."""
     return _given(plain(read(spec, path)))
 
 
 def _given(value: dict) -> dict:
-    """Without null values: a default that says nothing."""
+    """Without null values, which are only defaults."""
     return {key: _given(item) if isinstance(item, dict) else item for key, item in value.items() if item is not None}
 
 
 def _one_spelling(spec: Any) -> Any:
-    """The hosted guide writes “ne” and “neq”."""
+    """The hosted guide writes both “ne” and “neq”."""
     if isinstance(spec, dict) and spec.get("operation") == "neq":
         return spec | {"operation": "ne"}
     if isinstance(spec, dict) and isinstance(spec.get("graders"), dict):
@@ -135,7 +135,7 @@ def _check_template(text: str, path: str) -> None:
 
 def _message(message: Message, path: str) -> Message:
     content = message.content
-    if not isinstance(content, str):  # {"type": "input_text", "text": …}, or a list of such
+    if not isinstance(content, str):  # {"type": "input_text", "text": …}, or a list of such parts
         parts = content if isinstance(content, list) else [content]
         texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
         if not all(isinstance(text, str) for text in texts):

@@ -1,5 +1,6 @@
-"""Whether two answers are the same mathematics. Light: sympy runs in helper processes (`python -m workers.maths`), which
-live for many answers and are killed when one takes too long or too much memory."""
+"""Whether two answers are mathematically equal. Light: sympy runs in helper processes (`python -m workers.maths`),
+which live for many answers and are killed if one takes too long or too much memory.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +19,19 @@ from workers.lib.framed import Framed, Lost
 from workers.lib.sandbox.pool import Slots
 from workers.lib.sandbox.visits import current
 
-CPU_SECONDS, MEMORY = 4.0, 1 << 30  # of one comparison, of one helper
-LONGEST = 1000  # characters of an answer
-WALL_SECONDS = 120.0  # only a stalled machine makes a helper take this long
-MOST_ANSWERS = 2000  # sympy's caches grow; then a new helper takes over
+CPU_SECONDS, MEMORY = 4.0, 1 << 30  # seconds per comparison, bytes per helper
+LONGEST = 1000  # characters per answer
+WALL_SECONDS = 120.0  # reached only if the machine stalls
+MOST_ANSWERS = 2000  # sympy's caches grow, so a helper is replaced after this many answers
 ROOT = Path(__file__).parents[3]
 
 
 class TooMuch(Exception):
-    """Comparing this answer takes more time or memory than it may."""
+    """Comparing this answer would exceed the limits on time or memory."""
 
 
 class HelperError(RuntimeError):
-    """The helper process itself does not work; it says nothing about the answer."""
+    """The helper process itself does not work, which says nothing about the answer."""
 
 
 class Helper(Framed):
@@ -47,14 +48,14 @@ class Helper(Framed):
 
 
 class Helpers:
-    """Up to `size` of them, started when first needed; any number of threads may ask."""
+    """Up to `size` helpers, started when first needed. May be used from any number of threads."""
 
     def __init__(self, size: int) -> None:
         self._slots, self._pid = Slots(size), os.getpid()
         self._idle: list[Helper] = []
 
     def ask(self, request: dict) -> dict:
-        """Raises TooMuch, or HelperError if a helper dies of something else twice."""
+        """Raises TooMuch, or HelperError if a helper dies twice for another reason."""
         visit = current()
         with self._slots.take(visit):
             started = time.monotonic()
@@ -65,12 +66,13 @@ class Helpers:
                     visit.seconds -= time.monotonic() - started
 
     def _try(self, request: dict) -> dict[str, Any] | None:
-        """None if the helper was lost, through no fault of the request."""
+        """None if the helper was lost through no fault of the request."""
         helper = self._idle.pop() if self._idle else Helper()
         try:
             found = helper.send(request, WALL_SECONDS)
         except Lost:
-            # Out of processor time (SIGPROF) or, if it ended by itself, memory. Any other signal is not the answer's doing.
+            # Out of CPU time (SIGPROF) or, if it ended by itself, out of memory. Any other signal is not the answer's
+            # fault.
             with suppress(Exception):
                 helper.process.wait(1)
             ended = helper.process.poll()
@@ -98,7 +100,7 @@ _lock = threading.Lock()
 
 
 def helpers() -> Helpers:
-    """This process's, FLYWHEEL_MATHS_PROCESSES (2); a forked process gets its own."""
+    """The helpers of this process, FLYWHEEL_MATHS_PROCESSES (2). A forked process gets its own."""
     global _helpers
     with _lock:
         if _helpers is None or _helpers._pid != os.getpid():
@@ -109,7 +111,9 @@ def helpers() -> Helpers:
 
 @lru_cache(maxsize=4096)
 def compare(gold: str, given: str, positive: bool = False) -> tuple[bool, str]:
-    """Whether the answer is the gold one, and if not why. Raises ValueError for a gold answer that cannot be read."""
+    """(whether the answer equals the gold one, if not why). Raises ValueError for a gold answer that cannot be
+    parsed.
+    """
     if problem := problem_of(gold):
         raise ValueError(problem)
     if len(given) > LONGEST:
@@ -123,7 +127,7 @@ def compare(gold: str, given: str, positive: bool = False) -> tuple[bool, str]:
 
 @lru_cache(maxsize=4096)
 def problem_of(gold: str) -> str:
-    """ "" for a gold answer that can be read, else what is wrong with it."""
+    """What is wrong with a gold answer; "" if it can be parsed."""
     if len(gold) > LONGEST:
         return f"has {len(gold):,} characters; {LONGEST:,} are allowed"
     try:

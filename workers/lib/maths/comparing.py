@@ -1,6 +1,6 @@
-"""Whether two answers that were read are the same. Needs sympy and math-verify's LaTeX parser: runs in `workers.maths` alone.
+"""Compares two parsed answers. Needs sympy and math-verify's LaTeX parser, so it only runs in `workers.maths`.
 
-Expressions are compared by value at fixed pseudo-random points, with 50 digits and where these leave it open with up to
+Expressions are compared by value at fixed pseudo-random points, with 50 digits and, where that is not conclusive, up to
 MORE_DIGITS: two that agree at all of them are equal with near certainty (Schwartz 1980, Zippel 1979 for polynomials).
 """
 
@@ -37,7 +37,7 @@ def parsed(text: str) -> Any:
         )
     except MemoryError:
         raise
-    except Exception as error:  # the parser raises whatever comes
+    except Exception as error:  # the parser may raise anything
         raise Unreadable(f"not an expression: {text[:60]!r}") from error
     if not isinstance(found, sympy.Expr) or found.atoms(sympy.core.function.AppliedUndef):
         raise Unreadable(f"not an expression: {text[:60]!r}")
@@ -46,7 +46,7 @@ def parsed(text: str) -> Any:
 
 
 def _size(expression: Any) -> float:
-    """About how large the number is, so that nobody computes a tower of powers. Raises Unreadable."""
+    """The approximate size of a number, so that no tower of powers is computed. Raises Unreadable."""
     sizes = [_size(part) for part in expression.args]
     try:
         if isinstance(expression, sympy.Pow):
@@ -67,14 +67,14 @@ def _within(size: float, most: float) -> float:
 
 
 def _swapped(name: str) -> bool:
-    """(y,x) and the like: neighbours in the alphabet, in another order than usual."""
+    """Whether variables are in an unusual order, such as (y,x): neighbours in the alphabet, but not sorted."""
     letters = re.sub(r"[(),]", "", name)
     usual = "".join(sorted(letters))
     return name.startswith("(") and letters != usual and usual in "abcdefghijklmnopqrstuvwxyz"
 
 
 def named(node: Node) -> Node | None:
-    """(x, y) = (1, 2) as x = 1, y = 2; None for anything else."""
+    """(x, y) = (1, 2) as the list x = 1, y = 2; None for anything else."""
     names = node.name[1:-1].split(",") if node.name.startswith("(") and node.kind == "series" else []
     if len(names) < 2 or len(names) != len(node.parts) or node.text != "()":
         return None
@@ -82,7 +82,9 @@ def named(node: Node) -> Node | None:
 
 
 def as_in(gold: Any, given: Any) -> Any:
-    """An answer with the gold one's names for a constant of integration (C, c) and for the imaginary unit (i, j)."""
+    """The answer, with the gold answer's names for a constant of integration (C, c) and for the imaginary unit (i,
+    j).
+    """
     names = {symbol.name: symbol for symbol in given.free_symbols}
     known = {symbol.name: symbol for symbol in gold.free_symbols}
     if "C" in known and "C" not in names and "c" in names and "c" not in known:
@@ -93,7 +95,7 @@ def as_in(gold: Any, given: Any) -> Any:
 
 
 def _place(node: Node) -> float:
-    """Where on the line a bound is. Raises Unreadable if it is not a real number."""
+    """The position of a bound on the number line. Raises Unreadable if it is not a real number."""
     found = parsed(node.text) if node.kind == "value" and not node.unit else sympy.nan
     try:
         return float(found)
@@ -102,7 +104,7 @@ def _place(node: Node) -> float:
 
 
 def check(node: Node) -> None:
-    """Raises Unreadable if an expression in it is none."""
+    """Raises Unreadable if one of its expressions is invalid."""
     for part in node.parts:
         check(part)
     if node.kind == "value":
@@ -110,7 +112,7 @@ def check(node: Node) -> None:
 
 
 class Comparison:
-    """One answer compared with one gold answer. `positive`: variables are positive numbers."""
+    """An answer compared with a gold answer. `positive`: variables are positive numbers."""
 
     def __init__(self, positive: bool = False) -> None:
         self.low = 0.1 if positive else -4.0
@@ -141,8 +143,9 @@ class Comparison:
         return (gold.text == "cases") == (given.text == "cases") and self._same_list(gold, given)
 
     def _as_union(self, node: Node) -> list[tuple[str, Node, Node]]:
-        """(brackets, low, high) of intervals of numbers, in their order and those that touch joined. Raises Unreadable for
-        anything else."""
+        """(brackets, low, high) for intervals of numbers, sorted, with touching ones merged. Raises Unreadable for
+        anything else.
+        """
         nodes = node.parts if node.text == "∪" else (node,)
         if any(one.kind != "series" or one.text not in BRACKETS or len(one.parts) != 2 for one in nodes):
             raise Unreadable("no union of intervals")
@@ -188,7 +191,7 @@ class Comparison:
     def _same_value(self, gold: Node, given: Node) -> bool:
         if (
             gold.unit and not given.unit and (found := _LETTER_UNIT.fullmatch(given.text))
-        ):  # “5 m” is a product to who sees no unit
+        ):  # “5 m” looks like a product if the unit is not recognised
             given = replace(given, text=found[1], unit=unit_of(found[2]))
         one, other = parsed(gold.text), as_in(parsed(gold.text), parsed(given.text))
         if gold.unit and given.unit:
@@ -205,7 +208,7 @@ class Comparison:
         return self._at_points([one, other], lambda point, *values: _same_at(one, other, point, values))
 
     def _at_points(self, expressions: list, agree: Callable[..., bool]) -> bool:
-        """Whether the values agree at all points where each has one, and at NEEDED at least."""
+        """Whether the values agree at all points where both are defined, of which there must be at least NEEDED."""
         if all(expression in (sympy.oo, -sympy.oo) for expression in expressions):
             return expressions[0] == expressions[1]
         symbols = sorted(set().union(*(expression.free_symbols for expression in expressions)), key=str)
@@ -225,7 +228,7 @@ class Comparison:
     # Equations
 
     def _consistent(self, given: Node) -> bool:
-        """x = 2 = 3 says two things: numbers in a chain must be equal."""
+        """A chain such as x = 2 = 3 is only consistent if its numbers are equal."""
         if given.kind != "value":
             return False
         sides = [parsed(side) for side in given.sides]
@@ -235,7 +238,7 @@ class Comparison:
         )
 
     def _constant(self, node: Node) -> bool:
-        """A number, or a variable that is said to be one: no other equation will do for it."""
+        """A number, or a variable that is declared to be one, which must not be rearranged into another equation."""
         return node.kind != "value" or not parsed(node.text).free_symbols
 
     def _same_equation(self, gold: Node, given: Node) -> bool:
@@ -243,12 +246,12 @@ class Comparison:
         return all(is_equation) and not self._constant(gold) and self._same_relation(gold.parts[0], given.parts[0])
 
     def _same_relation(self, gold: Node, given: Node) -> bool:
-        """The same up to a factor, which is positive for an inequality."""
+        """Equal up to a factor, which must be positive for an inequality."""
         gold, given = (node.parts[0] if node.kind == "value" and node.parts else node for node in (gold, given))
         if gold.kind != "relation" or given.kind != "relation" or gold.text != given.text:
             return False
         one, other = (done(parsed(node.parts[0].text) - parsed(node.parts[1].text)) for node in (gold, given))
-        first: list = []  # the ratio at the first point, and both sides there, with names of their own for the variables
+        first: list = []  # the ratio and both sides at the first point; the variables get their own names
 
         def proportional(point: dict, a: Any, b: Any) -> bool:
             if not a or not b:
@@ -266,13 +269,14 @@ class Comparison:
 
 
 def _same_at(one: Any, other: Any, point: dict, values: Sequence[Any]) -> bool:
-    """Whether they are equal there, where their values to DIGITS digits are about as `values`. What differs by 0 comes
-    nearer to it with more digits, however small the numbers are."""
+    """Whether the two are equal at a point where they have about `values`, to DIGITS digits. A difference that is
+    exactly 0 gets smaller with more digits, however small the numbers are.
+    """
     difference = one - other
     if difference.is_Rational:
         return bool(difference == 0)
     size = max(map(abs, values))
-    if difference.has(*_UNDONE):  # integrals by quadrature: fewer digits are right
+    if difference.has(*_UNDONE):  # integrals are computed by quadrature, with fewer correct digits
         return bool(abs(values[0] - values[1]) <= sympy.Float(10) ** -30 * max(1, size))
     few = _size_of(difference, point, DIGITS * 2)
     if few > sympy.Float(10) ** -30 * max(1, size):
@@ -282,18 +286,20 @@ def _same_at(one: Any, other: Any, point: dict, values: Sequence[Any]) -> bool:
 
 
 def _size_of(difference: Any, point: dict, most: int) -> Any:
-    """The larger of its real and imaginary part, with up to `most` digits on the way; one without a right digit is 0."""
+    """The larger of the real and imaginary part, computed with up to `most` digits; a part without a correct digit
+    counts as 0.
+    """
     parts = difference.evalf(DIGITS, subs=point, maxn=most).as_real_imag()
     return max(abs(part) if part.is_Rational or part._prec > 10 else sympy.Integer(0) for part in parts)
 
 
 def done(expression: Any) -> Any:
-    """With its sums, limits and integrals evaluated if possible."""
+    """The expression with its sums, limits and integrals evaluated if possible."""
     return expression.doit() if expression.has(*_UNDONE) else expression
 
 
 def value_of(expression: Any, point: dict) -> Any:
-    """The number, real or complex, to DIGITS digits; None if there is none."""
+    """The real or complex value to DIGITS digits; None if there is none."""
     try:
         number = expression.evalf(DIGITS, subs=point)
     except (ValueError, TypeError, ArithmeticError):

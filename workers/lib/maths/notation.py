@@ -1,4 +1,4 @@
-"""The many ways to write the same mathematics, brought to one: LaTeX without its decoration; and where brackets close. Pure."""
+"""Normalises mathematical notation: plain LaTeX without decoration; and finds where brackets close. Pure."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ WORDS = re.compile(r"[A-Za-z][A-Za-z'’ -]*")
 
 
 def undecorated(text: str) -> str:
-    """Without delimiters and emphasis, each character as LaTeX has it."""
+    """The text without delimiters and emphasis, with special characters as LaTeX commands."""
     text = _undelimited(re.sub(r"~(?=\s*[\d.])", "≈", text).translate(_CHARACTERS).strip())
-    text = text if "\\begin" in text else text.replace("\\\\", "\\")  # escaped twice
+    text = text if "\\begin" in text else text.replace("\\\\", "\\")  # backslashes were escaped twice
     return re.sub(f"[{''.join(_SUPERSCRIPTS)}]+", lambda m: "^{" + "".join(_SUPERSCRIPTS[c] for c in m[0]) + "}", text)
 
 
 def unwrapped(text: str) -> str:
-    """What commands such as \\text{…} have in them, without the commands."""
+    """The contents of commands such as \\text{…}, without the commands."""
     return _ENCLOSED.sub(r" \1 ", text)
 
 
 def rewritten(text: str) -> str:
-    """With one command for each meaning, and words in quotes."""
+    """The text with one command for each meaning, and with words in quotes."""
     for _ in range(MOST_NESTED):
         inner = _ENCLOSED.sub(_quoted, text)
         if inner == text:
@@ -89,7 +89,7 @@ def _quoted(match: re.Match) -> str:
 
 
 def _undelimited(text: str) -> str:
-    """Without $…$, \\(…\\), \\[…\\] and emphasis around it; a dollar sign before a number stays as $."""
+    """The text without surrounding $…$, \\(…\\), \\[…\\] and emphasis; a dollar sign before a number stays as $."""
     text = re.sub(r"\\[()\[\]]", " ", re.sub(r"\\\\(?=[\[(])", " ", unmarked(text)))
     text = text.replace("\\$", "＄")
     if text.count("$") % 2 and (found := re.match(r"(-?\s*)\$(?=\s*[\d.])", text)):
@@ -98,7 +98,7 @@ def _undelimited(text: str) -> str:
 
 
 def _braced(text: str, before: str) -> str:
-    """`before`(…) as `before`{…}, whatever is nested inside."""
+    """`before`(…) as `before`{…}, with any nesting inside."""
     at = 0
     while (at := text.find(before, at)) >= 0:
         at += len(before)
@@ -125,13 +125,13 @@ def closing(text: str, start: int) -> int:
 
 
 def is_unbalanced(text: str) -> bool:
-    """Whether brackets are unbalanced; ( may be closed by ], as half-open intervals have it."""
+    """Whether brackets are unbalanced; ( may be closed by ], for half-open intervals."""
     depths = list(accumulate(map(step, text), initial=0))
     return min(depths) < 0 or depths[-1] != 0
 
 
 def split(text: str, separator: re.Pattern) -> list[str]:
-    """At what is outside of all brackets."""
+    """Split at separators outside of all brackets."""
     parts, depth, start, at = [], 0, 0, 0
     while at < len(text):
         char = text[at]

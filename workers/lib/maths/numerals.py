@@ -1,5 +1,6 @@
-"""Numbers as they are written: decimals, mixed numbers, bases, degrees below a trigonometric function; as LaTeX that the
-parser reads in one way only. Pure."""
+"""Numbers as people write them (decimals, mixed numbers, bases, degrees in a trigonometric function), converted to
+unambiguous LaTeX. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import re
 
 
 class Unreadable(Exception):
-    """The text is not one clear answer."""
+    """The text is not one unambiguous answer."""
 
 
 _MIXED = re.compile(
@@ -29,7 +30,7 @@ _DEGREES = re.compile(
 
 
 def in_radians(text: str) -> str:
-    """sin 30° with its angle as a number; as it is without such a function, where degrees are the unit of the answer."""
+    """Convert the angle in sin 30° to radians. Without such a function, degrees are the unit of the answer and stay."""
     if not _TRIGONOMETRIC.search(text):
         return text
     text = _DEGREES.sub(r"(\1 \\cdot \\frac{\\pi}{180})", text)
@@ -39,7 +40,7 @@ def in_radians(text: str) -> str:
 
 
 def exact(text: str) -> str:
-    """Every number a whole one or a fraction. Raises Unreadable."""
+    """The text with every number as an integer or a fraction. Raises Unreadable."""
     text = _BASED.sub(_based, text)
     if re.search(r"[\d)}]\s*_", text):
         raise Unreadable("a number with an index that is no base")
@@ -55,11 +56,11 @@ def _based(match: re.Match) -> str:
     except ValueError as error:
         if digits.isdigit():
             raise Unreadable(f"no number in base {base}: {digits}") from error
-        return match[0]  # 2A_1, a product
+        return match[0]  # a product such as 2A_1
 
 
 def _fraction(whole: str, digits: str, recurring: str) -> str:
-    """The decimal number as an exact fraction."""
+    """The exact fraction of a decimal number."""
     top, bottom = int(whole + digits or "0"), 10 ** len(digits)
     if recurring:
         top = int(whole + digits + recurring) - top

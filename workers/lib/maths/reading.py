@@ -1,7 +1,7 @@
-"""From an answer's text, LaTeX or plain, to its structure: values, sets, tuples, intervals, equations, units. Pure.
+"""Parses an answer, LaTeX or plain text, into values, sets, tuples, intervals, equations and units. Pure.
 
-Only the leaves, single expressions, are left to the LaTeX parser, which guesses where a text is unclear (“2 3” is 5 to
-it, and “x or 3” a product). Everything unclear is refused here.
+Only the leaves, single expressions, are left to the LaTeX parser, which guesses if a text is ambiguous (it reads “2 3”
+as 5, and “x or 3” as a product). Anything ambiguous is rejected here.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ MOST_PARTS, DEEPEST = 40, 12
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`kind`: value (LaTeX in `text`), words, list (no order), series (in the brackets or matrix of `text`) or relation
-    (`text` is its operator, between two parts). `name`: the variable it is said of. `sides`: x = sides[0] = … = value."""
+    """`kind`: value (LaTeX in `text`), words, list (unordered), series (in the brackets or matrix of `text`) or
+    relation (with the operator `text` between two parts). `name`: the variable that it is the value of. `sides`: x =
+    sides[0] = … = value.
+    """
 
     kind: str
     text: str = ""
@@ -131,7 +133,7 @@ def _answer(text: str, depth: int) -> Node:
 
 
 def _only_numbers(text: str) -> bool:
-    """Commas inside of brackets separate; outside, 1,234 is one number."""
+    """Commas inside of brackets are separators; outside, 1,234 is one number."""
     found = _THOUSANDS.search(text)
     while found:
         before = text[: found.start()]
@@ -156,7 +158,7 @@ def _list(texts: list[str], depth: int) -> Node:
 
 
 def _within_both(parts: tuple[Node, ...]) -> Node:
-    """x > 1 and x < 3 as 1 < x < 3; of anything but two inequalities of one variable a list."""
+    """x > 1 and x < 3 combined to 1 < x < 3; anything but two inequalities of one variable stays a list."""
     one, other = parts
     bounds = [node for node in parts if node.kind == "series" and node.name and node.text in ("()", "[)", "(]", "[]")]
     if len(bounds) < 2 or one.name != other.name or "," in one.name:
@@ -172,13 +174,13 @@ def _everything() -> Node:
 
 
 def _all_but(value: Node) -> Node:
-    """All real numbers but one."""
+    """All real numbers except one."""
     low, high = _everything().parts
     return Node("list", "∪", (Node("series", "()", (low, value)), Node("series", "()", (value, high))))
 
 
 def _cases(body: str, depth: int) -> Node:
-    """A function by cases: what it is and when, in any order."""
+    """A function defined by cases: the values and their conditions, in any order."""
     parts = []
     for row in filter(str.strip, body.split("\\\\")):
         value, comma, when = row.partition("&") if "&" in row else row.rpartition(",")
@@ -288,7 +290,7 @@ def _equation(sides: list[str], depth: int) -> Node:
 
 
 def _name(text: str) -> str:
-    """The variable, f(x) or (x, y) that stands alone on a side; "" for an expression."""
+    """The variable, f(x) or (x, y) that is alone on a side; "" for an expression."""
     text = text.replace('"', "").strip()
     is_name = (
         _NAME.fullmatch(text)
@@ -299,7 +301,7 @@ def _name(text: str) -> str:
 
 
 def _interval(sides: list[str], operators: list[str]) -> Node | None:
-    """3 < x, x ≥ 3 and -1 < x ≤ 1 as (3, ∞), [3, ∞) and (-1, 1]: one variable alone, numbers around it."""
+    """3 < x, x ≥ 3 and -1 < x ≤ 1 as (3, ∞), [3, ∞) and (-1, 1]: a single variable with numbers around it."""
     if not set(operators) <= {"<", "\\le"}:
         sides, operators = sides[::-1], [_OPPOSITE.get(sign, "") for sign in reversed(operators)]
     if not set(operators) <= {"<", "\\le"} or len(sides) > 3:
@@ -322,7 +324,7 @@ def _interval(sides: list[str], operators: list[str]) -> Node | None:
 
 
 def _value(text: str) -> Node:
-    """One expression, perhaps with a unit, ± or a per cent sign. Raises Unreadable."""
+    """One expression, optionally with a unit, ± or a percent sign. Raises Unreadable."""
     text = text.strip()
     if (quoted := re.fullmatch(r'\(?\s*"([^"]*)"\s*\)?', text)) and len(quoted[1]) > 1:
         return Node("words", " ".join(quoted[1].casefold().split()))
@@ -356,7 +358,7 @@ def _unit(text: str) -> tuple[str, Unit | None]:
 
 
 def expression(text: str) -> str:
-    """LaTeX of one expression that the parser reads in one way only: decimals as fractions, products written out."""
+    """Unambiguous LaTeX of one expression: decimals as fractions, products written out."""
     if not text.strip() or _VAGUE.search(text) or "," in text:
         raise Unreadable(f"not one expression: {text[:40]!r}")
     text = exact(text)

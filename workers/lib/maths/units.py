@@ -1,4 +1,4 @@
-"""Units behind a number: what they measure and their size. Pure."""
+"""Units after a number: what they measure, and their size. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 1
 _ALIKE = {"kph": "km/h", "kmh": "km/h", "mph": "mi/h", "sq": "square", "cu": "cubic", "%": "percent"}
 _DEGREES_OF = re.compile(r"\b(?:degrees?|deg)\s+(?=celsius|fahrenheit)", re.IGNORECASE)
 _PART = re.compile(r"(?:(square|cubic)\s+)?([A-Za-z°$¢€£]+)\s*(?:\^\s*\{?(\d)\}?)?")
-# A noun that counts things is no unit of measure; these change the number instead.
+# A noun that counts things is not a unit of measure; these change the number instead.
 _NO_NOUN = re.compile(
     r".*(?:ths|rds|lves|ed|ly)|(?:dozen|quarter|half|score|time|power|hundred|thousand|million|billion|percent|factorial|root|nan)s?"
     r"|plus|minus|less|more|fewer|not|and|but"
@@ -44,13 +44,14 @@ class Unit:
 
     @property
     def is_count(self) -> bool:
-        """Of things: apples, students."""
+        """Whether it counts things: apples, students."""
         return len(self.measures) == 1 and self.measures[0][0].startswith("count of ")
 
 
 def unit_of(text: str, *, named: bool = True) -> Unit | None:
-    """cm, km/h, square meters, m^2, dollars per hour, apples. None if the words are no unit; of things that are not
-    `named` as text, only plurals are."""
+    """The unit in a text such as cm, km/h, square meters, m^2, dollars per hour, apples; None if the words are not a
+    unit. Unless `named` as text, things are only recognised in the plural.
+    """
     words = " ".join(_ALIKE.get(word.strip("."), word.strip(".")) for word in _DEGREES_OF.sub("", text).split())
     measures: dict[str, int] = {}
     sizes: list[str] = []

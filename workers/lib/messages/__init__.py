@@ -1,6 +1,6 @@
-"""The domain's noun: messages and tool calls, read in one place. Everything that reads a message reads it here.
+"""Messages and tool calls. Everything that parses or compares a message does it through this package.
 
-Pure and only the standard library: exported verifiers packages carry these files along.
+Pure and standard library only: exported verifiers packages include these files.
 """
 
 from workers.lib.messages.calls import (

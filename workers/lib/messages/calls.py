@@ -1,8 +1,8 @@
-"""The tool calls of a message, in all forms that the field writes. Only the standard library.
+"""The tool calls of a message, in all formats in use. Only the standard library.
 
-Native: OpenAI's `tool_calls` (arguments as text or object), the older `function_call`, a Responses item. As text: where all
-of the text is JSON of one call or a list of calls, bare, in a code fence, or in <tool_call> tags (Hermes, Qwen). Prose
-with JSON somewhere in it is an answer. What begins as a call and cannot be read is a call with a `problem`.
+Native: OpenAI's `tool_calls` (arguments as text or object), the older `function_call`, a Responses item. As text: if
+the whole text is JSON of one call or a list of calls, bare, in a code fence, or in <tool_call> tags (Hermes, Qwen).
+Prose that contains JSON is an answer. Text that begins like a call but cannot be parsed is a call with a `problem`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ NAMES = ("name", "tool", "toolName", "tool_name")
 ARGUMENTS = ("arguments", "args", "parameters", "kwargs")
 TOOL_USE = (*ARGUMENTS, "input")
 _SAID = frozenset(NAMES + ARGUMENTS)
-IDS = ("call_id", "id", "tool_call_id", "toolCallId")  # a Responses item has both: `id` is the item's
+IDS = ("call_id", "id", "tool_call_id", "toolCallId")  # a Responses item has two ids: `id` is the item's own
 _TAG, _END = "<tool_call>", "</tool_call>"
 _BEGINS_A_CALL = re.compile(r"\s*(?:\[\s*)?\{\s*[\"'}]")
 
 
 @dataclass(slots=True)
 class ToolCall:
-    """One call. `args` is None if the arguments are not a JSON object; `given` is their original form; `problem` says why the call
-    cannot be read, "" if it can."""
+    """One call. `args` is None if the arguments are not a JSON object; `given` is their original form; `problem` says
+    why the call cannot be parsed, "" if it can.
+    """
 
     tool: str
     args: dict | None
@@ -44,29 +45,29 @@ class ToolCall:
 
     @property
     def plain(self) -> dict:
-        """{"tool", "args"}, the form of expected calls."""
+        """{"tool", "args"}, the format of expected calls."""
         return {"tool": self.tool, "args": self.args}
 
     @property
     def arguments(self) -> str:
-        """The arguments as text: as they came, or as JSON."""
+        """The arguments as text: the original text, or as JSON."""
         return self.given if isinstance(self.given, str) else "" if self.given is None else as_json(self.given)
 
 
 def calls_of(message: Message) -> list[ToolCall]:
-    """The calls that an assistant message makes, natively or else as text; other roles make none."""
+    """The calls of an assistant message, native or as text; other roles have none."""
     if message.get("role", "assistant") != "assistant":
         return []
     return native_calls(message) or calls_in_text(text_of(message))
 
 
 def native_calls(message: Message) -> list[ToolCall]:
-    """The calls of a message that came as such: `tool_calls`, `function_call`, or a Responses item that is a call."""
+    """The native calls of a message: `tool_calls`, `function_call`, or a Responses item that is a call."""
     return [known_call(item) for item in native_items(message)]
 
 
 def native_items(message: Message) -> list[Any]:
-    """The same as they came, unread."""
+    """The same items in their original form."""
     if message.get("type") == "function_call":
         return [message]
     given = message.get("tool_calls")
@@ -77,7 +78,7 @@ def native_items(message: Message) -> list[Any]:
 
 
 def known_call(item: Any) -> ToolCall:
-    """A call by its position in a message, in any form: whatever is missing in it is a problem."""
+    """A call of any format, known to be one by its position in a message; anything missing becomes its problem."""
     name, given, identity = _parts(item)
     made = ToolCall(name if isinstance(name, str) else "", arguments_of(given), identity, given)
     if not isinstance(name, str):
@@ -90,7 +91,7 @@ def known_call(item: Any) -> ToolCall:
 
 
 def _parts(item: Any) -> tuple[Any, Any, str]:
-    """(name, arguments as given, id) of {function: {name, arguments}}, {name, arguments}, {tool, args}, …"""
+    """(name, original arguments, id) of {function: {name, arguments}}, {name, arguments}, {tool, args}, …"""
     if not isinstance(item, dict):
         return None, None, ""
     function = item.get("function")
@@ -103,12 +104,12 @@ def _parts(item: Any) -> tuple[Any, Any, str]:
 
 
 def _rivals(item: dict) -> str:
-    """What is wrong with a call that says two things: which of them runs depends on who reads it."""
+    """The problem of a contradictory call, in which different readers would see different calls."""
     function = item.get("function")
     bodies = [item, function] if isinstance(function, dict) else [item]
     said = [name for body in bodies for name in _SAID.intersection(body)]
     if len(said) < 2 or (len(said) == 2 and (said[0] in NAMES) != (said[1] in NAMES)):
-        return ""  # as nearly always: one name, one way to give the arguments
+        return ""  # the normal case: one name, and the arguments given once
     names = {found for body in bodies for key in NAMES if isinstance(found := body.get(key), str)}
     given = [found for body in bodies for key in ARGUMENTS if (found := body.get(key)) is not None]
     if len(names) > 1:
@@ -133,9 +134,9 @@ def _id_of(item: dict) -> str:
 
 
 def unread_calls(message: Message) -> list[tuple[str, Any]]:
-    """(tool, arguments as they came) of the native calls that have a name: for many messages much quicker than reading them."""
+    """(tool, original arguments) of the native calls with a name; for many messages much faster than parsing them."""
     if not (items := native_items(message)):
-        return []  # as in most messages
+        return []  # as for most messages
     return [(name, given) for name, given, _ in map(_parts, items) if isinstance(name, str)]
 
 
@@ -145,8 +146,9 @@ def tool_names(message: Message) -> list[str]:
 
 
 def arguments_of(given: Any) -> dict | None:
-    """A call's arguments, given as JSON text or as an object: {} if there are none, None if they are not a JSON object (broken, NaN,
-    nested too deep, a list, `null`)."""
+    """A call's arguments, given as JSON text or as an object: {} if there are none, None if they are not a JSON object
+    (broken, NaN, nested too deep, a list, `null`).
+    """
     if isinstance(given, str):
         given = json_of(given) if given and not given.isspace() else {}
         return given if isinstance(given, dict) else None
@@ -156,7 +158,7 @@ def arguments_of(given: Any) -> dict | None:
 
 
 def calls_in_text(text: str) -> list[ToolCall]:
-    """The calls that a text consists of, apart from reasoning in it; none if it is an answer."""
+    """The calls that a text consists of, ignoring its reasoning; none if it is an answer."""
     text = without_reasoning(text)
     if _TAG in text:
         return [call for part in text.split(_TAG)[1:] for call in _in_tag(part.split(_END)[0])]
@@ -164,7 +166,7 @@ def calls_in_text(text: str) -> list[ToolCall]:
 
 
 def _in_tag(text: str) -> list[ToolCall]:
-    """The calls between tags; if none can be read, a broken one."""
+    """The calls between tags; a broken call if none can be parsed."""
     return list(_in_json(text)) or [ToolCall("", None, given=text, problem=BROKEN_TAG)]
 
 
@@ -183,8 +185,9 @@ def _in_json(text: str) -> Iterator[ToolCall]:
 
 
 def call_of(value: Any) -> ToolCall | None:
-    """One call of any form; None for a value that is not a call. {"name": "Ben"} is an answer, {"tool": "x"} a call that lacks
-    its arguments."""
+    """A call in any format; None for a value that is not a call. {"name": "Ben"} is an answer, {"tool": "x"} a call
+    without arguments.
+    """
     if not isinstance(value, dict):
         return None
     call = known_call(value)
@@ -198,7 +201,7 @@ def call_of(value: Any) -> ToolCall | None:
 
 
 def calls_in(value: Any) -> list[ToolCall] | None:
-    """The calls in a value of any kind: a message, a call, a list of either, or any of these as JSON text.
+    """The calls in any kind of value: a message, a call, a list of either, or any of these as JSON text.
 
     None if the value says nothing about calls; [] if it says that there are none.
     """
@@ -222,7 +225,7 @@ def calls_in(value: Any) -> list[ToolCall] | None:
 
 
 def as_json(value: Any) -> str:
-    """JSON text as it is written into messages; a value that JSON has no type for as Python writes it."""
+    """JSON text as it is written into messages; values without a JSON type as Python's str."""
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -230,13 +233,15 @@ def as_json(value: Any) -> str:
 
 
 def to_native(tool: str, args: dict, identity: str = "") -> dict:
-    """A call in OpenAI's form, arguments as text."""
+    """A call in OpenAI's format, with arguments as text."""
     function = {"name": tool, "arguments": as_json(args)}
     return ({"id": identity} if identity else {}) | {"type": "function", "function": function}
 
 
 def answer_text(message: Message) -> str:
-    """An assistant turn as the text that a model writes: its calls as JSON if it has any (text next to them is left out)."""
+    """An assistant turn as the text that a model generates: its calls as JSON if it has any (text next to them is left
+    out).
+    """
     calls = native_calls(message)
     if not calls:
         return text_of(message)
@@ -245,5 +250,5 @@ def answer_text(message: Message) -> str:
 
 
 def to_text(tool: str, args: dict) -> str:
-    """A call as agents without native calls write it."""
+    """A call in the format of agents without native calls."""
     return as_json({"tool": tool, "args": args})

@@ -1,9 +1,9 @@
 """Whether two calls are the same call. Only the standard library.
 
-There is one answer for rewards, failures, near-duplicates and recorded results: the same tool by its exact name, and
-arguments that mean the same. Text is compared without case, with runs of spaces as one and letters with their accents composed; 4 equals 4.0; true is not 1;
-the order of names does not matter, that of lists does. Whole numbers are compared exactly: two ids above 2**53 that a
-double cannot tell apart are different.
+Rewards, failures, near-duplicates and recorded results all use this comparison: the same tool by its exact name, and
+equivalent arguments. Texts are compared ignoring case, with runs of spaces collapsed and accents composed; 4 equals
+4.0; true is not 1; the order of names does not matter, that of lists does. Integers are compared exactly: two ids above
+2**53 that a double cannot tell apart are different.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workers.lib.messages.calls import ToolCall
 
 
 def normalise(value: Any) -> Hashable:
-    """Equal for JSON values that mean the same; written as JSON, too, the two are the same text."""
+    """A value that is equal for equivalent JSON values, even when written as JSON text."""
     if isinstance(value, str):
         return ("text", _plain(value))
     if isinstance(value, bool) or value is None:
@@ -35,16 +35,18 @@ def _plain(text: str) -> str:
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two JSON values mean the same."""
+    """Whether two JSON values are equivalent."""
     if type(one) is type(other) and isinstance(one, str | int | float) and (one == other or not isinstance(one, str)):
-        return bool(one == other)  # in no time for most; only of two texts the normalised ones may still be equal
+        return bool(one == other)  # fast in most cases; only two different texts may still be equal when normalised
     if isinstance(one, str) and isinstance(other, str):
         return _plain(one) == _plain(other)
     return normalise(one) == normalise(other)
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal, texts to the letter: 5 is 5.0, true is not 1. None deeper than its reader allows."""
+    """Whether two JSON values are equal, with texts compared exactly: 5 is 5.0, true is not 1. Values must not be
+    nested deeper than `read_json` allows.
+    """
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):
@@ -60,7 +62,7 @@ def call_key(tool: str, args: dict | None) -> Hashable:
 
 
 def same_call(one: ToolCall, other: ToolCall) -> bool:
-    """Calls that cannot be read are the same if they were written the same."""
+    """Calls that cannot be parsed are the same if their texts are."""
     if one.args is None or other.args is None:
         return one.tool == other.tool and one.args is other.args and one.arguments == other.arguments
     return call_key(one.tool, one.args) == call_key(other.tool, other.args)
@@ -69,7 +71,7 @@ def same_call(one: ToolCall, other: ToolCall) -> bool:
 def argument_share(args: dict, right: dict, accept: dict | None = None) -> float:
     """Share of arguments that are right, in [0, 1]: missing and unexpected ones both count as wrong.
 
-    `accept` lists, for an argument, all correct values; None or "" among them says that it may be left out.
+    `accept` lists all correct values of an argument; None or "" among them means that it may be left out.
     """
     choices = {
         name: (values, any(value is None or value == "" for value in values)) for name, values in (accept or {}).items()

@@ -1,7 +1,7 @@
-"""What a message says: its text, its reasoning, whether it belongs to the prompt. Only the standard library.
+"""The content of a message: its text, its reasoning, and whether it belongs to the prompt. Only the standard library.
 
-A message is OpenAI's chat message as JSON: {role, content: text or parts, reasoning_content?, tool_calls?, tool_call_id?,
-name?}. Messages come from strangers: a field of another type counts as missing.
+A message is OpenAI's chat message as JSON: {role, content: text or parts, reasoning_content?, tool_calls?,
+tool_call_id?, name?}. Messages are untrusted: a field of another type counts as missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ RESULT_ROLES = ("tool", "function")
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 REASONING_PARTS = frozenset(("reasoning", "thinking", "redacted_thinking"))
 _FENCE = re.compile(r"```[\w-]*\s*")
-# Code and prose may name the tags: quoted ones are text, and so is an opening one within a line that is never closed.
+# Code and prose may mention the tags: quoted ones are text, and so is an opening tag within a line that is never
+# closed.
 _THINK = re.compile(
     r"(?P<start>(?:^|(?<=>))[ \t]*)?(?<![\"'`])<think(?:ing)?>|(?P<close></)think(?:ing)?>(?![\"'`\\)])",
     re.IGNORECASE | re.MULTILINE,
@@ -27,10 +28,10 @@ _THINK = re.compile(
 
 
 def text_of(message: Message) -> str:
-    """The text of a message without its reasoning; of an assistant that refuses, the refusal.
+    """The text of a message without its reasoning; if an assistant refuses, its refusal.
 
-    Parts are joined by line ends. Those of an assistant are pieces of one text (OpenAI's `output_text`, Anthropic's text
-    between citations) and are joined as they are.
+    Parts are joined by newlines. Those of an assistant are pieces of one text (OpenAI's `output_text`, Anthropic's text
+    between citations) and are joined without.
     """
     content = message.get("content")
     if content and isinstance(content, str):
@@ -41,7 +42,7 @@ def text_of(message: Message) -> str:
 
 
 def content_text(content: Any, joint: str = "\n") -> str:
-    """The text of a message's content: text, parts, or one part. Reasoning, pictures, files and calls are none."""
+    """The text of a message's content: text, parts, or one part. Reasoning, images, files and calls have no text."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]
@@ -59,8 +60,9 @@ def part_text(part: Any) -> str:
 
 
 def without_reasoning(text: str) -> str:
-    """An assistant's text with spaces in place of its reasoning between <think> and </think>: to the end if it is not closed, from the
-    start if it was not opened. JSON is left unchanged."""
+    """An assistant's text with spaces in place of its reasoning between <think> and </think>: to the end if it is not
+    closed, from the start if it was not opened. JSON is left unchanged.
+    """
     if "think" not in text.lower() or json_of(text) is not None:
         return text
     hidden: list[tuple[int, int]] = []
@@ -71,7 +73,7 @@ def without_reasoning(text: str) -> str:
         elif opened:
             hidden.append((opened.start(), tag.end()))
             opened = None
-        else:  # a chat template opened it, in the prompt
+        else:  # the chat template opened it, in the prompt
             hidden = [(0, tag.end())]
     if opened and opened["start"] is not None:
         hidden.append((opened.start(), len(text)))
@@ -81,13 +83,13 @@ def without_reasoning(text: str) -> str:
 
 
 def is_reasoning(part: Any) -> bool:
-    """Whether a part of a content is what the model thought."""
+    """Whether a part of a content is the model's reasoning."""
     kind = part.get("type") if isinstance(part, dict) else None
     return isinstance(kind, str) and kind in REASONING_PARTS
 
 
 def reasoning_of(message: Message) -> str:
-    """What the model thought before it answered, as a field of the message or as parts of its content."""
+    """The model's reasoning before it answered, from a field of the message or from parts of its content."""
     for name in REASONING_FIELDS:
         if isinstance(found := message.get(name), str) and found:
             return found
@@ -99,7 +101,7 @@ def reasoning_of(message: Message) -> str:
 
 
 def unfenced(text: str) -> str:
-    """A text without the code fence around all of it, nor the empty lines just inside."""
+    """A text without a code fence around all of it, and without empty lines just inside."""
     first, line_end, rest = text.strip().partition("\n")
     if not line_end or not rest.endswith("```") or not _FENCE.fullmatch(first):
         return text
@@ -113,7 +115,7 @@ def is_prompt(message: Message) -> bool:
 
 
 def is_example(message: Message) -> bool:
-    """Whether a message is a few-shot turn of the prompt, by OpenAI's convention for `name` ("example_user")."""
+    """Whether a message is a few-shot example in the prompt, by OpenAI's convention for `name` ("example_user")."""
     name = message.get("name")
     return isinstance(name, str) and name.startswith("example_")
 
@@ -124,7 +126,7 @@ def system_prompt(messages: Iterable[Message]) -> str:
 
 
 def is_request(message: Message) -> bool:
-    """Whether a user says it in the conversation itself, not in an example."""
+    """Whether the message is a user's turn in the conversation itself, not in an example."""
     return message.get("role") == "user" and not is_example(message)
 
 

@@ -1,4 +1,4 @@
-"""JSON as agents and tools write it: strict and bounded. Only the standard library."""
+"""Strict and bounded parsing of JSON from agents and tools. Only the standard library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-MAX_DEPTH = 60  # objects and lists inside one another, as many as a stored trajectory may have
+MAX_DEPTH = 60  # nesting of objects and lists, as for stored trajectories
 _UNSTORABLE = dict.fromkeys((0, *range(0xD800, 0xE000)), "\ufffd")  # NUL and lone surrogates
 
 
@@ -16,16 +16,17 @@ class TooDeep(ValueError):
 
 
 def read_json(text: str) -> Any:
-    """The value of a JSON text.
+    """Parse JSON text.
 
-    Raises ValueError for what is not JSON, NaN, numbers beyond a double's range and an object that gives a name twice (readers
-    differ in which value they take: RFC 8259, section 4), TooDeep for nesting deeper than MAX_DEPTH.
+    Raises ValueError for anything that is not JSON, for NaN, numbers beyond a double's range and an object with a
+    duplicate name (parsers differ in which value they take: RFC 8259, section 4); TooDeep for nesting deeper than
+    MAX_DEPTH.
     """
     return _read(text, _DECODER)
 
 
 def read_repeated(text: str) -> Any:
-    """The same, but a name that is given several times has all its values, as a list: for checks that must see each."""
+    """The same, but a repeated name gets a list of all its values: for checks that must see each."""
     return _read(text, _MERGING)
 
 
@@ -34,7 +35,7 @@ def _read(text: str, decoder: json.JSONDecoder) -> Any:
         value, end = decoder.scan_once(text, 0)
         if end != len(text):
             raise StopIteration
-    except StopIteration:  # space around it, or no JSON: the decoder says which
+    except StopIteration:  # surrounding space, or invalid JSON: the decoder tells which
         value = _decode(text, decoder)
     except RecursionError as error:
         raise TooDeep from error
@@ -44,7 +45,7 @@ def _read(text: str, decoder: json.JSONDecoder) -> Any:
 
 
 def json_of(text: str) -> Any:
-    """The same, but None if the text is not such JSON."""
+    """The same, but None if the text is not valid JSON."""
     try:
         return read_json(text)
     except ValueError:
@@ -68,14 +69,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def all_values(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose repeated names have all their values, as a list."""
+    """An object in which a repeated name has a list of all its values."""
     found: dict[str, list] = {}
     for name, value in pairs:
         found.setdefault(name, []).append(value)
     return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
 
-# Made once: json.loads makes one each time.
+# Created once, because json.loads creates a decoder each time.
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse, object_pairs_hook=_once)
 _MERGING = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse, object_pairs_hook=all_values)
 
@@ -88,12 +89,12 @@ def _decode(text: str, decoder: json.JSONDecoder) -> Any:
 
 
 def is_json(value: Any) -> bool:
-    """Whether a Python value is JSON that `read_json` could have read: its types, finite numbers, bearable depth.
+    """Whether a Python value is JSON that `read_json` could have returned: its types, finite numbers, limited depth.
 
-    Level by level instead of recursive, so that no depth is too much for it.
+    Works level by level instead of recursively, so that deep nesting cannot overflow it.
     """
     if type(value) is dict and _TEXT.issuperset(map(type, value)) and _PLAIN.issuperset(map(type, value.values())):
-        return True  # as nearly all arguments are
+        return True  # as for nearly all arguments
     level = [value]
     for depth in range(MAX_DEPTH + 1):
         below: list[Any] = []
@@ -112,7 +113,7 @@ _TEXT, _PLAIN = frozenset((str,)), frozenset((str, int, bool, type(None)))
 
 
 def _is_sound(item: Any) -> bool:
-    """Whether a value, apart from what it holds, is JSON."""
+    """Whether a value, apart from its items, is valid JSON."""
     if isinstance(item, dict):
         return all(isinstance(name, str) for name in item)
     if isinstance(item, float):
@@ -121,7 +122,7 @@ def _is_sound(item: Any) -> bool:
 
 
 def unpacked(value: Any) -> Any:
-    """The value of a JSON text; a text that is not JSON, and anything but text, unchanged."""
+    """The value of a JSON text; invalid JSON and values other than text are returned unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -131,7 +132,7 @@ def unpacked(value: Any) -> Any:
 
 
 def clean(text: str) -> str:
-    """A text without the characters that no database stores."""
+    """A text without the characters that databases cannot store."""
     return text.translate(_UNSTORABLE)
 
 

@@ -1,5 +1,6 @@
-"""OpenAI's Responses API: its items as chat messages and back, its requests and answers as chat completions have them. Only
-the standard library."""
+"""OpenAI's Responses API: converts its items to chat messages and back, and its requests and answers to those of chat
+completions. Only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from workers.lib.messages.tools import flat_tool
 
 TEXT_PARTS = ("text", "input_text", "output_text")
 MAX_SAID = 300
-# How error codes begin that blame the request.
+# Prefixes of error codes that blame the request.
 REFUSING = ("invalid_", "image_", "context_", "bio_policy", "misalignment_policy")
 
 
 class ItemError(ValueError):
-    """An item that is not one: its index, the field, and what is wrong with it."""
+    """An invalid item: its index, the field, and what is wrong with it."""
 
     def __init__(self, index: int, field: str, text: str) -> None:
         super().__init__(f"item {index}{f'.{field}' if field else ''}: {text}")
@@ -29,11 +30,11 @@ Other = Callable[[dict, int, list[Message]], None]
 
 
 def leave_out(item: dict, index: int, messages: list[Message]) -> None:
-    """Reasoning and items of tools that the server runs itself have no place in a chat."""
+    """Reasoning, and items of tools that the server runs itself, cannot be part of a chat."""
 
 
 def from_items(items: Any, *, other: Other = leave_out, strict: bool = False) -> list[Message]:
-    """Chat messages; a text is one message of the user. Calls join the assistant's message right before them.
+    """Chat messages; a text becomes one user message. Calls are added to the assistant's message right before them.
 
     Raises ItemError if `items` is not a list of objects and, if strict, for a call without a name.
     """
@@ -66,7 +67,7 @@ def from_items(items: Any, *, other: Other = leave_out, strict: bool = False) ->
 
 
 def _content(item: dict) -> Any:
-    """Text parts become one text; among other parts they stay parts."""
+    """Only text parts become one text; with other parts among them, all stay parts."""
     content = item.get("content")
     if not isinstance(content, list):
         return content if isinstance(content, str) else ""
@@ -93,7 +94,9 @@ def _call(item: dict) -> dict:
 
 
 def to_items(messages: list[Message], *, output: bool = False) -> list[dict]:
-    """Chat messages as a request's `input` has them; with `output` as a response has them: ids, status, text only."""
+    """Chat messages as the `input` of a request or, with `output`, as the output of a response: with ids, status, text
+    only.
+    """
     return [item for number, message in enumerate(messages) for item in _items(message, number, output)]
 
 
@@ -139,7 +142,9 @@ def items_request(messages: list[Message], tools: list[dict]) -> dict[str, Any]:
 
 
 def from_chat_request(body: dict[str, Any]) -> dict[str, Any]:
-    """A chat completion's request as the Responses API takes it, to be answered without being stored. A seed has no place there."""
+    """A chat completion request converted for the Responses API, to be answered without being stored. A seed is
+    dropped, since it is not supported there.
+    """
     rest = dict(body)
     made = items_request(rest.pop("messages"), rest.pop("tools", []))
     if not made["tools"]:
@@ -154,13 +159,14 @@ def from_chat_request(body: dict[str, Any]) -> dict[str, Any]:
     return rest | made | {"store": False}
 
 
-# Reading answers
+# Parsing answers
 
 
 def as_completion(response: Any) -> dict[str, Any]:
-    """A Responses object as a chat completion: one message, why it ended, its tokens. Items of other types are left out.
+    """A Responses object as a chat completion: one message, the finish reason, the usage. Items of other types are left
+    out.
 
-    Raises ItemError, and what reading JSON of another shape raises.
+    Raises ItemError, and any error of accessing JSON with another structure.
     """
     status, output = response.get("status") or "completed", response["output"]
     if status not in ("completed", "incomplete"):
@@ -187,7 +193,7 @@ def as_completion(response: Any) -> dict[str, Any]:
 
 
 def _without_commentary(output: list) -> list:
-    """If a message is marked as the answer, commentary before it is not part of it."""
+    """If a message is marked as the final answer, commentary before it is not part of the answer."""
     phases = [item.get("phase") if isinstance(item, dict) else None for item in output]
     dropped = "commentary" if "final_answer" in phases else object()
     return [item for item, phase in zip(output, phases, strict=True) if phase != dropped]
@@ -221,7 +227,7 @@ def _logprobs(output: list[dict]) -> list:
 
 
 def reasoning_text(item: dict) -> str:
-    """The summary of a reasoning item, else the reasoning itself where the server shows it."""
+    """The summary of a reasoning item, otherwise the reasoning itself if the server returns it."""
     return content_text(item.get("summary") or []) or content_text(item.get("content") or [])
 
 
@@ -237,6 +243,6 @@ def failure_of(response: Any) -> tuple[int, str] | None:
 
 
 def error_text(error: Any) -> str:
-    """The message of an `error`, in any form."""
+    """The message of an `error` in any format."""
     message = error.get("message") if isinstance(error, dict) else None
     return str(message or error)[:MAX_SAID]

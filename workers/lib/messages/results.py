@@ -1,4 +1,4 @@
-"""Which result belongs to which call. Only the standard library."""
+"""Matches results to calls. Only the standard library."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ C = TypeVar("C", bound=HasId)
 class OpenCalls(Generic[C]):
     """The calls of one assistant turn that have no result yet.
 
-    Models give the same ids in each turn, and the same id twice in one, so a result belongs to the first open call with its
-    id. Where one of the two lacks an id: a result with an id to the first call without one; a result without an id to the
-    first open call, of its `name` where there is one. Thousands of calls in one turn take no longer each than one.
+    Models may repeat ids across turns, and even within a turn, so a result belongs to the first open call with its id.
+    If one of the two has no id: a result with an id belongs to the first call without one; a result without an id to
+    the first open call, of its `name` if it has one. The time per call does not grow with the number of calls in a
+    turn.
     """
 
     def __init__(self, calls: Iterable[C] = ()) -> None:
         self._calls = list(calls)
         self._closed: set[int] = set()
-        self._queues: dict[tuple[str, str], deque[int]] = {}  # by (what, its value): places in their order
+        self._queues: dict[tuple[str, str], deque[int]] = {}  # {(field, value): positions of calls in order}
 
     def take(self, result: Message) -> C | None:
-        """The call that a message answers, which is then closed; None if it answers none."""
+        """The call that a message answers, which is closed by it; None if it answers none."""
         wanted, name = result.get("tool_call_id"), result.get("name")
         if not self._calls:
             return None
-        if len(self._calls) == 1:  # as in most turns: then there is nothing to choose from
+        if len(self._calls) == 1:  # as in most turns: there is nothing to choose from
             only = self._calls[0]
             return (
                 None if isinstance(wanted, str) and wanted and only.id not in (wanted, "", None) else self._calls.pop()
@@ -76,7 +77,7 @@ class OpenCalls(Generic[C]):
 
 @dataclass(slots=True)
 class Exchange:
-    """A call and what the tool answered; `index` and `result_index` are the places of the two messages."""
+    """A call and the tool's answer; `index` and `result_index` are the positions of the two messages."""
 
     call: ToolCall
     index: int
@@ -93,7 +94,7 @@ class Exchange:
 
 
 def exchanges(messages: Iterable[Message]) -> list[Exchange]:
-    """The native calls of the assistant with their results. A result belongs to the assistant's turn right before it."""
+    """The assistant's native calls with their results. A result belongs to the assistant's turn right before it."""
     made: list[Exchange] = []
     waiting: OpenCalls[Exchange] = OpenCalls()
     for index, message in enumerate(messages):

@@ -1,5 +1,6 @@
-"""Tool definitions: OpenAI's chat form {type, function: {name, description, parameters}} and the flat form of the Responses
-API {type, name, …}. Only the standard library."""
+"""Tool definitions: OpenAI's chat format {type, function: {name, description, parameters}} and the flat format of the
+Responses API {type, name, …}. Only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 
 def function_of(tool: Any) -> dict | None:
-    """{name, description, parameters} of a tool in either form; None if it has no name."""
+    """{name, description, parameters} of a tool in either format; None if it has no name."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     return function if isinstance(function, dict) and isinstance(function.get("name"), str) else None
 
@@ -21,13 +22,15 @@ def functions_of(tools: Any) -> Iterator[tuple[str, dict]]:
 
 
 def schemas_of(tools: Any) -> dict[str, dict]:
-    """Tool name → JSON Schema of its arguments; {} for a tool that names none."""
+    """Tool name → JSON Schema of its arguments; {} if it has none."""
     found = ((name, function.get("parameters")) for name, function in functions_of(tools))
     return {name: schema if isinstance(schema, dict) else {} for name, schema in found}
 
 
 def chat_tool(tool: dict) -> dict:
-    """A tool as chat completions have it, from the Responses API, the older `functions` or Anthropic (`input_schema`)."""
+    """A tool in the format of chat completions, from the Responses API, the older `functions` or Anthropic
+    (`input_schema`).
+    """
     if "function" in tool:
         return tool
     kept = {name: tool[name] for name in ("name", "description", "parameters", "strict") if name in tool}
@@ -37,7 +40,7 @@ def chat_tool(tool: dict) -> dict:
 
 
 def flat_tool(tool: dict) -> dict:
-    """A tool as the Responses API has it."""
+    """A tool in the format of the Responses API."""
     function = tool.get("function", tool)
     return {
         "type": "function",
