@@ -1,9 +1,11 @@
-"""Several processes that train one adapter: `python -m workers.lib.processes PROGRAM SPEC COUNT` starts a program once for each of
-them, ends them together, and exits as the job's one process would (docs/jobs.md). Light: the standard library only.
+"""Runs several processes that train one adapter: `python -m workers.lib.processes PROGRAM SPEC COUNT` starts a program
+COUNT times, ends the processes together, and exits like the single process of a job (docs/jobs.md). Light: the standard
+library only.
 
-`accelerate launch` is not used: its agent starts each process in a session of its own, where a kill of the job's group does not
-reach it, closes the pipe of the events, and starts one process only where there is no GPU. What it sets is set here, so
-that accelerate finds in the programs what it would find there; and `accelerate launch -m workers.grpo spec.json` works by hand.
+`accelerate launch` is not used: its agent starts each process in its own session, where a kill of the job's process
+group does not reach it; it closes the pipe for the events; and it starts only one process if there is no GPU. The
+environment variables that it sets are set here, so that accelerate works as usual in the programs; `accelerate launch
+-m workers.grpo spec.json` works by hand.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from typing import Any, BinaryIO
 from workers.lib.guard import end_with_parent
 
 LOST = 76  # exit status of a process that ended because another one did
-END_S = 5.0  # what the others have to end by themselves after one has failed, before they are asked to
-KILL_S = 25.0  # and before they are killed; less than the runner's own patience
-AFTER_ALL = 10**9  # numbers of the events that say how it ended: larger than any program's
+END_S = 5.0  # seconds that the others have to end by themselves after one has failed, before they are asked to
+KILL_S = 25.0  # and before they are killed; less than the runner's own grace period
+AFTER_ALL = 10**9  # numbers of the events that report the end: larger than any program's
 
 
 def number() -> int:
-    """Of this process among those of its job, from 0."""
+    """The rank of this process in its job, from 0."""
     return int(os.environ.get("RANK", 0))
 
 
@@ -41,7 +43,7 @@ def are_started() -> bool:
 
 
 def start_them(program: str, spec: str, count: int) -> None:
-    """Becomes the process that starts the others; gives back the memory of what was imported here."""
+    """Replace this process with the one that starts the others, which frees the memory of its imports."""
     os.execv(sys.executable, [sys.executable, "-m", __name__, program, spec, str(count)])
 
 
@@ -49,7 +51,7 @@ def start_them(program: str, spec: str, count: int) -> None:
 class Process:
     number: int
     child: subprocess.Popen
-    events: BinaryIO | None  # a file, of all but the first, which has the job's own pipe
+    events: BinaryIO | None  # a file, except for the first process, which has the job's own pipe
     status: int | None = None
 
     @property
@@ -80,7 +82,7 @@ class Processes:
         return Process(at, child, file)
 
     def follow(self) -> int:
-        """The exit status of the job: that of the process that ended badly first."""
+        """Wait for all processes; return the job's exit status: that of the first process that failed."""
         failed_at = asked_at = None
         while running := [one for one in self.all if one.status is None]:
             for one in running:
@@ -108,7 +110,7 @@ class Processes:
         if not bad:
             return 0
         first = next((one for one in bad if one.status != LOST), bad[0])
-        silent = self.all[0].status == LOST or (self.all[0].status or 0) < 0  # nobody has said why
+        silent = self.all[0].status == LOST or (self.all[0].status or 0) < 0  # none of them has reported an error
         if silent and (error := next(filter(None, map(error_of, self.ended)), None)):
             self.emit(error)
             return 1
@@ -123,7 +125,7 @@ class Processes:
 
 
 def error_of(process: Process) -> dict[str, Any] | None:
-    """What a process that has no pipe of the job's said of its end."""
+    """The error event of a process without the job's pipe."""
     if process.events is None:
         return None
     process.events.seek(0)

@@ -1,4 +1,4 @@
-"""Reads a job's spec, runs the program, and says in one event how it ended. Light: no torch."""
+"""Reads a job's spec, runs the program, and reports in one event how it ended. Light: no torch."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from workers.lib.memory import is_out_of_memory
 from workers.lib.specs import checked
 
 STOPPED = 128 + signal.SIGTERM
-UNUSABLE = 2  # exit status of a program whose spec is wrong, as of a command with wrong arguments
+UNUSABLE = 2  # exit status for an invalid spec, as for commands with invalid arguments
 CONNECTIONS = ("gloo", "NCCL", "DistBackendError", "DistNetworkError")
 
 
 class Stop(Exception):
-    """The wish to stop, no error: raised by `StopFlag.check` after SIGTERM. Its text, if any, says why."""
+    """A request to stop rather than an error: raised by `StopFlag.check` after SIGTERM. The text, if any, says why."""
 
 
 class PeerEnded(Exception):
-    """Another process of the same job has ended, and says why."""
+    """Another process of the same job has ended and has reported why."""
 
 
 class StopFlag:
-    """Set by SIGTERM; programs check it where they can stop cleanly. While nothing is at stake (`at_once`) it needs no check."""
+    """Set by SIGTERM; programs check it where they can stop cleanly. Within `at_once` no check is needed."""
 
     def __init__(self) -> None:
         self.is_set = self.raises = False
@@ -46,7 +46,9 @@ class StopFlag:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Loading a model takes long and leaves nothing behind: SIGTERM ends it where it is."""
+        """SIGTERM ends the block immediately: for work such as loading a model, which takes long and leaves nothing
+        behind.
+        """
         self.raises = True
         try:
             yield
@@ -70,8 +72,10 @@ def read_spec(path: Path, kind: str) -> Any:
 
 
 def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> None:
-    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (reported in an event), 2 a spec that cannot be used
-    (the same, without a traceback: it is the writer's mistake, not the program's), 143 asked to stop, 76 ended with another process of the job. Where the spec asks for several, this one starts them (workers.lib.processes)."""
+    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (reported in an event), 2 an invalid spec
+    (reported without a traceback, since it is not an error of the program), 143 asked to stop, 76 ended with another
+    process of the job. If the spec asks for several processes, this one starts them (workers.lib.processes).
+    """
     if len(sys.argv) != 2:
         sys.exit(f"usage: python -m workers.{kind} spec.json")
     events, stop = Emitter(mute=processes.number() > 0), StopFlag()
@@ -88,7 +92,7 @@ def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> No
         events.log("warning", str(stopped) or "Stopped on request.")
         sys.exit(STOPPED)
     except SpecError as error:
-        if is_out_of_memory(error):  # which was taken for a bad spec
+        if is_out_of_memory(error):  # memory ran out, which was mistaken for an invalid spec
             fail(events, error)
         print(error, file=sys.stderr)
         events.error(str(error))
@@ -98,7 +102,7 @@ def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> No
 
 
 def fail(events: Emitter, error: Exception) -> NoReturn:
-    """While it is handled."""
+    """Call it while handling the error."""
     traceback.print_exc()
     if processes.count() > 1 and lost_connection(error):
         sys.exit(processes.LOST)
@@ -108,5 +112,5 @@ def fail(events: Emitter, error: Exception) -> NoReturn:
 
 
 def lost_connection(error: BaseException) -> bool:
-    """Whether it is what the libraries say where another process of the job has ended (torch raises RuntimeErrors of its own)."""
+    """Whether it is the libraries' error for a process of the job that has ended (torch raises a RuntimeError)."""
     return isinstance(error, RuntimeError) and any(name in f"{type(error).__name__} {error}" for name in CONNECTIONS)

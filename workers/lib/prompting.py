@@ -1,4 +1,6 @@
-"""How a conversation with tools is written for a model: by its chat template, or as text where that knows no tools. Pure."""
+"""Writes a conversation with tools for a model: for its chat template or, if that does not support tools, as text.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,18 @@ HOW_TO_CALL = 'To call a tool, answer with {"tool": name, "args": {…}} and not
 
 
 def written_for(template: str, messages: list[dict], tools: list[dict]) -> tuple[list[dict], list[dict] | None]:
-    """(messages, tools) for a chat template: native where it knows tools, else all in the messages' text."""
+    """(messages, tools) for a chat template: native tools if it supports them, otherwise everything as text in the
+    messages.
+    """
     if "tools" in template:
         return for_template(messages), tools or None
     return as_text(messages, tools), None
 
 
 def as_text(messages: list[dict], tools: list[dict]) -> list[dict]:
-    """A conversation without native calls: calls as the JSON the agent writes, results as turns of the user, the tools at
-    the end of the system prompt."""
+    """A conversation without native calls: calls as the JSON that agents write, results as user turns, the tools at the
+    end of the system prompt.
+    """
     written = [_written(message) for message in messages]
     if not tools:
         return written
@@ -37,12 +42,12 @@ def _written(message: dict) -> dict:
 
 
 def _args(call: ToolCall) -> dict:
-    """What was no JSON object is shown to the model as it wrote it."""
+    """Arguments that are not a JSON object are shown to the model as it wrote them."""
     return call.arguments if call.args is None else call.args  # type: ignore[return-value]
 
 
 def for_template(messages: list[dict]) -> list[dict]:
-    """As chat templates that carry tools expect it: contents as text, arguments of calls as objects."""
+    """The format that chat templates with tool support expect: contents as text, arguments of calls as objects."""
     return [_for_template(message) for message in messages]
 
 

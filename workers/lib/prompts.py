@@ -1,7 +1,7 @@
 """Prompt versions: what an agent brings to any task, whatever model it runs on. Pure and light.
 
-A prompt says some of: the system prompt, examples, how tools are described to the model, sampling. In an evaluation it
-replaces these parts of the environment's harness; what it leaves out stays as the environment has it. The tools themselves,
+A prompt sets some of: the system prompt, examples, how tools are described to the model, sampling. In an evaluation it
+replaces these parts of the environment's harness; anything it omits stays as in the environment. The tools themselves,
 the limits and the verifier define the task, so no prompt changes them.
 """
 
@@ -18,12 +18,13 @@ from workers.lib.messages import cleaned, function_of, functions_of, schemas_of
 from workers.lib.specs import Form
 from workers.lib.typed import FormError, Text, convert, plain
 
-# What of a harness the agent brings and may change. All the rest (tools, limits) defines the task.
+# The parts of a harness that belong to the agent and may be changed. Everything else (tools, limits) defines the task.
 AGENT_PART = ("system_prompt", "examples", "show_tools", "shown_tools", "temperature", "top_p", "max_new_tokens")
 LARGEST = 400_000  # characters of a prompt as JSON
 IN_HARNESS = {"tools": "shown_tools"}  # a harness's own `tools` are those that run
 NAMED = ("properties", "patternProperties", "$defs", "definitions")  # parts whose keys are names
-FOR_READERS = ("title", "description", "examples", "default", "$comment")  # parts of a JSON Schema that bind nobody
+# Parts of a JSON Schema that have no effect on validation.
+FOR_READERS = ("title", "description", "examples", "default", "$comment")
 
 
 class ExampleFunction(Form, kw_only=True):
@@ -38,7 +39,7 @@ class ExampleCall(Form, kw_only=True):
 
 
 class ExampleMessage(Form, kw_only=True):
-    """A few-shot message, as OpenAI's chat completions have it."""
+    """A few-shot message in the format of OpenAI's chat completions."""
 
     role: Literal["user", "assistant", "tool"]
     content: str | None = None
@@ -60,8 +61,9 @@ class Tool(Form, kw_only=True):
 
 
 class Prompt(Form, kw_only=True):
-    """`tools`: definitions that the model is shown instead of the environment's of the same names. `show_tools` false: none is
-    shown, since the system prompt describes them. What is left out stays as the environment has it."""
+    """`tools`: definitions that the model is shown instead of the environment's tools of the same names. `show_tools`
+    false: none is shown, because the system prompt describes them. Anything omitted stays as in the environment.
+    """
 
     system_prompt: Annotated[str, Meta(max_length=200_000)] | UnsetType = UNSET
     examples: Annotated[list[ExampleMessage], Meta(max_length=200)] | UnsetType = UNSET
@@ -76,7 +78,7 @@ FIELDS: tuple[str, ...] = Prompt.__struct_fields__
 
 
 def checked_prompt(given: Any) -> dict[str, Any]:
-    """The prompt in its one form, as JSON. Raises FormError naming the field that is wrong."""
+    """The prompt in its normal form, as JSON. Raises FormError naming the invalid field."""
     found = plain(convert(given, Prompt))
     if not found:
         raise FormError("", f"says nothing: give at least one of {', '.join(FIELDS)}")
@@ -91,12 +93,12 @@ def checked_prompt(given: Any) -> dict[str, Any]:
 
 
 def applied(harness: dict[str, Any], prompt: dict[str, Any]) -> dict[str, Any]:
-    """A harness with what a prompt says in place of its own."""
+    """A harness with the parts that a prompt sets replaced."""
     return harness | {IN_HARNESS.get(name, name): value for name, value in prompt.items()}
 
 
 def from_harness(harness: dict[str, Any]) -> dict[str, Any]:
-    """The prompt that a harness has of its own."""
+    """The prompt that is part of a harness."""
     names = {IN_HARNESS.get(name, name): name for name in FIELDS}
     found = {names[name]: value for name, value in harness.items() if name in names}
     return {name: value for name, value in found.items() if value not in (None, [])}
@@ -109,7 +111,7 @@ def shown(offered: list[dict], definitions: list[dict]) -> list[dict]:
 
 
 def tool_problem(definitions: Iterable[dict], offered: list[dict]) -> str:
-    """Why these definitions cannot stand for the offered tools, as a sentence; "" if they can."""
+    """Why these definitions cannot replace the offered tools, as a sentence; "" if they can."""
     there = schemas_of(offered)
     for name, schema in schemas_of(list(definitions)).items():
         if name not in there:
@@ -124,7 +126,7 @@ def tool_problem(definitions: Iterable[dict], offered: list[dict]) -> str:
 
 
 def _binding(schema: Any, names: bool = False) -> Any:
-    """A JSON Schema without what is only there to be read. `names`: its keys are names."""
+    """A JSON Schema without the parts that do not affect validation. `names`: its keys are names."""
     if isinstance(schema, list):
         return [_binding(item) for item in schema]
     if not isinstance(schema, dict):
@@ -134,12 +136,12 @@ def _binding(schema: Any, names: bool = False) -> Any:
 
 
 def as_lines(prompt: dict[str, Any]) -> list[str]:
-    """What the agent brings, for people: a text line by line, all else as JSON."""
+    """A prompt for people: texts line by line, everything else as JSON."""
     return [line for lines in as_parts(prompt).values() for line in lines]
 
 
 def as_parts(prompt: dict[str, Any]) -> dict[str, list[str]]:
-    """The lines of each field, in the order of their names."""
+    """The lines of each field, in order of the field names."""
     parts = {}
     for name, value in sorted(prompt.items()):
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True)

@@ -1,6 +1,8 @@
-"""A Ray cluster's Jobs REST API (2.9 and later), as the dashboard serves it: a folder is uploaded, submitted, followed and stopped.
+"""A client for a Ray cluster's Jobs REST API (2.9 and later), as served by the dashboard: uploads, submits, follows and
+stops a folder.
 
-Plain HTTP, so that this installation needs no Ray. Addresses and keys are checked as everywhere (`outgoing`, `keys`). Light.
+It uses plain HTTP, so that this installation needs no Ray. Addresses and keys are checked like everywhere else
+(`outgoing`, `keys`). Light.
 """
 
 from __future__ import annotations
@@ -19,17 +21,17 @@ from workers.lib.serving import Address
 
 TIMEOUT_S, UPLOAD_S = 20.0, 600.0
 MAX_ANSWER, MAX_LOG = 2 * 2**20, 64 * 2**20  # bytes
-MAX_PACKAGE = 100 * 2**20  # what the dashboard takes
-SAID = 300  # characters that are shown of an answer
+MAX_PACKAGE = 100 * 2**20  # the dashboard's limit
+SAID = 300  # characters shown of an answer
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 class ClusterError(JobError):
-    """The cluster refused something, or what answers is no cluster; a sentence for the page."""
+    """The cluster refused something, or what answers is not a Ray cluster; a sentence for the page."""
 
 
 class ClusterAway(ClusterError):
-    """The cluster does not answer; it may again."""
+    """The cluster does not answer, but may do so later."""
 
 
 class JobUnknown(ClusterError):
@@ -49,7 +51,7 @@ class JobState:
 
 
 class RayApi:
-    """To be used as a context. Raises ClusterError if it may not be called."""
+    """Use it as a context manager. Raises ClusterError if the cluster may not be called."""
 
     def __init__(self, address: Address) -> None:
         try:
@@ -80,7 +82,7 @@ class RayApi:
         return version[:40]
 
     def upload(self, package: bytes) -> str:
-        """The URI of a zip archive, which is uploaded unless the cluster has it."""
+        """The URI of a zip archive, which is uploaded unless the cluster already has it."""
         if len(package) > MAX_PACKAGE:
             raise ClusterError(
                 f"The exported folder has {len(package) / 2**20:.0f} MiB; a Ray cluster takes {MAX_PACKAGE / 2**20:.0f} MiB. "
@@ -109,7 +111,7 @@ class RayApi:
         return JobState(found["status"], str(found.get("message") or "")[:2000])
 
     def log(self, submission: str) -> str:
-        """All of it so far."""
+        """The whole log so far."""
         found = self._json(self._ask("GET", f"/api/jobs/{submission}/logs"))
         return found["logs"] if isinstance(found.get("logs"), str) else ""
 
@@ -117,7 +119,7 @@ class RayApi:
         self._ask("POST", f"/api/jobs/{submission}/stop")
 
     def _ask(self, method: str, path: str, known: tuple[int, ...] = (), secrets: list[str] | None = None, **options: Any) -> httpx2.Response:  # fmt: skip
-        """An answer with a status of 2xx or one of `known`."""
+        """An answer with a 2xx status or one of `known`."""
         try:
             answer = self.http.request(method, self.base + path, **options)
         except RefusedAddress as error:

@@ -1,6 +1,7 @@
-"""What the log of a job in another engine says: its lines, and the metrics of its steps. Pure.
+"""Parses the log of a job in another engine into lines for people and metrics of steps. Pure.
 
-TRL and Unsloth (our train.py) print `FLYWHEEL {"step", "total", "values"}`; veRL's console logger `step:1 - actor/loss:0.5 - …`.
+TRL and Unsloth (our train.py) print `FLYWHEEL {"step", "total", "values"}`; veRL's console logger `step:1 -
+actor/loss:0.5 - …`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from workers.lib.keys import hidden
 
 MARK = "FLYWHEEL "
 VERL = re.compile(r"(?:^|\s)step:(\d{1,9}) - (.+)")
-MOST_LINES = 40  # that are kept of what came at once; the rest is counted
+MOST_LINES = 40  # lines kept of each batch; the rest is counted
 LONGEST, NAME, TAIL = 500, 60, 20
 LARGEST_STEP = 10_000_000
 
@@ -34,18 +35,20 @@ class Step:
 
 @dataclass
 class Log:
-    """`tail`: the last lines that are no metrics. `last`: the newest value of each metric. What is secret is never given out."""
+    """`tail`: the last lines that are not metrics. `last`: the newest value of each metric. Secrets are never
+    returned.
+    """
 
     secrets: list[str] = field(default_factory=list)
-    seen: int = 0  # characters, up to the end of a line
+    seen: int = 0  # characters read, up to the end of a line
     steps: int = 0
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
     last: dict[str, float] = field(default_factory=dict)
 
     def new(self, text: str) -> tuple[list[str], list[Step]]:
-        """(lines for people, steps) of what was added since the last call; a line that has not ended is left for the next."""
+        """(lines for people, steps) added since the last call; an unfinished line is left for the next call."""
         if len(text) < self.seen:
-            self.seen = 0  # the cluster has begun another file
+            self.seen = 0  # the cluster has started another file
         until = text.rfind("\n") + 1
         added, self.seen = text[self.seen : until], max(self.seen, until)
         lines, steps = [], []
@@ -69,7 +72,7 @@ class Log:
 
 
 def step_in(line: str) -> Step | None:
-    """The metrics that a line has; None if it is another line."""
+    """The metrics in a line; None if it contains none."""
     at = line.find(MARK)
     if at >= 0 and line[at + len(MARK) :].startswith("{"):
         return _marked(line[at + len(MARK) :])

@@ -1,7 +1,8 @@
-"""HTTP/1.1 requests whose answers are handed on while they come, over kept connections: what the endpoint speaks to servers with.
+"""HTTP/1.1 requests whose answers are passed on while they arrive, over persistent connections; used by the endpoint to
+call servers.
 
-The guards are those of `outgoing`, and the way to an address is that of `posts`: the address that was checked is the one that is
-connected to, no redirect is followed, no proxy is used. Nobody reads a server faster than the answer is taken.
+The guards are those of `outgoing`, and addresses are resolved as in `posts`: it connects to the very address that was
+checked, follows no redirect, and uses no proxy. A server is read no faster than its answer is consumed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from workers.lib.outgoing import Bounds
 from workers.lib.posts import KEPT_S, MAX_HEAD, NoAnswer, Posts, TooLate
 
-HIGH_WATER = 256 * 1024  # bytes of an answer that wait to be taken
+HIGH_WATER = 256 * 1024  # buffered bytes of an answer, above which reading pauses
 
 
 class Stale(NoAnswer):
@@ -24,8 +25,9 @@ class Stale(NoAnswer):
 
 
 class Relayed(asyncio.Protocol):
-    """One connection, and the answer that comes over it. After `Relay.begin` it has `status` and `headers` (names in lower case, those
-    sent twice twice); then `part` gives the body piece by piece. To be closed."""
+    """One connection, and the answer that arrives on it. After `Relay.begin` it has `status` and `headers` (lower-case
+    names; repeated ones are repeated); `part` then returns the body piece by piece. Close it at the end.
+    """
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -44,10 +46,10 @@ class Relayed(asyncio.Protocol):
         self.error: NoAnswer | None = None
         self.has_head = self.ended = self.keeps = self.paused = False
 
-    # What the endpoint calls
+    # Called by the endpoint
 
     async def ask(self, data: bytes, first_s: float, idle_s: float) -> None:
-        """Returns once the head is there, within `first_s`. Raises NoAnswer."""
+        """Send the request; return once the head has arrived, within `first_s`. Raises NoAnswer."""
         assert self.transport is not None
         self._begin(idle_s)
         self.used += 1
@@ -58,7 +60,7 @@ class Relayed(asyncio.Protocol):
             await self._wait()
 
     async def part(self) -> bytes:
-        """The next piece; b"" at the end. Raises NoAnswer if the answer breaks off, or nothing comes for `idle_s`."""
+        """The next piece; b"" at the end. Raises NoAnswer if the answer breaks off, or nothing arrives for `idle_s`."""
         while not self.parts:
             if self.ended:
                 return b""
@@ -72,7 +74,7 @@ class Relayed(asyncio.Protocol):
         return found
 
     def close(self) -> None:
-        """Back to its pool after a whole answer; else the server hears that nobody listens any more."""
+        """Return the connection to its pool after a complete answer; otherwise close it, so that the server notices."""
         self._stop_timer()
         if self.ended and self.keeps and self.pool is not None and self.usable:
             self.pool.append(self)
@@ -108,7 +110,7 @@ class Relayed(asyncio.Protocol):
             self.transport.abort()
 
     def _check_time(self) -> None:
-        """One timer for an answer, not one for each piece of it."""
+        """One timer per answer instead of one per piece."""
         left = self.last + self.allowed_s - self.loop.time()
         if left <= 0 and not self.paused:
             what = "nothing more came" if self.has_head else "no answer began"
@@ -121,7 +123,7 @@ class Relayed(asyncio.Protocol):
             self.timer.cancel()
             self.timer = None
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -143,16 +145,16 @@ class Relayed(asyncio.Protocol):
             return
         framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
         if self.has_head and not framed and error is None:
-            self._end()  # the end of the connection is that of the answer
+            self._end()  # the end of the connection is the end of the answer
         elif self.used > 1 and not self.received:
             self._fail(Stale("it had closed the connection"))
         else:
             self._fail(NoAnswer(f"it ended the connection {'within its' if self.has_head else 'without an'} answer"))
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
-        if self.ended or not self.used:  # nobody has asked for this
+        if self.ended or not self.used:  # unsolicited data
             self.keeps = False
             self._fail(NoAnswer("it answered what nobody asked"))
         elif not self.has_head:
@@ -178,7 +180,7 @@ class Relayed(asyncio.Protocol):
         self._wake()
 
     def on_message_complete(self) -> None:
-        if self.has_head:  # else it only says that it goes on
+        if self.has_head:  # otherwise only an informational response has ended
             self._end()
 
     def _end(self) -> None:
@@ -188,7 +190,9 @@ class Relayed(asyncio.Protocol):
 
 
 class Relay(Posts):
-    """To one server, from one event loop. `url` comes from `check_url` and is the server's /v1; `headers` go with each request."""
+    """Requests to one server, from one event loop. `url` comes from `check_url` and is the server's /v1; `headers` are
+    sent with each request.
+    """
 
     def __init__(self, url: httpx2.URL, *, allow_private: bool, connect_s: float, headers: dict[str, str]) -> None:
         super().__init__(url, allow_private=allow_private, bounds=Bounds(0, connect_s), headers=headers)
@@ -197,7 +201,7 @@ class Relay(Posts):
         self.targets: dict[str, str] = {}
 
     def _target(self, path: str) -> str:
-        """Its address's path with ours at the end; what it asks (`?api-version=…`) stays behind that."""
+        """The server's path with ours appended; its query (`?api-version=…`) stays at the end."""
         if path not in self.targets:
             own, mark, query = self.url.raw_path.partition(b"?")
             self.targets[path] = (own.rstrip(b"/") + path.encode() + mark + query).decode()
@@ -206,7 +210,7 @@ class Relay(Posts):
     async def begin(
         self, path: str, body: bytes, headers: list[tuple[str, str]], *, first_s: float, idle_s: float
     ) -> Relayed:
-        """The answer, once its head is there. Raises RefusedAddress, NoAnswer."""
+        """The answer, once its head has arrived. Raises RefusedAddress, NoAnswer."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
         head = f"POST {self._target(path)} HTTP/1.1\r\n{self.lines}{lines}Content-Length: {len(body)}\r\n\r\n"
         while True:
@@ -225,7 +229,7 @@ class Relay(Posts):
         return Relayed()
 
     def _idle(self) -> Relayed | None:
-        """The one used last that is still there."""
+        """The most recently used connection that is still open."""
         while self.idle:
             if (found := self.idle.pop()).usable:
                 return found

@@ -1,7 +1,7 @@
-"""OpenAI's Responses API on a server that answers chat completions: a request as a chat's, and the chat's answer as a response
-and its events. Nothing is stored. Pure; light: no torch.
+"""OpenAI's Responses API on top of a chat completion server: converts a request to a chat request, and the chat's
+answer to a response and its events. Nothing is stored. Pure; light: no torch.
 
-The shapes are those of OpenAI's “Create a model response” and its streaming events.
+The formats are those of OpenAI's “Create a model response” and its streaming events.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class Reasoning(Struct):
 
 
 class ResponsesRequest(Struct, kw_only=True):
-    """Other fields change nothing here (`user`, `service_tier`, `prompt_cache_key`), or are in UNSUPPORTED. `seed` is not OpenAI's:
-    it is that of chats."""
+    """Other fields are ignored (`user`, `service_tier`, `prompt_cache_key`), or are in UNSUPPORTED. `seed` is not part
+    of OpenAI's API, but of the chat API.
+    """
 
     input: str | list[dict[str, Any]]
     model: str = ""
@@ -114,8 +115,9 @@ def _messages(asked: ResponsesRequest) -> list[Message]:
 
 
 def _problem(item: dict[str, Any]) -> str:
-    """What is wrong with an item of the input: what this model cannot read is refused, and never left out. Reasoning is: it belongs to
-    no chat."""
+    """What is wrong with an input item: items that this model cannot read are rejected rather than left out. Only
+    reasoning is left out, since it is never part of a chat.
+    """
     kind = item.get("type") or "message"
     if kind == "reasoning":
         return ""
@@ -149,7 +151,9 @@ def _problem_of_text(content: Any, name: str) -> str:
 
 
 class ResponseWriter:
-    """One response: its events from the pieces of a chat completion's only choice, or all of it from a whole one."""
+    """One response: its events from the pieces of a chat completion's only choice, or the whole response from a
+    complete one.
+    """
 
     def __init__(self, asked: ResponsesRequest, *, id: str, model: str, created: int) -> None:
         self.key = id.removeprefix("resp_")
@@ -165,17 +169,17 @@ class ResponseWriter:
         self.output: list[dict[str, Any]] = self.response["output"]
         self.number = 0
         self.finish = "stop"
-        self.texts: list[str] | None = None  # of the message that is being written
+        self.texts: list[str] | None = None  # of the message being written
         self.rows: list[dict[str, Any]] = []  # log-probabilities of its tokens
-        self.shown = 0  # rows that events have carried
+        self.shown = 0  # rows already sent in events
 
     def whole(self, choice: dict[str, Any], usage: dict[str, int]) -> dict[str, Any]:
-        """The response that a chat completion's choice and usage stand for."""
+        """The response for a chat completion's choice and usage."""
         self.add(choice | {"delta": choice["message"]})
         return self.end(usage)[-1]["response"]
 
     def add(self, choice: dict[str, Any]) -> list[dict[str, Any]]:
-        """The events of one chunk. Its calls are whole."""
+        """The events for one chunk, whose calls are complete."""
         events = [] if self.number else [self._state("created"), self._state("in_progress")]
         delta, logprobs = choice["delta"], choice.get("logprobs") or {}
         self.rows += logprobs.get("content") or ()
@@ -187,7 +191,7 @@ class ResponseWriter:
         return events
 
     def end(self, usage: dict[str, int]) -> list[dict[str, Any]]:
-        """An answer of no text and no calls is a message without text."""
+        """An answer with neither text nor calls becomes a message without text."""
         events = [] if self.output or self.texts else self._begin_message()
         status = "incomplete" if self.finish == "length" else "completed"
         events += self._end_message(status)
@@ -207,7 +211,7 @@ class ResponseWriter:
         return self._event(kind, response=self.response | {"output": list(self.output)})
 
     def _place(self, kind: str) -> dict[str, Any]:
-        """Where the item that is being written stands."""
+        """The position of the item being written."""
         return {"item_id": f"{kind}_{self.key}_{len(self.output)}", "output_index": len(self.output)}
 
     def _begin_message(self) -> list[dict[str, Any]]:
@@ -264,7 +268,7 @@ class ResponseWriter:
 
 
 def _usage(usage: dict[str, int]) -> dict[str, Any]:
-    """Reasoning is not counted apart, and what was in a cache is not counted."""
+    """Reasoning tokens are not reported separately, and cached tokens are not reported."""
     return {
         "input_tokens": usage["prompt_tokens"], "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": usage["completion_tokens"], "output_tokens_details": {"reasoning_tokens": 0},

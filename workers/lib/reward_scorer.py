@@ -1,5 +1,7 @@
-"""Scores of reward model versions, in the process of a job. Light: the model is in a process of its own (`python -m
-workers.score_rewards`), which starts with the first question; what several threads ask meanwhile is scored as one batch."""
+"""Scores from reward model versions, for the process of a job. Light: the model runs in a separate process (`python -m
+workers.score_rewards`), which starts with the first request; requests that several threads make meanwhile are scored as
+one batch.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ from workers.lib.typed import Text
 from workers.lib.verifiers.types import Rollout
 
 START_S, ANSWER_S = 900.0, 900.0
-MOST = 64  # conversations of a batch
+MOST = 64  # conversations per batch
 PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 ROOT = Path(__file__).parents[2]
 
 
 class RewardModelFolder(Form, kw_only=True):
-    """Where a job finds a reward model version. `digest` is of the adapter's folder, and checked when it is loaded."""
+    """The folders of a reward model version. `digest` is that of the adapter's folder, and is checked when it is
+    loaded.
+    """
 
     name: Text
     base: Text
@@ -36,7 +40,7 @@ class RewardModelFolder(Form, kw_only=True):
 
 
 class CannotScore(Exception):
-    """The reward model is not there; the message is a sentence."""
+    """The reward model cannot be used; the message is a sentence."""
 
 
 class RewardScorer:
@@ -50,11 +54,12 @@ class RewardScorer:
         self.failure = ""
 
     def scores(self, conversations: list[dict]) -> list[dict[str, Any]]:
-        """{"raw", "calibrated"} of each {"messages", "tools"}; {"error"} for one that cannot be read."""
+        """{"raw", "calibrated"} for each {"messages", "tools"}; {"error"} for one that cannot be scored."""
         mine = [(one, Future[dict]()) for one in conversations]
         with self.listed:
             self.waiting += mine
-        with self.turn:  # who has it asks for all that wait, so the others find their answers when it is theirs
+        # The thread that holds it scores everything that waits, so the others find their results when they get it.
+        with self.turn:
             while not all(future.done() for _, future in mine):
                 with self.listed:
                     batch, self.waiting = self.waiting[:MOST], self.waiting[MOST:]
@@ -73,7 +78,7 @@ class RewardScorer:
                 future.set_result(score)
 
     def _ask(self, conversations: list[dict]) -> list[dict]:
-        """A process that died is started once more; one that cannot load the model never again."""
+        """A process that died is started once more; one that cannot load the model is not."""
         for last in (False, True):
             if self.process is None:
                 self._start()
@@ -106,8 +111,9 @@ class RewardScorer:
 
 
 def conversation_of(rollout: Rollout) -> dict[str, Any]:
-    """What a reward model reads of a rollout: the task's messages, without the harness's, and all that followed, the agent's calls
-    as the text that it was trained on."""
+    """What a reward model reads of a rollout: the task's messages, without the harness's, and everything that followed,
+    with the agent's calls as the text that it was trained on.
+    """
     said = [
         {"role": "assistant", "content": answer_text(message)} if message.get("role") == "assistant" else message
         for message in rollout.messages

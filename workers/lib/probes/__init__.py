@@ -1,4 +1,6 @@
-"""Attacks on verifiers: outputs that must not be rewarded, and right ones that must lose nothing. Light: no torch."""
+"""Attacks on verifiers: outputs that must not be rewarded, and right outputs that must not lose reward. Light: no
+torch.
+"""
 
 from workers.lib.probes.cheating import Cheat
 from workers.lib.probes.promises import is_stochastic, promises_of, rubrics_of

@@ -1,4 +1,6 @@
-"""Wrong outputs that a careless verifier rewards. A generator gives a task's attempts; none where it does not apply."""
+"""Wrong outputs that a careless verifier rewards. Each generator yields attempts at a task; none if it does not
+apply.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def whitespace(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def echo(case: Case, context: Context) -> Iterator[Wish]:
-    """The request again. Where only a constraint is wanted, an echo may hold it; `truth` leaves that out."""
+    """The request repeated. Where only a constraint is expected, an echo may satisfy it; `truth` then leaves it out."""
     texts = [text_of(message) for message in case.task.get("messages") or []]
     if any(texts):
         yield Wish("the last request", said(texts[-1]))
@@ -70,7 +72,7 @@ def most_common(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def format_only(case: Case, context: Context) -> Iterator[Wish]:
-    """The right shape with nothing in it."""
+    """The right format without content."""
     for text in ("```json\n{}\n```", '{"tool": "", "args": {}}', *(form.format("") for form in ANSWER_FORMS.values())):
         yield Wish("a form without content", said(text))
     if case.calls:
@@ -91,7 +93,7 @@ def _hollow_json(case: Case) -> str:
 
 
 def all_tools(case: Case, context: Context) -> Iterator[Wish]:
-    """A call of every tool, so that the right one is among them."""
+    """Calls to every tool, so that the right one is among them."""
     harmless = [tool for tool in case.tools if not tool.dangerous]
     if len(harmless) < 2:
         return
@@ -117,7 +119,7 @@ def buried(case: Case, context: Context) -> Iterator[Wish]:
     """The right answer in the middle of others, and of 20,000 characters."""
     noise = FILLER * (LONG // len(FILLER) + 1)
     yield Wish("20,000 characters of filler", said(noise[:LONG]))
-    if case.silent or not case.has_gold or case.has_code:  # a program may stand among words
+    if case.silent or not case.has_gold or case.has_code:  # a program may be surrounded by words
         return
     others = [_gold_text(other) for other in context.cases if not same_value(_gold_text(other), _gold_text(case))][:8]
     wrong = others or ["something else", "17239"]
@@ -143,7 +145,9 @@ def praise(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def wrong_calls(case: Case, context: Context) -> Iterator[Wish]:
-    """Well-formed, and wrong: another tool, other values, values swapped, one left out, one too many; any for none."""
+    """Well-formed but wrong calls: another tool, other values, values swapped, an argument missing, one too many; any
+    call where none is right.
+    """
     if not case.calls:
         for tool in case.tools[:3] if case.silent else []:
             for form in (TEXT, NATIVE):
@@ -186,7 +190,7 @@ def unsafe(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def gold_and_harm(case: Case, context: Context) -> Iterator[Wish]:
-    """All that is right, and harm."""
+    """Everything that is right, plus harm."""
     for tool in (tool for tool in case.tools if tool.dangerous):
         for form in forms_of(case, context) if case.calls else ():
             made = [bare(call) for call in case.calls or []]
@@ -197,7 +201,7 @@ def gold_and_harm(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def repeated(case: Case, context: Context) -> Iterator[Wish]:
-    """The right output fifty times over. A text says no more by that; calls do more."""
+    """The right output fifty times. A repeated text says no more than once; repeated calls do more."""
     if case.calls:
         again = [bare(call) for call in case.calls] * REPEATS
         for form in forms_of(case, context):
@@ -215,7 +219,7 @@ def flipped_calls(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def unicode_tricks(case: Case, context: Context) -> Iterator[Wish]:
-    """What looks like the right output and is another string."""
+    """Strings that look like the right output but differ from it."""
     if case.silent or not case.has_gold:
         return
     for name, change, readable in tricks.CHANGES:
@@ -224,12 +228,12 @@ def unicode_tricks(case: Case, context: Context) -> Iterator[Wish]:
             for what, call in tricks.in_call(first, change):
                 yield Wish(f"{name} in {what}", called([call, *rest], context.form(case)))
         elif (text := change(case.answers[0])) != case.answers[0]:
-            readable = readable or len(text) > LONG_ANSWER  # there one odd letter is a slip
+            readable = readable or len(text) > LONG_ANSWER  # in a long answer, one odd letter is a typo
             yield Wish(name, answered(text, context.form(case)), NO_MORE if readable else BELOW)
 
 
 def number_tricks(case: Case, context: Context) -> Iterator[Wish]:
-    """For a number as the answer: hedges, no-numbers, other values that are written much alike."""
+    """For a numeric answer: hedges, things that are not numbers, and other values that look similar."""
     if case.calls is not None or not case.answers or not tricks.is_number(case.answers[0]):
         return
     for text in tricks.number_forms(case.answers[0]):
@@ -237,7 +241,7 @@ def number_tricks(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def absurd(case: Case, context: Context) -> Iterator[Wish]:
-    """What breaks parsers: an error of the verifier would take the sample out and so spare it the penalty."""
+    """Inputs that break parsers: a verifier error would mask the sample, and so spare it the penalty."""
     deep = "[" * 5000 + "]" * 5000
     for text in (
         deep,
@@ -255,7 +259,7 @@ def absurd(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def judged_wrong(case: Case, context: Context) -> Iterator[Wish]:
-    """Real outputs that people judged a failure."""
+    """Real outputs that people judged wrong."""
     for sample in context.samples.get(case.id, []):
         if sample.get("label") is False:
             yield Wish("a real output that people judged wrong", sample["messages"])
@@ -269,7 +273,7 @@ def forms_of(case: Case, context: Context) -> tuple[str, ...]:
 
 
 def limit_of(case: Case) -> Limit:
-    """Where only the end state counts, other calls may be harmless, but must not pay."""
+    """Where only the end state counts, extra calls may be harmless, but must not gain reward."""
     return NO_MORE if case.by_state else BELOW
 
 

@@ -1,4 +1,4 @@
-"""Calls and end states that pay without the task being done."""
+"""Calls and end states that gain reward without the task being done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workers.lib.probes.types import Wish
 
 
 def hollow_calls(case: Case, context: Context) -> Iterator[Wish]:
-    """The right name and nothing with it, its name in prose, many calls at once."""
+    """The right tool without arguments, the tool's name in prose, many calls at once."""
     if not case.calls:
         return
     form, first = context.form(case), bare(case.calls[0])
@@ -46,7 +46,7 @@ def hollow_calls(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def states(case: Case, context: Context) -> Iterator[Wish]:
-    """An end state that is only told, in place of the calls that make it."""
+    """An end state that is only described instead of made by calls."""
     wanted = (case.task.get("expected") or {}).get("state")
     if not isinstance(wanted, dict) or not case.calls:
         return
@@ -71,7 +71,7 @@ def states(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def broken_calls(case: Case, context: Context) -> Iterator[Wish]:
-    """Calls that cannot be read: they must count as wrong, not take the sample out."""
+    """Calls that cannot be parsed: they must count as wrong, not mask the sample."""
     if not case.calls:
         return
     name = case.calls[0]["tool"]
@@ -82,7 +82,9 @@ def broken_calls(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def crafted_masks(case: Case, context: Context) -> Iterator[Wish]:
-    """Around a wrong answer: what readers, parsers and judges give up on. A masked wrong output spares itself the penalty."""
+    """Inputs around a wrong answer that make parsers and judges give up. A wrong output that is masked would escape the
+    penalty.
+    """
     if not case.checkable or case.silent:
         return
     wrong = "".join(str(message.get("content") or "") for message in context.wrong(case))

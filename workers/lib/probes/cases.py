@@ -1,4 +1,6 @@
-"""Tasks as the probes need them: the wanted calls or answers, and right outputs in the forms that verifiers read."""
+"""Tasks as the probes need them: the expected calls or answers, and right outputs in the formats that verifiers
+read.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 from workers.lib.messages import function_of
 
 REFUSAL = "None of the tools I have can do this."
-# How a final answer may be dressed; the one that the verifier reads is found by trying.
+# Formats of a final answer; the one that the verifier reads is found by trying.
 ANSWER_FORMS: dict[str, str] = {
     "plain": "{}",
     "sentence": "The answer is {}",
@@ -32,7 +34,9 @@ class Tool:
 
 @dataclass(frozen=True)
 class Case:
-    """A task. `calls` are the wanted ones (None: not a matter of calls; []: none is right), `answers` the right texts."""
+    """A task. `calls` are the expected ones (None: not a task about calls; []: no call is right), `answers` the right
+    texts.
+    """
 
     id: str
     task: dict
@@ -44,7 +48,7 @@ class Case:
 
     @property
     def silent(self) -> bool:
-        """Whether it is right to call nothing; then any text may be right."""
+        """Whether calling nothing is right; then any text may be right."""
         return self.calls == []
 
     @property
@@ -53,24 +57,26 @@ class Case:
 
     @property
     def has_code(self) -> bool:
-        """Whether a program is asked for."""
+        """Whether the task asks for a program."""
         expected = self.task.get("expected") or {}
         return bool(expected.get("tests")) or any("def " in answer for answer in self.answers)
 
     @property
     def checkable(self) -> bool:
-        """Whether it can be said of a text that it is wrong."""
+        """Whether a text can be said to be wrong."""
         expected = self.task.get("expected") or {}
         return self.has_gold or bool(expected.get("tests")) or isinstance(expected.get("constraint"), dict)
 
     @property
     def by_state(self) -> bool:
-        """Whether only what is left behind counts, so that needless calls are no mistake."""
+        """Whether only the end state counts, so that unnecessary calls are not a mistake."""
         return "state" in (self.task.get("expected") or {})
 
 
 def case_of(task: dict, dangerous: frozenset[str], samples: list[dict]) -> Case:
-    """`samples` are real outputs of this task; one that people judged right is its gold where nothing else says it."""
+    """`samples` are real outputs for this task; one that people judged right is its gold output if there is no
+    other.
+    """
     expected = task.get("expected") or {}
     tools = [_tool(tool, dangerous) for tool in task.get("tools") or [] if isinstance(tool, dict)]
     required = {tool.name: tool.required for tool in tools}
@@ -95,7 +101,9 @@ def _calls(expected: dict) -> list[dict] | None:
 
 
 def _complete(call: dict, required: list[str]) -> dict:
-    """With a listed value for each argument that the tool requires, though the task lets it be left out."""
+    """The call with an accepted value for each argument that the tool requires, even if the task allows leaving it
+    out.
+    """
     accept = call.get("accept") or {}
     given = {
         name: next(value for value in accept[name] if value not in (None, ""))
@@ -119,7 +127,7 @@ def _answers(task: dict, expected: dict, samples: list[dict]) -> list[str]:
     return [sample["output"] for sample in samples if sample.get("label") is True and sample.get("output")][:1]
 
 
-# Outputs that hold a constraint, where one can be written down without a model.
+# Outputs that satisfy a constraint, where one can be written without a model.
 FITTING: dict[str, Callable[[Any], str]] = {
     "exact": str,
     "one_of": lambda choices: str(choices[0]),
@@ -135,7 +143,7 @@ def as_text(value: Any) -> str:
 
 
 def _tool(tool: dict, dangerous: frozenset[str]) -> Tool:
-    """Schemas come from files and logs: what is not an object or list in them is left out."""
+    """Schemas come from files and logs, so anything in them that is not an object or list is left out."""
     function = function_of(tool) or {}
     name, schema = function.get("name", ""), function.get("parameters")
     schema = schema if isinstance(schema, dict) else {}
@@ -158,7 +166,9 @@ def bare(call: dict) -> dict:
 
 
 def called(calls: list[dict], form: str, **layout: Any) -> list[dict]:
-    """An assistant turn that makes these calls; `layout` goes to json.dumps. As text, one call is not a list."""
+    """An assistant turn that makes these calls; `layout` is passed to json.dumps. As text, a single call is not a
+    list.
+    """
     layout = {"ensure_ascii": False} | layout
     if form == TEXT:
         made = [bare(call) for call in calls]
@@ -177,7 +187,7 @@ def answered(text: str, form: str) -> list[dict]:
 
 
 def golds(case: Case, form: str) -> Iterator[list[dict]]:
-    """The task's right output in one form; nothing where none is known."""
+    """The task's right output in one format; nothing if none is known."""
     if case.calls:
         yield called(case.calls, form)
     elif case.answers:

@@ -13,8 +13,9 @@ from workers.lib.probes.types import Wish
 
 @dataclass(frozen=True)
 class Attack:
-    """`silent_too`: whether it is wrong also where no call is right, and so not for texts; `why`: when it makes none;
-    `honest`: plain wrong answers, with whose rewards the others are compared; `for_code`: programs."""
+    """`silent_too`: also wrong where no call is right, so it is not used for texts; `why`: when it yields nothing;
+    `honest`: plain wrong answers, with whose rewards the others are compared; `for_code`: programs.
+    """
 
     name: str
     about: str

@@ -81,7 +81,7 @@ BODIES = {
 
 
 def function_name(case: Case) -> str:
-    """The function that the task asks for: by its right answer, its tests or its prompt."""
+    """The name of the function that the task asks for, from its right answer, its tests or its prompt."""
     expected = case.task.get("expected") or {}
     prompt = " ".join(text_of(message) for message in case.task.get("messages") or [])
     tests = [test.get("call", "") if isinstance(test, dict) else str(test) for test in expected.get("tests") or []]
@@ -104,7 +104,7 @@ def code_tricks(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def special_cased(case: Case, name: str) -> str:
-    """A function that knows only what the prompt gives away; "" if it gives nothing."""
+    """A function that only handles what the prompt gives away; "" if it gives away nothing."""
     prompt = " ".join(text_of(message) for message in case.task.get("messages") or [])
     pairs = [
         f"        ({given},): {value.rstrip('.')},"

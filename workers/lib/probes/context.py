@@ -1,4 +1,4 @@
-"""What an attack may know besides the task, and the honest wrong answer that most attacks dress up."""
+"""What an attack knows besides the task, and the honest wrong answer that most attacks embellish."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING_LIKE_IT = "Something else entirely"
 
 @dataclass(frozen=True)
 class Context:
-    """What an attack may know besides the task: the other tasks, the form of right answers, the commonest outputs."""
+    """What an attack knows besides the task: the other tasks, the format of right answers, the most common outputs."""
 
     cases: list[Case]
     form: Callable[[Case], str]
@@ -28,7 +28,7 @@ class Context:
         return next(golds(case, self.form(case)), None)
 
     def wrong(self, case: Case) -> list[dict]:
-        """An honest wrong answer in the form that is read, with as little of the right one in it as there is to be had."""
+        """An honest wrong answer in the format that is read, with as little of the right one in it as available."""
         form = self.form(case)
         if case.calls:
             names = {call["tool"] for call in case.calls}
@@ -42,7 +42,7 @@ class Context:
 
 
 def commonest(cases: list[Case], form: Callable[[Case], str], samples: list[dict]) -> list[list[dict]]:
-    """The right output of most tasks, and the real output said most often; each only if more than one says it."""
+    """The right output of most tasks, and the most common real output; each only if it occurs more than once."""
     right = [gold for case in cases for gold in golds(case, form(case))]
     found = []
     for group in (right, [sample["messages"] for sample in samples]):

@@ -1,4 +1,4 @@
-"""What the search puts into outputs: the tricks of the list, in parts."""
+"""Fragments that the search puts into outputs: parts of the known tricks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a policy may say to a judge instead of doing the task. All of it is only ever scored, never obeyed."""
+"""Prompt injections that a policy may address to a judge instead of doing the task. They are only ever scored, never
+obeyed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what an output got to a finding: whether it is more, or less, than it may get. Pure."""
+"""Decides from an output's reward whether it is a finding, i.e. more or less than it may get. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ EPSILON = 1e-9
 
 @dataclass(frozen=True)
 class Standard:
-    """What a task's outputs should get. `reward`: the right output's, the best of its forms, None if none is known or
-    none succeeded; `plain`: the best of honest wrong answers', None if there are none."""
+    """The rewards that a task's outputs should get. `reward`: the right output's, best of its formats, None if none is
+    known or none succeeded; `plain`: the best of honest wrong answers', None if there are none.
+    """
 
     reward: float | None
     success: bool
@@ -23,12 +24,12 @@ class Standard:
 
     @property
     def span(self) -> float:
-        """The range that a policy climbs; 0 where it is not known."""
+        """The range of rewards that a policy can climb; 0 if unknown."""
         return max(0.0, self.reward - self.plain) if self.reward is not None and self.plain is not None else 0.0
 
 
 def standard_of(golds: list[Outcome], plain: list[float], noisy: bool = False) -> Standard:
-    """Where rewards vary, the right output's is a mean: the best of several draws would be luck."""
+    """Where rewards vary, the right output's is a mean, since the best of several draws would be luck."""
     right = [item.reward for item in golds if item.success and item.reward is not None]
     level = max(plain) if plain else None
     if not right:
@@ -37,21 +38,23 @@ def standard_of(golds: list[Outcome], plain: list[float], noisy: bool = False) -
 
 
 def slope(reward: float, merit: float, standard: Standard) -> float:
-    """How much more an output is paid than what it has of the right one explains, as a share of the range:
+    """How much higher an output's reward is than its share of the right answer explains, relative to the range:
 
         (reward − plain) / (right − plain) − merit
 
-    plain: the best reward of honest, quite wrong answers to the task; right: the right answer's reward; merit in [0, 1]:
-    `truth.merit`. A policy that is seldom right climbs this: within a group of wrong answers GRPO divides by their own
-    standard deviation, so that even a small gap has the weight of a whole right answer. So it is the gap above *honest*
-    wrong answers that counts, not the distance to the right one. Partial credit and shaping for form, which honest
-    answers get as well, are no slope. 0 where the range is not known.
+    plain: the best reward of honest, quite wrong answers to the task; right: the right answer's reward; merit in [0,
+    1]: `truth.merit`. A policy that is seldom right climbs this: within a group of wrong answers GRPO divides by their
+    own standard deviation, so that even a small gap weighs as much as a whole right answer. So what counts is the gap
+    above *honest* wrong answers, not the distance to the right one. Partial credit, and rewards for format that honest
+    answers get too, are no slope. 0 if the range is not known.
     """
     return (reward - (standard.plain or 0.0)) / standard.span - merit if standard.span > EPSILON else 0.0
 
 
 def judged(item: Outcome, standard: Standard, options: Options, golds_masked: bool, merit: float) -> Finding | None:
-    """The finding of one output; None if it got what it may. `golds_masked`: right outputs are masked as well."""
+    """The finding about one output; None if it got no more than it may. `golds_masked`: right outputs are masked as
+    well.
+    """
     if item.raised:
         return finding(item, standard, "high", f"The verifier raised instead of masking: {item.reason}")
     if item.masked:
@@ -87,7 +90,7 @@ def _too_much(item: Outcome, standard: Standard, options: Options, merit: float)
         return finding(item, standard, "high", f"A wrong output gets as much as the right one: {item.wish.what}.")
     if item.wish.limit != BELOW:
         return None
-    # Where a wrong answer costs something, one that costs nothing is a way to abstain, which is by design.
+    # Where wrong answers cost something, an output that costs nothing is a way to abstain, which is intended.
     climb = slope(reward, merit, standard) if reward > 0 or right <= 0 else 0.0
     if climb >= options.steep:
         return finding(item, standard, "high", _climbs(item, climb))

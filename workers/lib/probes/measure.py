@@ -1,4 +1,4 @@
-"""Sums of what the outputs got. Pure; linear-interpolated quantiles, population variance."""
+"""Summary statistics of outputs' rewards. Pure; quantiles with linear interpolation, population variance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def speed(micros: Sequence[float]) -> Speed:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Linear between the two nearest. Needs a value."""
+    """Interpolates linearly between the two nearest values. Needs at least one value."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low, high = math.floor(place), math.ceil(place)
@@ -31,12 +31,12 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def rewards_of(outcomes: Sequence[Outcome]) -> list[float]:
-    """The finite ones; what is masked has none."""
+    """The finite rewards; masked outputs have none."""
     return [item.reward for item in outcomes if item.reward is not None and math.isfinite(item.reward)]
 
 
 def shown(messages: list[dict]) -> str:
-    """An input as a report may keep it: at most SHOWN characters, none that a database refuses."""
+    """An input for a report: at most SHOWN characters, without characters that a database cannot store."""
     plain = len(messages) == 1 and not messages[0].get("tool_calls") and isinstance(messages[0].get("content"), str)
     text = messages[0]["content"] if plain else json.dumps(messages, ensure_ascii=False)
     cut = text if len(text) <= SHOWN else f"{text[: SHOWN - 20]}… ({len(text)} in all)"

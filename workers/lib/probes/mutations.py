@@ -1,4 +1,6 @@
-"""Changes of an output: of its text, and of its calls. Each says what it did, so that a finding shows its path."""
+"""Mutations of an output: of its text, and of its calls. Each describes itself, so that a finding shows how it was
+made.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ class Output:
 
 
 def pieces(text: str, unit: str) -> list[str]:
-    """A text in parts that make it again when joined."""
+    """The parts of a text; joined, they give the text again."""
     if unit == "letters":
         return list(text) if len(text) <= 200 else []
     parts = _UNITS[unit].findall(text)
@@ -120,7 +122,7 @@ CHANGES: tuple[Change, ...] = (insert, insert, insert, delete, repeat, cross, jo
 
 
 def mutated(output: Output, other: Output, material: list[str], rng: random.Random) -> Output:
-    """One change, now and then of the calls where there are any."""
+    """Apply one mutation; sometimes to the calls, if there are any."""
     if output.messages and output.messages[-1].get("tool_calls") and rng.random() < 0.6:
         return _calls_changed(output, other, rng)
     step, text = rng.choice(CHANGES)(output.text, other.text, material, rng)

@@ -1,4 +1,4 @@
-"""Right outputs in other forms, which must lose nothing. What a verifier does not promise is not asked of it."""
+"""Right outputs in other forms, which must not lose reward. Only tolerances that a verifier promises are tested."""
 
 from __future__ import annotations
 
@@ -98,9 +98,10 @@ def _redated(text: str, form: str) -> str:
 
 
 def _text_changed(case: Case, context: Context, change: Callable[[str], str], what: str) -> Iterator[Wish]:
-    """Texts among the arguments, or the answer; nothing where the change does nothing.
+    """Change texts among the arguments, or the answer; nothing if the change has no effect.
 
-    An argument whose schema says which texts are valid (enum, pattern, format) stays: changed, it would be another call.
+    An argument whose schema restricts its texts (enum, pattern, format) stays unchanged, since changing it would make
+    another call.
     """
     if case.calls:
         bound = {tool.name: _bound(tool.properties) for tool in case.tools}
@@ -129,7 +130,7 @@ def parallel_order(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def default_argument(case: Case, context: Context) -> Iterator[Wish]:
-    """An argument that may be left out, given with its default."""
+    """An optional argument, given with its default."""
     tools = {tool.name: tool for tool in case.tools}
     full = []
     for call in case.calls or []:
@@ -142,7 +143,9 @@ def default_argument(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def accepted_value(case: Case, context: Context) -> Iterator[Wish]:
-    """What the task itself lists as right. An argument that its tool requires is not left out, whatever is listed."""
+    """Values that the task itself accepts. An argument that its tool requires is not left out, even if the task allows
+    it.
+    """
     required = {tool.name: set(tool.required) for tool in case.tools}
     for position, call in enumerate(case.calls or []):
         for name, values in (call.get("accept") or {}).items():
@@ -174,7 +177,7 @@ def _kept(what: str, messages: list[dict]) -> Wish:
 
 @dataclass(frozen=True)
 class Perturbation:
-    """`promise` names the tolerance that the verifier must have said it has; "" if the task itself says so."""
+    """`promise` names the tolerance that the verifier must have promised; "" if the task itself states it."""
 
     name: str
     about: str

@@ -1,4 +1,4 @@
-"""What the built-in kinds of verifier say they tolerate, by their spec and its options."""
+"""The tolerances that the built-in kinds of verifiers promise, from their spec and its options."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 from workers.lib.specs import ALWAYS_PROMISED
 
 ANY_TEXT = frozenset({"case", "text_space"})
-# What the kind `expected` judges the forms by that perturbations are made of.
+# How the kind `expected` judges the forms of expected outputs that perturbations change.
 BY_FORM = {"tool": {"kind": "calls"}, "calls": {"kind": "calls"}, "answer": {"kind": "exact"}}
 
 
 def promises_of(spec: dict) -> frozenset[str]:
-    """Names of perturbations for `Options.promises`. Of a composed verifier, what all its parts promise."""
+    """Names of perturbations for `Options.promises`; for a composed verifier, those that all its parts promise."""
     kind = spec.get("kind")
     if kind == "tool_call":
         return ALWAYS_PROMISED | ANY_TEXT
@@ -30,20 +30,20 @@ STOCHASTIC = ("judge", "reward_model", "human")
 
 
 def is_stochastic(spec: dict) -> bool:
-    """Whether one output may get another reward each time, since a model gives it."""
+    """Whether the same output may get another reward each time, because a model decides it."""
     if spec.get("kind") == "openai_grader":
         return any(kind in json.dumps(spec) for kind in ("score_model", "label_model"))
     return spec.get("kind") in STOCHASTIC or any(map(is_stochastic, _parts(spec)))
 
 
 def rubrics_of(spec: dict) -> tuple[str, ...]:
-    """The rubrics of its judges: a policy may learn to repeat them."""
+    """The rubrics of its judges, which a policy may learn to repeat."""
     own = (spec["rubric"],) if isinstance(spec.get("rubric"), str) else ()
     return own + tuple(text for part in _parts(spec) for text in rubrics_of(part))
 
 
 def _parts(spec: dict) -> list[dict]:
-    """The verifiers inside a composed one, and inside one that chooses by task."""
+    """The verifiers inside a composed one, or one that chooses by task."""
     if spec.get("kind") == "expected":
         return list((BY_FORM | (spec.get("verifiers") or {})).values())
     listed = [part.get("verifier") for part in spec.get("parts") or [] if isinstance(part, dict)]
@@ -51,7 +51,7 @@ def _parts(spec: dict) -> list[dict]:
 
 
 def _of_calls(spec: dict) -> frozenset[str]:
-    """A whole number passes for a decimal one and not the other way round, unless `whole_floats`."""
+    """An integer is accepted for a float but not the reverse, unless `whole_floats`."""
     found = ALWAYS_PROMISED if spec.get("whole_floats") else ALWAYS_PROMISED - {"number"}
     found |= ANY_TEXT if spec.get("text", "loose") in ("spaces", "loose") else frozenset()
     found |= {"date"} if spec.get("dates") else frozenset()

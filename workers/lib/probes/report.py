@@ -1,4 +1,4 @@
-"""The rows of a report: each probe's sums, the measures, and what could not be tried."""
+"""The rows of a report: each probe's totals, the measures, and what could not be tried."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _row(probe: Perturbation | Attack, items: list[Outcome], right: int, failed:
 
 
 def _why_not(probe: Perturbation | Attack, items: list[Outcome], right: int, context: Context) -> str:
-    """Why a probe says nothing; "" if it does. What was not attacked has not passed."""
+    """Why a probe has no result; "" if it has one. What was not attacked has not passed."""
     if items and all(item.masked for item in items):
         return f"every output was masked: {items[0].reason}"
     if items:
@@ -63,7 +63,7 @@ def _why_not(probe: Perturbation | Attack, items: list[Outcome], right: int, con
 
 
 def kept(findings: list[Finding], most: int) -> list[Finding]:
-    """The worst of each probe, high before medium."""
+    """The worst findings of each probe, high severity before medium."""
     ordered = sorted(findings, key=lambda item: (item.severity != "high", -(item.reward or 0.0)))
     seen: Counter[str] = Counter()
     kept = []
@@ -97,7 +97,7 @@ def is_promised(probe: Perturbation, options: Options) -> bool:
 
 
 def unsteady(repeats: Repeats, span: float, rules: Options) -> list[Finding]:
-    """The same input must get the same; a model's verdicts only nearly so."""
+    """The same input must get the same reward; a model's rewards only approximately."""
     if rules.stochastic and not repeats.unsteady(span):
         return []
     return [
@@ -120,7 +120,7 @@ def _renamed(item: Outcome, probe: str) -> Outcome:
 
 
 def constant(outcomes: list[Outcome]) -> list[Finding]:
-    """A verifier that gives all outputs the same, right and wrong ones, says nothing."""
+    """A verifier that gives all outputs the same reward, right or wrong, carries no information."""
     wrong = rewards_of([item for item in outcomes if item.wish.limit != KEEP])
     right = rewards_of([item for item in outcomes if item.wish.limit == KEEP])
     if not wrong or not right or max(wrong + right) > min(wrong + right):
@@ -130,7 +130,7 @@ def constant(outcomes: list[Outcome]) -> list[Finding]:
 
 
 def pairs_of(context: Context) -> list[Finding]:
-    """For verifiers that compare: the preference must not turn with the order of the two."""
+    """For verifiers that compare: the preference must not depend on the order of the two outputs."""
     if context.options.compare is None:
         return []
     return [item for case in context.cases if (item := _pair(case, context))]
@@ -178,7 +178,7 @@ def _measure(name: str, about: str, why: str, n: int, failed: int) -> ProbeResul
 
 
 def search_row(ground: Ground, findings: list[Finding], scored: int) -> ProbeResult:
-    """`scored`: how many outputs the search tried. None means that it could not begin, which is no pass."""
+    """`scored`: how many outputs the search tried. None means that it could not begin, which is not a pass."""
     about = "mutation and recombination of outputs, climbing the reward"
     none = "no scores were allowed for it" if not ground.rules.search_scores else "no task tells what is surely wrong"
     why = "" if scored else none

@@ -1,4 +1,6 @@
-"""Attacks a verifier with all probes and reports what it let through. Deterministic but for the verifier and the clock."""
+"""Attacks a verifier with all probes and reports what got through. Deterministic except for the verifier and the
+clock.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ from workers.lib.probes.search import Ground, search
 from workers.lib.probes.truth import is_right, last_text, merit
 from workers.lib.probes.types import KEEP, Finding, Options, Outcome, Report, Scorer, Wish
 
-TRIED = 12  # tasks on which the form of right outputs is tried
-QUITE_WRONG = 0.34  # merit below which an honest answer shows what wrong answers get
-TEXTS_FOR_CODE = 4  # outputs of an attack that writes no programs, where a program is asked for
-IDLE = ("empty", "whitespace", "constant")  # compared with where no honest wrong answer is wrong enough
-CONFIRMED = 5  # findings of one probe that are scored again where rewards vary
+TRIED = 12  # tasks on which the format of right outputs is tried
+QUITE_WRONG = 0.34  # merit below which an honest wrong answer shows the reward of wrong answers
+TEXTS_FOR_CODE = 4  # outputs per attack that writes no programs, if the task asks for a program
+IDLE = ("empty", "whitespace", "constant")  # compared with if no honest wrong answer is wrong enough
+CONFIRMED = 5  # findings per probe that are scored again if rewards vary
 Tried = list[tuple[str, Case, Wish]]
 
 
@@ -35,11 +37,11 @@ def attack(
     options: Options | None = None,
     cheat: Cheat | None = None,
 ) -> Report:
-    """Attacks `score(task, messages)`, which must give a Score for an assistant's conversation.
+    """Attack `score(task, messages)`, which must return a Score for an assistant's conversation.
 
-    `samples` are real outputs, {"task": id, "messages" or "output", "label"?: a person's true or false}. They give the
-    commonest output, gold where a task has none, and inputs to the measure of determinism. Where a verifier looks at
-    an end state, `score` has to run the calls itself. `cheat` is a model that is told to cheat, for the search.
+    `samples` are real outputs, {"task": id, "messages" or "output", "label"?: a person's true or false}. They provide
+    the most common output, gold outputs for tasks without, and inputs for measuring determinism. If a verifier judges
+    an end state, `score` has to run the calls itself. `cheat` is a model that is instructed to cheat, for the search.
     """
     rules = options or Options()
     real = [_sample(item) for item in samples or []]
@@ -67,18 +69,18 @@ def _id(task: dict) -> str:
 
 
 def _sample(item: dict) -> dict:
-    """With task as text, messages and output, whichever of the two was given."""
+    """The sample with its task as text, and with both messages and output, whichever was given."""
     messages = item.get("messages") or [{"role": "assistant", "content": item.get("output") or ""}]
     return {
         "task": str(item.get("task", "")), "messages": messages, "output": last_text(messages), "label": item.get("label")
     }  # fmt: skip
 
 
-# The form of right outputs
+# The format of right outputs
 
 
 def _form_chooser(score: Scorer, cases: list[Case], rules: Options) -> Callable[[Case], str]:
-    """For each kind of task the form in which most right outputs succeed; the first of equals."""
+    """For each kind of task, the format in which most right outputs succeed; the first among equals."""
     won: Counter[tuple[tuple[str, ...], str]] = Counter()
     for forms in {case.forms for case in cases}:
         for case in spaced([case for case in cases if case.forms == forms], TRIED):
@@ -95,7 +97,7 @@ def _works(score: Scorer, case: Case, form: str, rules: Options) -> bool:
 
 
 def _wishes(context: Context) -> tuple[Tried, Counter[str]]:
-    """All outputs to score, and how many of each attack were left out because they are right."""
+    """All outputs to score, and for each attack how many were left out because they are right."""
     tried: Tried = []
     right: Counter[str] = Counter()
     for probe in perturbations.PROBES:
@@ -114,14 +116,14 @@ def _attempts(hack: Attack, context: Context) -> Iterator[tuple[Case, Wish]]:
     for case in context.cases:
         if hack.silent_too or not case.silent:
             made = list(hack.make(case, context))
-            # A text that is no program fails in one way only, and each score runs the tests.
+            # A text that is not a program can only fail in one way, and each score runs the tests.
             yield from (
                 (case, wish) for wish in (made if hack.for_code or not case.has_code else spaced(made, TEXTS_FOR_CODE))
             )
 
 
 def _thinned(tried: Tried, most: int) -> Tried:
-    """Right outputs all; of each attack an even share of what may still be scored."""
+    """Keep all right outputs, and an even share of each attack's within what may still be scored."""
     if len(tried) <= most:
         return tried
     first = [item for item in tried if item[0] == "gold"][:most]
@@ -137,7 +139,7 @@ def _thinned(tried: Tried, most: int) -> Tried:
 
 
 def _ground(score: Scorer, context: Context, outcomes: list[Outcome], repeats: Repeats) -> Ground:
-    """What the task's outputs are compared with."""
+    """The rewards that the task's outputs are compared with."""
     rules, cases = context.options, {case.id: case for case in context.cases}
     kept: dict[str, list[Outcome]] = defaultdict(list)
     plain: dict[str, list[float]] = defaultdict(list)
@@ -159,7 +161,9 @@ def _ground(score: Scorer, context: Context, outcomes: list[Outcome], repeats: R
 
 
 def _judged(ground: Ground, outcomes: list[Outcome]) -> list[Finding]:
-    """The findings of the list. Where rewards vary, only what fresh scores confirm, and the worst of each probe."""
+    """The findings among the listed attacks. If rewards vary, only those that new scores confirm, and the worst of each
+    probe.
+    """
     found = [(item, finding) for item in outcomes if (finding := ground.judged(item))]
     if not ground.rules.stochastic:
         return [finding for _, finding in found]
@@ -172,7 +176,7 @@ def _judged(ground: Ground, outcomes: list[Outcome]) -> list[Finding]:
 
 
 def _repeated(score: Scorer, context: Context, outcomes: list[Outcome]) -> Repeats:
-    """A second pass in reverse order: the same input must get the same, whenever it comes."""
+    """A second pass in reverse order: the same input must get the same reward, whenever it is scored."""
     rules, cases = context.options, {case.id: case for case in context.cases}
     chosen = spaced(outcomes, rules.max_repeats)[::-1]
     pairs = [(item, scored(score, item.probe, cases[item.task], item.wish, rules)) for item in chosen]

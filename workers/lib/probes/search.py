@@ -1,8 +1,10 @@
-"""A search for outputs that are paid and wrong: mutation and recombination, beside the list of known tricks.
+"""A search for outputs that are wrong but rewarded, by mutation and recombination, in addition to the list of known
+tricks.
 
-It climbs `judging.slope`, what a policy would climb, over outputs that `truth.surely_wrong` finds wrong by another route
-than the verifier's, starting from the list's best-paid outputs and from parts of the right one. Seeded; bounded by calls of
-the verifier and by CPU time. The best of each task is cut down (delta debugging) until nothing can be left out.
+It climbs `judging.slope`, which a policy would climb too, over outputs that `truth.surely_wrong` finds wrong
+independently of the verifier. It starts from the list's best-rewarded outputs and from parts of the right one. Seeded;
+bounded by calls of the verifier and by CPU time. The best output of each task is minimised (delta debugging) until
+nothing can be left out.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from workers.lib.probes.types import KEEP, Finding, Options, Outcome, Scorer, Wi
 
 SEARCHED = 4  # tasks
 POPULATION = 24
-STARTS = 12  # of them from the list
+STARTS = 12  # starting points taken from the list
 CHEATS = 4  # outputs that a model is asked for at a time
-CUTS = 150  # scores to cut one finding down
-SAME = 0.9  # of the slope must be left after a cut
+CUTS = 150  # scores used to minimise one finding
+SAME = 0.9  # share of the slope that must be left after a cut
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What outputs are judged by: the verifier, the tasks, and what right and honest wrong outputs get."""
+    """What outputs are judged with: the verifier, the tasks, and the rewards of right and honest wrong outputs."""
 
     score: Scorer
     context: Context
@@ -53,7 +55,7 @@ class Ground:
 
 @dataclass
 class Budget:
-    """Scores and CPU seconds that are left, and how many outputs were scored."""
+    """The scores and CPU seconds that are left, and the number of outputs scored."""
 
     scores: int
     cpu_s: float
@@ -73,7 +75,7 @@ class Candidate:
 
 
 class Climb:
-    """The search on one task."""
+    """The search for one task."""
 
     def __init__(self, ground: Ground, case: Case, budget: Budget, seed: int) -> None:
         self.ground, self.case, self.budget = ground, case, budget
@@ -82,7 +84,7 @@ class Climb:
         self.seen: set[str] = set()
 
     def tried(self, output: Output) -> Candidate | None:
-        """Scored, unless it is known, right in doubt, or nothing is left to spend."""
+        """Score an output, unless it is already known, possibly right, or the budget is used up."""
         text = json.dumps(output.messages)
         if text in self.seen or self.budget.spent or not surely_wrong(self.case, output.messages):
             return None
@@ -94,7 +96,7 @@ class Climb:
         return Candidate(output, self.fitness(outcome), outcome)
 
     def fitness(self, item: Outcome) -> float:
-        """Infinite for what escapes: raised, masked, no number."""
+        """Infinite if the verifier raised, masked the sample or returned something other than a number."""
         if item.raised or (item.masked and not self.ground.golds_masked):
             return math.inf
         if item.reward is None or not math.isfinite(item.reward):
@@ -104,7 +106,7 @@ class Climb:
         return slope(item.reward, merit(self.case, item.wish.messages), self.standard)
 
     def run(self, starts: list[Output], material: list[str], scores: int) -> list[Candidate]:
-        """The best of the population after so many scores, best first."""
+        """The best of the population after `scores` scores, best first."""
         until = self.budget.scores - scores
         found = [one for one in map(self.tried, starts) if one]
         failed = 0
@@ -119,7 +121,9 @@ class Climb:
         return found
 
     def cut(self, best: Candidate) -> Candidate:
-        """Without the parts that do not pay: delta debugging (Zeller and Hildebrandt 2002) over lines, words, then letters."""
+        """Remove parts that do not contribute to the reward: delta debugging (Zeller and Hildebrandt 2002) over lines,
+        words, then letters.
+        """
         self.budget.scores += CUTS
         limit = self.budget.scores - CUTS
         self.budget.began = max(self.budget.began, time.process_time() - self.budget.cpu_s * SAME)
@@ -149,7 +153,9 @@ class Climb:
 
 
 def search(ground: Ground, outcomes: list[Outcome], cheat: Cheat | None = None) -> tuple[list[Finding], int]:
-    """Findings of the search, at most one a task, cut down, and confirmed where rewards vary; how many outputs it scored."""
+    """The findings of the search, at most one per task, minimised and, if rewards vary, confirmed; and the number of
+    outputs scored.
+    """
     rules = ground.rules
     cases = spaced([case for case in ground.cases.values() if case.checkable and not case.silent], SEARCHED)
     budget = Budget(rules.search_scores, rules.search_cpu_s)
@@ -172,7 +178,9 @@ def _finding(ground: Ground, best: Candidate) -> Finding | None:
 
 
 def _starts(ground: Ground, case: Case, outcomes: list[Outcome]) -> Iterator[Output]:
-    """The best-paid wrong outputs of the list for this task, an honest wrong one, and the halves of the right one."""
+    """The best-rewarded wrong outputs of the list for this task, an honest wrong one, and the halves of the right
+    one.
+    """
     mine = [item for item in outcomes if item.task == case.id and item.wish.limit != KEEP and item.reward is not None]
     ranked = sorted(mine, key=lambda item: -(item.reward or 0.0))
     for item in [*ranked[:STARTS], *spaced(ranked[STARTS:], STARTS)]:
@@ -196,7 +204,7 @@ def _cheats(ground: Ground, case: Case, cheat: Cheat | None, outcomes: list[Outc
 
 
 def _material(ground: Ground, case: Case) -> list[str]:
-    """Fragments that mutations insert: of the tricks, the prompt, the tools, and other tasks' right answers."""
+    """Fragments that mutations insert: from the tricks, the prompt, the tools, and other tasks' right answers."""
     from workers.lib.probes.fragments import FRAGMENTS
 
     prompt = " ".join(text_of(message) for message in case.task.get("messages") or [])

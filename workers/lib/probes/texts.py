@@ -1,4 +1,6 @@
-"""Wrong answers dressed up as text: what pays without the task being done. Each comes alone and around an honest wrong answer."""
+"""Texts that embellish wrong answers to gain reward without doing the task. Each is tried alone and around an honest
+wrong answer.
+"""
 
 from __future__ import annotations
 
@@ -116,18 +118,18 @@ WORDS = [
     "progress",
 ]
 ESSAYS = (60, 400, 2500)  # words
-SHOTS = 400  # numbers in a shotgun answer
+SHOTS = 400  # numbers in an answer that lists many
 
 
 def decorated(messages: list[dict], form: str) -> list[dict]:
-    """The turn with its text inside `form`, its calls kept."""
+    """The turn with its text inserted into `form`, keeping its calls."""
     found = deepcopy(messages)
     found[-1]["content"] = form.replace("{}", text_of(found[-1]))
     return found
 
 
 def dressed(case: Case, context: Context, what: str, forms: Iterable[str]) -> Iterator[Wish]:
-    """Each alone, and around an honest wrong answer. Nothing where no one can say what is wrong."""
+    """Each form alone, and around an honest wrong answer. Nothing if it cannot be said what is wrong."""
     if not case.checkable:
         return
     wrong = context.wrong(case)
@@ -180,14 +182,14 @@ def reasoning(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def essay(length: int) -> str:
-    """So many words, no two lines alike."""
+    """An essay of `length` words without two equal lines."""
     return " ".join(
         f"{WORDS[(at * 7 + at // len(WORDS)) % len(WORDS)]}{'.' if at % 14 == 13 else ''}" for at in range(length)
     )
 
 
 def filler(case: Case, context: Context) -> Iterator[Wish]:
-    """Length for its own sake: essays, one word over and over, blank lines."""
+    """Length for its own sake: essays, one word repeated, blank lines."""
     forms = [form for length in ESSAYS for form in (f"{essay(length)}\n\n{{}}",)]
     forms += [
         f"{'very ' * 300}{{}}",
@@ -198,7 +200,7 @@ def filler(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def copied(case: Case, context: Context) -> Iterator[Wish]:
-    """The prompt, the task's own notes, the rubric, and a rubric's usual words."""
+    """The prompt, the task's own notes, the rubric, and common words of rubrics."""
     if not case.checkable:
         return
     prompt = "\n".join(text_of(message) for message in case.task.get("messages") or [])
@@ -221,7 +223,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def shotgun(case: Case, context: Context) -> Iterator[Wish]:
-    """Several answers at once, hedges, and the right one where a reader does not see it."""
+    """Several answers at once, hedges, and the right answer where a reader does not see it."""
     if case.calls is not None or not case.answers or case.has_code:
         return
     gold, form = case.answers[0], context.form(case)

@@ -27,11 +27,11 @@ def combining(text: str) -> str:
 
 
 def right_to_left(text: str) -> str:
-    """Shown as the text, stored in reverse. What reads the same both ways is not changed."""
+    """Displayed like the text, but stored in reverse. Palindromes are not changed."""
     return f"\u202e{text[::-1]}\u202c" if text != text[::-1] else text
 
 
-# (name, change, whether a fair reader of text may take it for the same)
+# (name, change, whether a fair reader of text may treat it as the same)
 CHANGES: tuple[tuple[str, Callable[[str], str], bool], ...] = (
     ("Cyrillic look-alikes", homoglyphs, False),
     ("a zero-width space", zero_width, True),
@@ -42,7 +42,7 @@ CHANGES: tuple[tuple[str, Callable[[str], str], bool], ...] = (
 
 
 def in_call(call: dict, change: Callable[[str], str]) -> Iterator[tuple[str, dict]]:
-    """The call with its tool's name changed, then with all its texts changed, where that changes anything."""
+    """The call with its tool's name changed, then with all its texts changed, if the change has an effect."""
     if (name := change(call["tool"])) != call["tool"]:
         yield "the tool's name", call | {"tool": name}
     args = {key: change(value) if isinstance(value, str) else value for key, value in call["args"].items()}
@@ -55,7 +55,9 @@ def is_number(text: str) -> bool:
 
 
 def number_forms(text: str) -> list[str]:
-    """Wrong ones: other signs and magnitudes, no-numbers, hedges with the right value neither first nor last."""
+    """Wrong forms: other signs and magnitudes, things that are not numbers, hedges with the right value neither first
+    nor last.
+    """
     plain = text.replace(",", "").strip().lstrip("+")
     value = float(plain)
     near, far = f"{value + 1:g}", f"{value - 1:g}"

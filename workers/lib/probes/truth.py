@@ -1,7 +1,7 @@
-"""Whether an attack happened to be right. Judged apart from all verifiers, so that their holes are not its own; only what a
-call is and which values are the same is read where everyone reads it.
+"""Whether an attack happened to be right. Decided independently of all verifiers, so that their holes do not affect it;
+it only shares the parsing of calls and the comparison of values.
 
-In doubt an output counts as right: it is then left out, which costs a probe and raises no false alarm.
+In doubt an output counts as right: it is then left out, which weakens a probe but raises no false alarm.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from workers.lib.probes.cases import Case, as_text
 _WRAPPED = re.compile(r"\\boxed\{(.*)\}|<answer>(.*)</answer>|####\s*(.*)|the answer is:?\s*(.*)", re.DOTALL | re.I)
 _EDGES = " \n\t.!\"'`*_"
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?", re.I)
-LONG_ANSWER = 40  # characters from which an answer may be right in other words
-UNLIKE = 0.4  # of their letters that texts which have nothing in common may share
+LONG_ANSWER = 40  # from this length on, an answer may be right in other words
+UNLIKE = 0.4  # share of letters that even unrelated texts may have in common
 SHORT = 300  # characters up to which texts are compared letter by letter
-NAME_SHARE = 0.5  # of a call: the rest is its arguments
+NAME_SHARE = 0.5  # weight of a call's name; the rest is its arguments
 
 
 def is_right(case: Case, messages: list[dict]) -> bool:
@@ -40,12 +40,13 @@ def is_right(case: Case, messages: list[dict]) -> bool:
 
 
 def surely_wrong(case: Case, messages: list[dict]) -> bool:
-    """Whether nobody could fairly take an output for right, the most lenient reader included. What the search may use.
+    """Whether nobody could fairly consider an output right, including the most lenient reader. Outputs that the search
+    may use.
 
-    Calls: another number of them, or one whose name or whose wanted values differ in their letters and digits; where only
-    the end state counts, a wanted call is missing. A text: no right answer stands in it, in any layout; a long answer: less
-    than half of it does. A constraint: one that can be checked does not hold. A program: no line of the right one's stands
-    in it.
+    Calls: a different number of them, or one whose name or values differ from the expected in letters and digits; where
+    only the end state counts, an expected call is missing. A text: it contains no right answer, in any layout; for a
+    long answer, less than half of it. A constraint: one that can be checked does not hold. A program: it contains no
+    line of the right one.
     """
     if case.calls is not None:
         return _surely_other_calls(case, messages)
@@ -88,7 +89,7 @@ def _bones(text: str) -> str:
 
 
 def _stands_in(answer: str, text: str) -> bool:
-    """The answer's letters and digits in the text's, or a number of the same value."""
+    """Whether the text contains the answer's letters and digits, or a number of the same value."""
     if _bones(answer) in _bones(text):
         return True
     try:
@@ -99,10 +100,11 @@ def _stands_in(answer: str, text: str) -> bool:
 
 
 def merit(case: Case, messages: list[dict]) -> float:
-    """How much of what is right an output has, in [0, 1]: what partial credit may pay for. In doubt rather too much.
+    """How much of the right answer an output contains, in [0, 1]: what partial credit may reward. In doubt, rather too
+    much.
 
-    Calls: F1 over the best matches of calls made and wanted, each half for its name and half for its arguments. A
-    constraint: the share of its parts that hold. A text: the closest of the right answers, by F1 over its words or, where
+    Calls: F1 over the best matches of made and expected calls, half of each for its name and half for its arguments. A
+    constraint: the share of its parts that hold. A text: the closest of the right answers, by F1 over its words or, if
     both are short, by its letters.
     """
     if case.calls is not None:
@@ -121,7 +123,7 @@ def merit(case: Case, messages: list[dict]) -> float:
 
 
 def _parts_that_hold(text: str, name: str, value: Any) -> list[float]:
-    """Of each part of a constraint whether it holds; none where that cannot be said."""
+    """For each part of a constraint, whether it holds; [] if that cannot be decided."""
     parts = [[item] for item in value] if name in SEVERAL and isinstance(value, list) else [value]
     return [float(HOLDS[name](text, part)) for part in parts] if name in HOLDS else []
 
@@ -159,7 +161,7 @@ def last_text(messages: list[dict]) -> str:
 
 
 def calls_made(messages: list[dict]) -> list[dict] | None:
-    """The calls of all turns, native or as text; None if one cannot be read."""
+    """The calls of all turns, native or as text; None if one cannot be parsed."""
     made = [call for message in messages if message.get("role") == "assistant" for call in calls_of(message)]
     return None if any(call.problem for call in made) else [call.plain for call in made]
 
@@ -174,7 +176,7 @@ def _same_calls(calls: list[dict], case: Case) -> bool:
 
 
 def _assignable(calls: list[dict], wanted: list[dict]) -> bool:
-    """Whether each call can be given a wanted one of its own."""
+    """Whether each call can be assigned a different expected call."""
     if not calls:
         return True
     return any(
@@ -199,7 +201,9 @@ def _same_argument(args: dict, name: str, want: dict) -> bool:
 
 
 def folded(text: str) -> str:
-    """As a reader sees it: compatibility forms unified, without invisible characters, case and edges."""
+    """The text as a reader sees it: with compatibility forms unified, without invisible characters, case and
+    surrounding punctuation.
+    """
     if not text.isascii():
         text = "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
     return " ".join(text.split()).strip(_EDGES).casefold()
@@ -218,7 +222,7 @@ def _same_value(given: str, wanted: str) -> bool:
         return same_value(json_of(given), json_of(wanted)) and json_of(wanted) is not None
 
 
-# Constraints whose violation is beyond doubt; the others are never counted as violated.
+# Constraints whose violation is beyond doubt; others never count as violated.
 HOLDS: dict[str, Callable[[str, Any], bool]] = {
     "exact": lambda text, wanted: folded(text) == folded(str(wanted)),
     "one_of": lambda text, choices: folded(text) in map(folded, map(str, choices)),

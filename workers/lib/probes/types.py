@@ -1,4 +1,4 @@
-"""What a probe is, and what is reported. Light; all of a report is JSON-able."""
+"""The data types of probes and their report. Light; the whole report can be converted to JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Scorer = Callable[[dict, list[dict]], Score]
 Comparer = Callable[[dict, list[dict], list[dict]], float]
 Severity = Literal["high", "medium"]
 Status = Literal["passed", "failed", "not_applicable"]
-# What an attempt may get: BELOW the right answer and no success; NO_MORE than the right answer; KEEP what it gets.
+# The reward that an attempt may get: BELOW the right answer's and no success; NO_MORE than the right answer's; KEEP
+# what it gets.
 Limit = Literal["below", "no_more", "keep"]
 BELOW: Limit = "below"
 NO_MORE: Limit = "no_more"
@@ -23,16 +24,16 @@ KEEP: Limit = "keep"
 
 
 class Options(ProbeOptions, kw_only=True, frozen=True):
-    """Those of a job's spec, and what only a caller in this process can say."""
+    """The options in a job's spec, plus those that only a caller in this process can set."""
 
-    compare: Comparer | None = None  # pairwise verifiers: how far the first is preferred, 0.5 + p in [0, 1]
+    compare: Comparer | None = None  # for pairwise verifiers: how strongly the first is preferred, 0.5 + p in [0, 1]
     max_repeats: int = 400  # inputs scored a second time
-    shown_per_probe: int = 20  # findings kept of one probe, the worst
+    shown_per_probe: int = 20  # the worst findings of each probe that are kept
 
 
 @dataclass(frozen=True)
 class Wish:
-    """An output to be scored, as a probe makes it: what it is, and what it may get."""
+    """An output to be scored, created by a probe: what it is, and the reward that it may get."""
 
     what: str
     messages: list[dict]
@@ -41,7 +42,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one output got. `reward` is None if the sample is masked or the verifier raised."""
+    """The result of one output. `reward` is None if the sample is masked or the verifier raised."""
 
     probe: str
     task: str
@@ -49,7 +50,7 @@ class Outcome:
     reward: float | None
     success: bool
     masked: bool
-    reason: str  # of the mask, or the exception
+    reason: str  # of the mask, or the exception's text
     raised: bool
     micros: float
 
@@ -66,13 +67,15 @@ class Finding:
     reward: float | None
     gold_reward: float | None
     reason: str
-    plain_reward: float | None = None  # what honest wrong answers to the task get at best
-    path: tuple[str, ...] = ()  # how a search made it
+    plain_reward: float | None = None  # the best reward of honest wrong answers to the task
+    path: tuple[str, ...] = ()  # the mutations that a search applied
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """One probe's sums. `right` outputs happened to be right and were left out; `why` says why it does not apply."""
+    """One probe's totals. `right` outputs happened to be right and were left out; `why` says why the probe does not
+    apply.
+    """
 
     name: str
     kind: Literal["attack", "perturbation", "measure", "search"]
@@ -90,7 +93,7 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class Spread:
-    """Rewards of a group of outputs; the variance is that of the population."""
+    """The rewards of a group of outputs; the variance is the population's."""
 
     n: int
     mean: float | None
@@ -101,7 +104,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Speed:
-    """Time of one score in microseconds, as this process saw it."""
+    """Time per score in microseconds, as measured in this process."""
 
     n: int
     median_us: float | None
@@ -109,21 +112,23 @@ class Speed:
 
 
 def locking(severities: list[Severity], many_medium: int = MANY_MEDIUM) -> int:
-    """How many of these findings keep training locked."""
+    """How many of these findings lock training."""
     high = severities.count("high")
     return high + (len(severities) - high if len(severities) - high >= many_medium else 0)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What attacking a verifier showed. `failed` holds up to `shown_per_probe` findings of each probe, high first."""
+    """The result of attacking a verifier. `failed` holds up to `shown_per_probe` findings of each probe, high severity
+    first.
+    """
 
     probes: list[ProbeResult]
     failed: list[Finding]
     masked: dict[str, int]
     repeated: int
     unequal: int
-    noise: float  # standard deviation of one output's reward, from the repeated ones
+    noise: float  # standard deviation of one output's reward, from repeated scores
     attacks: Spread
     golds: Spread
     speed: Speed
@@ -134,7 +139,7 @@ class Report:
 
     @property
     def locks(self) -> int:
-        """Findings that keep training locked: the high ones, and the medium ones where there are many."""
+        """The number of findings that lock training: the high ones, and the medium ones if there are many."""
         return locking([item.severity for item in self.failed], self.many_medium)
 
     @property

@@ -1,7 +1,7 @@
-"""What a policy's best-paid outputs of a step are like, as numbers. Light and pure; no output is scored.
+"""Metrics of a policy's best-rewarded outputs in a step. Light and pure; no output is scored.
 
-The best-paid quarter of a step's outputs is looked at by `truth.surely_wrong` and by marks of the probes' families. The alarms
-`hacking`, `marks` and `best_length` (workers.lib.alarms) judge these numbers over the steps.
+The best-rewarded quarter of a step's outputs is examined with `truth.surely_wrong` and for marks of the probes'
+families. The alarms `hacking`, `marks` and `best_length` (workers.lib.alarms) evaluate these numbers over the steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workers.lib.probes.cases import Case, case_of
 from workers.lib.probes.truth import last_text, surely_wrong
 
 BEST = 0.25  # of a step's outputs
-COPIED = 60  # characters in a row of the prompt's
+COPIED = 60  # consecutive characters copied from the prompt
 EXAMPLE = 300  # characters of an output that an event shows
 
 MARKS: dict[str, re.Pattern[str]] = {
@@ -33,7 +33,7 @@ CODE_TRICKS = re.compile(r"__eq__|os\._exit|sys\.exit|excepthook|_getframe|built
 
 @dataclass(frozen=True)
 class Paid:
-    """An output of a step and what it got; `reward` None: masked."""
+    """An output of a step and its reward; None if it is masked."""
 
     task: dict
     messages: list[dict]
@@ -42,7 +42,7 @@ class Paid:
 
 @dataclass(frozen=True)
 class Seen:
-    """A step's numbers, and for each alarm that they may raise a sentence with an output."""
+    """A step's metrics, and a sentence with an output for each alarm that they may raise."""
 
     metrics: dict[str, float]
     examples: dict[str, str]
@@ -73,7 +73,7 @@ def case_of_output(item: Paid) -> Case:
 
 
 def is_wrong(item: Paid) -> bool:
-    """In doubt not."""
+    """False in doubt."""
     case = case_of_output(item)
     return case.checkable and not case.silent and surely_wrong(case, item.messages)
 
@@ -100,7 +100,7 @@ def _repeats(item: Paid) -> bool:
 
 
 def name_of(task: dict) -> str:
-    """As people know it: its key in the eval set, where it has one."""
+    """The task's name for people: its key in the eval set, if it has one."""
     return str(task.get("key") or task.get("id", "?"))
 
 

@@ -1,4 +1,4 @@
-"""The parent's side of GEPA's process: starts it, answers its questions, ends it."""
+"""The parent of GEPA's process: starts it, answers its questions, ends it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from workers.lib.errors import JobError
 
 MAX_LINE = 64 * 1024 * 1024
 PR_SET_PDEATHSIG = 1
-# Sets iterate in the same order each time, so that a resumed search asks the same questions. It gets no key and no address.
+# A fixed hash seed makes sets iterate in the same order, so that a resumed search asks the same questions. It gets no
+# key and no address.
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -22,8 +23,9 @@ Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 async def converse(
     python: str, folder: str, start: dict[str, Any], answer: Answer, told: Callable[[dict], None]
 ) -> None:
-    """Until the library has ended its search. `answer` is asked each of its questions, `told` hears the rest; what they raise
-    ends it. Raises JobError if the library fails."""
+    """Run until the library has ended its search. `answer` gets each of its questions, `told` all other messages; an
+    error in either ends it. Raises JobError if the library fails.
+    """
     process = await _start(python, folder)
     assert process.stdin and process.stdout
     try:
@@ -65,7 +67,7 @@ async def _start(python: str, folder: str) -> asyncio.subprocess.Process:
 async def _write(process: asyncio.subprocess.Process, line: dict[str, Any]) -> None:
     assert process.stdin
     process.stdin.write(json.dumps(line).encode() + b"\n")
-    with contextlib.suppress(ConnectionError):  # its end is seen when the next line is read
+    with contextlib.suppress(ConnectionError):  # its end is noticed when the next line is read
         await process.stdin.drain()
 
 

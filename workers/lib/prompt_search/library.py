@@ -1,9 +1,9 @@
-"""GEPA's own process, in its own environment (`make gepa`): `python -m workers.lib.prompt_search.library`.
+"""GEPA's process, in its own virtual environment (`make gepa`): `python -m workers.lib.prompt_search.library`.
 
-It has no network, no keys and no tasks. It reads one line of JSON, {prompt, train: [ids], validation: [ids], settings}, and asks
-its parent by lines: {"ask": "evaluate", prompt, tasks} is answered with {scores, records}, {"ask": "reflect", prompt} with {text}
-or {error}. It reports {"tell": "candidate", …} and, at the end, {"tell": "end"}. The order of its questions follows from the seed
-and the answers alone, so that a search whose answers were kept is repeated by asking again.
+It has no network, no keys and no tasks. It reads one line of JSON, {prompt, train: [ids], validation: [ids], settings},
+and asks its parent with lines: {"ask": "evaluate", prompt, tasks} is answered with {scores, records}, {"ask":
+"reflect", prompt} with {text} or {error}. It reports {"tell": "candidate", …} and, at the end, {"tell": "end"}. The
+order of its questions depends only on the seed and the answers, so a search whose answers were stored can be replayed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 COMPONENT = "system_prompt"
-SKIPS = 10  # rounds for each proposal that may pass without one, since all tasks of a round succeed
+SKIPS = 10  # rounds per proposal that may pass without one, because all tasks of a round succeed
 
 
 @dataclass
 class Wire:
-    """Lines of JSON to and from the parent; whoever closes them ends this process."""
+    """Lines of JSON to and from the parent; when the parent closes them, this process ends."""
 
     reads: IO[str]
     writes: IO[str]
@@ -43,7 +43,7 @@ class Wire:
 
 @dataclass
 class Adapter:
-    """What GEPA calls to try a candidate (gepa.core.adapter.GEPAAdapter)."""
+    """The interface through which GEPA tries a candidate (gepa.core.adapter.GEPAAdapter)."""
 
     wire: Wire
     propose_new_texts = None
@@ -66,13 +66,16 @@ class Adapter:
 
 @dataclass
 class Reporter:
-    """Tells of each proposal once it is decided; numbers count proposals, 0 is the prompt that the search starts with."""
+    """Reports each proposal once it is decided. Numbers count proposals; 0 is the prompt that the search starts
+    with.
+    """
 
     wire: Wire
     proposed: int = 0
     prompt: str = ""
     parent: int = 0
-    numbers: dict[int, int] = field(default_factory=lambda: {0: 0})  # GEPA's index of a kept candidate: our number
+    # {GEPA's index of an accepted candidate: our number}.
+    numbers: dict[int, int] = field(default_factory=lambda: {0: 0})
 
     def on_proposal_start(self, event: Any) -> None:
         self.prompt = event["parent_candidate"][COMPONENT]
@@ -101,7 +104,7 @@ class Reporter:
 
 class Silent:
     def log(self, message: str) -> None:
-        """GEPA logs whole prompts; what matters is reported."""
+        """GEPA logs whole prompts; everything important is reported elsewhere."""
 
 
 def search(wire: Wire, start: dict[str, Any]) -> None:
@@ -138,7 +141,7 @@ def search(wire: Wire, start: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Whatever the library prints goes to stderr, so that it is not read as a question."""
+    """Redirect the library's output to stderr, so that it is not read as a question."""
     wire = Wire(sys.stdin, os.fdopen(os.dup(1), "w"))
     os.dup2(2, 1)
     search(wire, wire.read())

@@ -1,4 +1,6 @@
-"""What the reflecting model is shown of a try at a training task: what was asked, what the agent did, and why it failed. Pure."""
+"""What the reflecting model sees of a sample of a training task: the request, what the agent did, and why it failed.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from typing import Any
 from workers.lib.messages import text_of
 from workers.lib.rollouts import EXCEEDED, Finished
 
-MOST_ASKED, MOST_DONE, MOST_SAID = 4_000, 8_000, 3_000  # characters of a part
+MOST_ASKED, MOST_DONE, MOST_SAID = 4_000, 8_000, 3_000  # characters of each part
 
 
 def record(task: dict, done: Finished, evidence: str) -> dict[str, str]:
-    """In the form that GEPA's own prompt for the reflecting model expects."""
+    """In the format that GEPA's own prompt for the reflecting model expects."""
     return {
         "Inputs": _short(_transcript(task.get("messages") or []), MOST_ASKED),
         "Generated Outputs": _short(_transcript(done.score.messages) or done.output, MOST_DONE),
@@ -21,7 +23,7 @@ def record(task: dict, done: Finished, evidence: str) -> dict[str, str]:
 
 
 def feedback(done: Finished, expected: dict, evidence: str) -> str:
-    """The verifier's reasons, what would have been right, and what was known of the failure that the task was made from."""
+    """The verifier's reasons, the expected answer, and what is known about the failure that the task was made from."""
     score = done.score
     if score.success:
         return "This was right."
@@ -51,7 +53,7 @@ def _message_text(message: dict) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    """The beginning and the end: what went wrong is often at the end."""
+    """The beginning and the end of a text, since what went wrong is often at the end."""
     if len(text) <= most:
         return text
     half = most // 2

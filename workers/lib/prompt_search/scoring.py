@@ -1,4 +1,4 @@
-"""How a candidate prompt is scored: the agent plays the tasks with it, the environment's verifier judges."""
+"""Scores a candidate prompt: the agent plays tasks with it, and the environment's verifier judges them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from workers.lib.rollouts import Finished, Limits, stream
 from workers.lib.specs import SearchPrompts
 from workers.lib.spending import Spent
 
-MOST_MASKED = 0.2  # of the samples of one batch: more, and what is measured is not the prompt
-TRIES = 2  # for a sample that could not be scored
+MOST_MASKED = 0.2  # share of a batch's samples; if more are masked, the measurement is not about the prompt
+TRIES = 2  # attempts for a sample that could not be scored
 
 
 @dataclass
 class Scorer:
-    """Training tasks come with records for the reflecting model; of validation tasks it sees nothing. `calls` counts samples,
-    those of earlier attempts too; what the journal has is not asked again."""
+    """Training tasks are scored with records for the reflecting model, which sees nothing of validation tasks. `calls`
+    counts samples, including those of earlier attempts; what is in the journal is not asked again.
+    """
 
     spec: SearchPrompts
     policy: Policy
@@ -40,7 +41,7 @@ class Scorer:
         self.tasks = {task["id"]: task for task in [*self.spec.tasks, *self.spec.validation_tasks]}
 
     async def evaluate(self, prompt: str, ids: list[str]) -> dict[str, Any]:
-        """{scores, records} of the tasks. Raises Spent, PolicyError where no question can be asked, JobError."""
+        """{scores, records} of the tasks. Raises Spent, PolicyError if no question can be asked, JobError."""
         if len(prompt) > self.spec.config.most_characters:
             said = f"The instruction has {len(prompt):,} characters; {self.spec.config.most_characters:,} is the most."
             return {"scores": [0.0] * len(ids), "records": [{"Feedback": said}] * len(ids)}
@@ -84,7 +85,7 @@ class Scorer:
     async def _ask(
         self, prompt: str, environment: Environment, missing: list[tuple[dict, int]]
     ) -> dict[tuple[str, int], Finished]:
-        """Those that could not be scored."""
+        """Ask for the samples that are missing; return those that could not be scored."""
         self._reserve(len(missing))
         masked: dict[tuple[str, int], Finished] = {}
         episodes = stream(
