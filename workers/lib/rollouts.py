@@ -1,11 +1,13 @@
-"""Many episodes at a time: a policy talks, environments answer, limits hold, and no episode harms another. Light.
+"""Runs many episodes concurrently: a policy answers, environments respond, limits are enforced, and no episode affects
+another. Light.
 
-Evaluation, training, the demo's agent and rescoring go through here; a single-turn task is an episode of one step.
+Evaluation, training, the demo's agent and rescoring use it; a single-turn task is an episode with one step.
 
-What ends in which way: a tool's crash is an observation. What the agent exceeds (its time, its turns, …: EXCEEDED) fails
-the sample: no success and no credit, so that nothing beats failing by hanging. A server that does not answer, and a crash
-of the environment or the verifier, mask it with the reason: they say nothing about the model. Whose time was spent is
-measured for the agent and its tools apart; who took too long, but answers a trivial question, was kept busy by the agent.
+How failures are attributed: a crash of a tool is an observation. If the agent exceeds a limit (time, turns, …:
+EXCEEDED), the sample fails without success or credit, so that hanging is never better than failing. If a server does
+not answer, or the environment or the verifier crashes, the sample is masked with the reason, since that says nothing
+about the model. Time is measured separately for the agent and its tools; if a party took too long but answers a trivial
+question, the agent kept it busy.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from workers.lib.verifiers import Rollout, Score, masked
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one episode: seconds for the agent's answers and as many for its tools, turns, tokens it writes, seconds for its
-    score, which is only a last resort: verifiers bound themselves, and wait for each other.
+    """Limits of one episode: seconds for the agent's answers, the same for its tools, turns, generated tokens, and
+    seconds for scoring, which is only a last resort, since verifiers have their own limits and wait for each other.
 
-    A limit of 0 does not hold. The environment's own limit on turns holds besides. Where all episodes share one engine,
-    the seconds in which they wait for it do not count.
+    A limit of 0 means none. The environment's own limit on turns applies too. If all episodes share one engine, the
+    time they wait for it does not count.
     """
 
     seconds: float = 300.0
@@ -42,9 +44,9 @@ class Limits:
 
 
 CHECKED_EVERY_S = 0.5
-LARGEST_REWARD = 1_000_000  # either way; a group with a larger one has no advantages that mean anything
+LARGEST_REWARD = 1_000_000  # in either direction; with a larger reward, a group's advantages are meaningless
 MOST_FAULTS = 5
-MOST_TOKENS = 2**31 - 1  # of an episode: what a column of the database holds
+MOST_TOKENS = 2**31 - 1  # per episode: what a database column can hold
 NO_LIMITS = Limits(seconds=0, turns=0, score_seconds=0)
 EXCEEDED = {
     "turns": "The agent took more turns than it may.",
@@ -59,8 +61,9 @@ EXCEEDED = {
 
 
 class _Ended(Exception):
-    """The end of a conversation that cannot go on. `masks` says why the sample does not count, "" if it failed; `problem`
-    is what the policy said of its own failure."""
+    """The end of a conversation that cannot continue. `masks` says why the sample does not count, "" if it failed;
+    `problem` is what the policy said about its own failure.
+    """
 
     def __init__(self, stop_reason: str, masks: str = "", problem: str = "") -> None:
         super().__init__(stop_reason)
@@ -69,19 +72,19 @@ class _Ended(Exception):
 
 @dataclass
 class Finished:
-    """An episode at its end. `replies` has one for each turn of the agent."""
+    """A finished episode. `replies` has one entry per turn of the agent."""
 
     rollout: Rollout
     score: Score
     replies: list[Reply]
     stop_reason: str
     seconds: float
-    problem: str = ""  # what the policy said of the limit that it exceeded
+    problem: str = ""  # what the policy said about the limit that it exceeded
     faults: list[str] = field(default_factory=list)  # of the environment's own code; for people, never for a model
 
     @property
     def output(self) -> str:
-        """What the agent wrote last; its last calls as JSON where it gave only calls."""
+        """The text that the agent wrote last, or its last calls as JSON if there was only a call."""
         if self.replies and self.replies[-1].text:
             return self.replies[-1].text
         last = last_answer(self.rollout.messages)
@@ -90,8 +93,9 @@ class Finished:
 
     @property
     def used(self) -> dict[str, float | None]:
-        """Latency and tokens of all turns. Unknown is None and never 0, or who says nothing would look cheap and fast: there
-        is no answer, or somebody did not count its tokens, or not in numbers that can be stored."""
+        """Latency and tokens over all turns. Unknown values are None and never 0, which would look cheap and fast: if
+        there is no answer, if tokens were not reported, or if a number cannot be stored.
+        """
         tokens = {
             "input_tokens": sum(reply.prompt_tokens for reply in self.replies),
             "output_tokens": sum(reply.output_tokens for reply in self.replies),
@@ -116,10 +120,10 @@ async def rollout(
     scored: bool = True,
     scoring: asyncio.Semaphore | None = None,
 ) -> Finished:
-    """Drives one episode to its end, scores and closes it. Raises PolicyError if that is final, and a cancellation.
+    """Run one episode to its end, score and close it. Raises PolicyError if that is final, and a cancellation.
 
-    Without `scored` the verifier is not asked: where only time and tokens count. `scoring` bounds how many are scored at a
-    time, so that the seconds of a score are not spent in a queue.
+    Without `scored` the verifier is not called, for when only time and tokens matter. `scoring` limits how many are
+    scored at a time, so that time in the queue does not count as scoring time.
     """
     began, replies = time.perf_counter(), list[Reply]()
     try:
@@ -141,7 +145,9 @@ async def rollout(
 
 
 def failed(score: Score, stop_reason: str) -> Score:
-    """The score of an episode that the agent's own excess ended: what it had by then, without its success or credit."""
+    """The score of an episode that ended because the agent exceeded a limit: its score so far, without success or
+    credit.
+    """
     reward = 0.0 if score.reward is None else min(0.0, score.reward)
     score.reward, score.success, score.masked, score.mask_reason = reward, False, False, ""
     score.details = [EXCEEDED[stop_reason], *score.details]
@@ -151,7 +157,7 @@ def failed(score: Score, stop_reason: str) -> Score:
 async def _converse(
     policy: Policy, episode: Episode, limits: Limits, replies: list[Reply], seed: int, key: int
 ) -> _Ended:
-    """What ended it; without a reason where the episode ended by itself."""
+    """Returns how the conversation ended, without a reason if the episode ended by itself."""
     try:
         await _turns(policy, episode, limits, replies, seed, key)
     except _Ended as end:
@@ -159,19 +165,19 @@ async def _converse(
     except PolicyError as error:
         if error.final:
             raise
-        # What is refused before the agent has said anything is the task's request; the assistant's messages there are examples, or
-        # what was said in production before the step that is replayed.
+        # Input that is rejected before the agent's first turn is the task's own request: assistant messages in it are
+        # examples, or what was said in production before the step that is replayed.
         its_own = bool(replies) or error.limit not in ("context", "refused")
         if error.limit and its_own and (error.limit != "time" or await policy.responds()):
             return _Ended(error.limit, problem=str(error))
         return _Ended("policy error", f"The policy gave no answer: {error}")
-    except Exception as error:  # a fault of the environment is no evidence about the model
+    except Exception as error:  # an error of the environment says nothing about the model
         return _Ended("environment error", f"The environment failed: {_error_text(error)}")
     return _Ended("")
 
 
 async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list[Reply], seed: int, key: int) -> None:
-    """Turn by turn until the episode is done. Raises _Ended, and what the policy and the environment raise."""
+    """Run turns until the episode is done. Raises _Ended, and errors of the policy and the environment."""
     agent, tools = _Clock(0 if policy.shares_time else limits.seconds), _Clock(limits.seconds)
     while not episode.done:
         if limits.turns and len(replies) >= limits.turns:
@@ -196,15 +202,15 @@ async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list
             masks = "" if await episode.responds() else f"The environment took longer than {limits.seconds:g} seconds."
             raise _Ended("time" if not masks else "environment error", masks) from None
         if limits.tokens and (reply.output_tokens > left or (reply.truncated and reply.output_tokens == left)):
-            raise _Ended("tokens")  # also where it was the last answer
+            raise _Ended("tokens")  # even if it was the last answer
 
 
 class _Overtime(Exception):
-    """A clock has run out."""
+    """A time limit is used up."""
 
 
 class _Clock:
-    """The seconds that one party of an episode has left; 0 is no limit."""
+    """The seconds that one side of an episode has left; 0 is no limit."""
 
     def __init__(self, seconds: float) -> None:
         self.left = seconds or None
@@ -237,14 +243,14 @@ async def _score(episode: Episode, limits: Limits) -> Score:
 
 
 def out_of_range(reward: float | None) -> str:
-    """Why a reward cannot be used, or ""."""
+    """Why a reward cannot be used; "" if it can."""
     if reward is None or abs(reward) <= LARGEST_REWARD:
         return ""
     return f"The reward {reward:g} is not within ±{LARGEST_REWARD:,}: beside it no other would count."
 
 
 async def _close(episode: Episode) -> None:
-    """A failing close loses nothing: the score is there, and remote sessions expire."""
+    """A failing close loses nothing: the score is known, and remote sessions expire."""
     with contextlib.suppress(Exception):
         async with asyncio.timeout(10.0):
             await episode.close()
@@ -263,7 +269,7 @@ def _rollout_of(episode: Episode, replies: list[Reply], stop_reason: str) -> Rol
     }
     try:
         made = episode.rollout()  # type: ignore[attr-defined]
-    except Exception:  # a task without usable expected calls: its score is masked already
+    except Exception:  # a task without usable expected calls; its score is masked already
         made = Rollout(task=getattr(episode, "task", {}), messages=getattr(episode, "said", []), tools=episode.tools)
     return replace(made, stats=made.stats | stats)
 
@@ -284,12 +290,12 @@ async def stream(
     seed: int = 0,
     only: Container[int] | None = None,
 ) -> AsyncIterator[tuple[int, int, Finished]]:
-    """(index of the task, number of its sample, episode) as they end; at most `concurrency` are open at a time.
+    """Yield (index of the task, number of its sample, episode) as they end; at most `concurrency` run at a time.
 
-    `only`: the indices of the tasks that are played; a task's episodes are the same whatever others are.
+    `only`: the indices of the tasks to play; a task's episodes do not depend on which others are played.
 
-    Where the reader stops or is cancelled, those under way are cancelled and closed before this returns. Where the job's limit
-    is used up, those that have their answers still come to their end: they are paid for.
+    If the reader stops or is cancelled, running episodes are cancelled and closed before this returns. If the job's
+    limit is used up, episodes that have their answers still finish, since those are paid for.
     """
     chosen = ((index, task) for index, task in enumerate(tasks) if only is None or index in only)
     todo = ((index, sample, task) for index, task in chosen for sample in range(n))
@@ -302,12 +308,12 @@ async def stream(
                 own = {"seed": seed_of(seed, index, sample), "key": index * n + sample}
                 try:
                     episode = environment.open(task)
-                except Exception as error:  # one bad task harms no other
+                except Exception as error:  # one bad task affects no other
                     ended.put_nowait((index, sample, _unopened(task, error)))
                     continue
                 done = await rollout(policy, episode, limits, scoring=scoring, **own)
                 ended.put_nowait((index, sample, done))
-        except Exception as error:  # a policy that answers nobody: the reader's affair
+        except Exception as error:  # the policy cannot answer at all: left to the reader
             ended.put_nowait(error)
         finally:
             ended.put_nowait(None)
@@ -319,7 +325,7 @@ async def stream(
             item = await ended.get()
             if isinstance(item, PolicyError) and item.limit == SPENT:
                 spent = spent or item
-                todo.close()  # what is cheaper, and stands later, must not be chosen by its price
+                todo.close()  # a later task must not be played only because it is cheaper
             elif isinstance(item, BaseException):
                 raise item
             elif item is None:
@@ -347,8 +353,10 @@ def play(
     only: Container[int] | None = None,
     check: Callable[[], None] | None = None,
 ) -> None:
-    """`stream` in an event loop of its own, for programs: `ended` is called for each episode, and what it raises ends
-    the others; so does what `check` raises, which is called twice a second whatever the episodes wait for. Closes the policy."""
+    """Run `stream` in its own event loop, for programs. `ended` is called for each episode; an error in it ends the
+    others, and so does one in `check`, which is called twice a second whatever the episodes wait for. Closes the
+    policy.
+    """
 
     async def follow() -> None:
         episodes = stream(policy, environment, tasks, limits, n=n, concurrency=concurrency, seed=seed, only=only)
@@ -367,12 +375,13 @@ def play(
             await asyncio.gather(following, return_exceptions=True)
             await policy.aclose()
 
-    uvloop.run(run())  # asyncio's own loop takes a fifth more of the processor for a task of one question
+    uvloop.run(run())  # asyncio's own loop needs a fifth more CPU time for a task with one question
 
 
 async def replay(environment: Environment, task: dict, messages: list[dict]) -> Score:
-    """The score of what an agent said, said again in a fresh episode: its calls are carried out, their recorded results
-    dropped. Raises if the task cannot be opened."""
+    """The score of what an agent said, replayed in a new episode: its calls run again, their recorded results are
+    dropped. Raises if the task cannot be opened.
+    """
     said = [message for message in messages if message.get("role") == "assistant"]
     done = await rollout(RecordedPolicy([said]), environment.open(task), NO_LIMITS)
     return done.score

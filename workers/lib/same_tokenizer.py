@@ -1,4 +1,4 @@
-"""Whether two models read and write the same tokens, by the files of their tokenizers. Light: only JSON is read."""
+"""Whether two models use the same tokens, from their tokenizer files. Light: it only reads JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ SHOWN = 3
 
 
 def why_not_same(one: Path, other: Path) -> str:
-    """The end of a sentence that says how the tokenizers of two model folders differ; "" if they do not, or one has no file to
-    say so."""
+    """The end of a sentence that says how the tokenizers of two model folders differ; "" if they do not, or if one has
+    no tokenizer file.
+    """
     mine, theirs = _read(one), _read(other)
     if mine is None or theirs is None:
         return "" if one == other else f"{(one if mine is None else other).name} has no {FILE} to compare"

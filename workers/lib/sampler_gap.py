@@ -1,7 +1,8 @@
-"""How far a trainer's log-probabilities are from the sampler's, of the same tokens under the same weights. Pure.
+"""How far a trainer's log-probabilities are from the sampler's, for the same tokens and weights. Pure.
 
-0 in one process and float32, up to rounding; between an inference engine and a trainer it says whether they compute the same
-model. Names and definitions: NeMo RL (gen_kl_error, token_mult_prob_error) and veRL's rollout correction (the rest).
+Within one process and in float32 it is 0 up to rounding; between an inference engine and a trainer it shows whether
+they compute the same model. Names and definitions are from NeMo RL (gen_kl_error, token_mult_prob_error) and veRL's
+rollout correction (the rest).
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, pstdev
 
-MOST = 20.0  # of a log-ratio, as veRL bounds it
+MOST = 20.0  # bound of a log-ratio, as in veRL
 
 
 def gap_metrics(rows: Sequence[Sequence[tuple[float, float]]]) -> dict[str, float]:
-    """`rows`: for each sampled sequence (trainer's, sampler's) log-probability of its tokens. Importance weights are of whole
-    sequences."""
+    """`rows`: for each sampled sequence, (trainer's, sampler's) log-probability of its tokens. Importance weights are
+    those of whole sequences.
+    """
     gaps = [trained - sampled for row in rows for trained, sampled in row]
     if not gaps:
         return {}

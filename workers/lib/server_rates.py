@@ -1,4 +1,6 @@
-"""How fast rollout servers sample: few and many answers at a time, each of one token and of several. Light: no torch."""
+"""Measures how fast rollout servers sample: few and many answers at a time, each with one token and with several.
+Light: no torch.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from workers.lib.prefixes import Tree
 from workers.lib.specs import Rollouts
 from workers.lib.token_policy import CompletionClient, completion_body
 
-SHORT, LONG = 1, 17  # tokens of an answer
-FEW, MANY = 4, 32  # answers at a time
+SHORT, LONG = 1, 17  # tokens per answer
+FEW, MANY = 4, 32  # concurrent answers
 
 
 def server_rates(rollouts: Rollouts, prompts: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-    """As `sampling` of workers.measure_training, over all servers: answers go to them in turn. Raises ChatError."""
+    """Like `sampling` in workers.measure_training, over all servers, which get answers in turn. Raises ChatError."""
     return asyncio.run(_measured(rollouts, prompts))
 
 
@@ -48,7 +50,7 @@ async def _point(clients: Sequence[CompletionClient], prompts: Sequence[Sequence
 
 
 async def _ask(clients: Sequence[CompletionClient], prompts: Sequence[Sequence[int]], size: int, tokens: int) -> float:
-    """Seconds. The answers are as long as asked for, whatever they say."""
+    """Returns seconds. All answers have the requested length, whatever they contain."""
     bodies = [
         completion_body(prompts[at % len(prompts)], Sampling(), [], at, tokens) | {"ignore_eos": True}
         for at in range(size)

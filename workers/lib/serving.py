@@ -1,7 +1,7 @@
-"""What an inference server has and can do, asked without effect on it. Light: no torch, no Django.
+"""Finds out what an inference server has and supports, without side effects on it. Light: no torch, no Django.
 
-The server may be anything that answers at an address that somebody typed in: each request is bounded in bytes and in
-seconds from the first to the last, no redirect is followed, and what it says is cut before it is kept or shown.
+Anything may answer at an address that a user entered. So each request is limited in bytes and in seconds from start to
+end, redirects are not followed, and texts are truncated before they are stored or shown.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from workers.lib.keys import RefusedKey, bearer, checked_key, hidden, key_in
 from workers.lib.messages import calls_in, native_calls
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url
 
-Kind = Literal["vllm", "sglang", "openai", "transformers"]  # the last is ours, which speaks as vLLM does
+Kind = Literal["vllm", "sglang", "openai", "transformers"]  # the last is Flywheel's own, which has vLLM's API
 Dialect = Literal["native", "text", "responses"]
 Health = Literal["healthy", "unlisted", "down"]
-TIMEOUT_S, ANSWER_S = 10.0, 30.0  # of a request for facts, and of one that a model answers
+TIMEOUT_S, ANSWER_S = 10.0, 30.0  # seconds: for requests about facts, and for one that a model answers
 MAX_BYTES = 8 * 1024 * 1024
 MAX_MODELS, MAX_NAME, MAX_SAID = 500, 200, 200
 LARGEST = 2**31 - 1
-ADAPTER_PREFIX = "flywheel-"  # of adapters that this software has loaded
+ADAPTER_PREFIX = "flywheel-"  # prefix of adapters that Flywheel has loaded
 TOOL = {
     "type": "function",
     "function": {
@@ -43,7 +43,7 @@ LORA_SLOTS = re.compile(r'^vllm:lora_requests_info\{[^}\n]*max_lora="(\d{1,6})"'
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is. `key_hosts` as in `chat_client.ChatServer`."""
+    """The address of a server. `key_hosts` as in `chat_client.ChatServer`."""
 
     base_url: str
     key_variable: str = ""
@@ -53,7 +53,9 @@ class Address:
 
 @dataclass(frozen=True)
 class Listing:
-    """What `/models` says. `models` are [{id, context, parent}], at most `MAX_MODELS`; `parent` is an adapter's base."""
+    """The response of `/models`. `models` are [{id, context, parent}], at most `MAX_MODELS`; `parent` is an adapter's
+    base.
+    """
 
     health: Health
     sentence: str
@@ -63,7 +65,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class _Answer:
-    """status 0: none came, and `problem` says why."""
+    """status 0: there was no response, and `problem` says why."""
 
     status: int = 0
     data: bytes = b""
@@ -78,13 +80,13 @@ class _Answer:
 
 
 def shown(text: str) -> str:
-    """What a server said, fit to be stored and shown: printable, in one line, and short."""
+    """A server's text made safe for storing and showing: printable, on one line, and short."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * MAX_SAID]).split())
     return line if len(line) <= MAX_SAID else f"{line[:MAX_SAID]}…"
 
 
 class Server:
-    """To be used with `async with`. Raises RefusedAddress, RefusedKey if it may not be asked at all."""
+    """Use it with `async with`. Raises RefusedAddress, RefusedKey if the server may not be called at all."""
 
     def __init__(self, address: Address) -> None:
         self.url = check_url(address.base_url, allow_private=address.allow_private)
@@ -105,7 +107,9 @@ class Server:
         await self.http.aclose()
 
     async def ask(self, method: str, url: str, body: dict | None = None, seconds: float | None = None) -> _Answer:
-        """Never raises for what is there. The limit counts from the first byte, so a server that drips cannot hold on."""
+        """Never raises for what the server does. The time limit covers the whole response, so a server that sends
+        slowly cannot hold on to it.
+        """
         seconds = seconds or TIMEOUT_S
         try:
             async with asyncio.timeout(seconds):
@@ -148,7 +152,7 @@ class Server:
         return Listing("healthy", f"The server answers and lists {len(models):,} models.{more}", kept, left_out)
 
     def _why_down(self, answer: _Answer) -> str:
-        """A sentence where no list can be expected from this answer; "" otherwise."""
+        """Why this answer cannot be a list of models, as a sentence; "" if it can."""
         status = answer.status
         if not status:
             return answer.problem
@@ -170,7 +174,7 @@ class Server:
 
 
 def _is_error(answer: _Answer) -> bool:
-    """HTTP 200 with an error in it: vLLM and gateways `{"error": …}`, SGLang `{"success": false}`."""
+    """HTTP 200 with an error in the body: vLLM and gateways send `{"error": …}`, SGLang `{"success": false}`."""
     body = answer.json
     return isinstance(body, dict) and (bool(body.get("error")) or body.get("success") is False)
 
@@ -191,7 +195,8 @@ def _as_model(row: dict, models: dict[str, dict]) -> dict:
     }
 
 
-# Capabilities: {name: {value, how}}. `value` is True, False, a number, or None if it stays unknown; `how` is a sentence.
+# Capabilities: {name: {value, how}}. `value` is True, False, a number, or None if it could not be determined; `how` is
+# a sentence.
 
 
 def found(value: bool | int | None, how: str) -> dict:
@@ -201,7 +206,7 @@ def found(value: bool | int | None, how: str) -> dict:
 async def capabilities(
     server: Server, kind: Kind, listing: Listing, model: str, address: Address, dialect: Dialect
 ) -> dict[str, dict]:
-    """What can be found out about one of its models, with four short questions."""
+    """Everything that four short requests reveal about one of its models."""
     context = next((row["context"] for row in listing.models if row["id"] == model), None)
     made = {
         "context": found(context, "As listed at /models." if context else "Not listed at /models."),
@@ -228,7 +233,7 @@ async def capabilities(
 
 
 async def _asked(server: ChatServer, body: dict, read: Callable[[dict], dict], *, missing: bool = False) -> dict:
-    """`missing`: the server has the model, so where it finds nothing, it does not have this API."""
+    """`missing`: since the server has the model, a 404 means that it does not have this API."""
     client = AsyncChatClient(server, concurrency=1)
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -286,7 +291,7 @@ async def _lora(server: Server, kind: Kind, listing: Listing) -> dict[str, dict]
     if kind == "openai":
         unknown = found(None, "Only vLLM and SGLang are asked.")
         return {"runtime_lora": unknown, "lora_slots": unknown}
-    # Without a name and a path nothing is loaded: whether the route is there is all that this asks.
+    # Without a name and a path nothing is loaded: this only tests whether the route exists.
     answer = await server.ask("POST", lora_url(server.base, kind, "load"), {})
     if answer.status in (400, 409, 422, 500):
         runtime = found(True, "The route for loading adapters is there.")
@@ -310,7 +315,7 @@ async def _slots(server: Server, kind: Kind, listing: Listing) -> dict:
 
 
 def lora_url(base: str, kind: Kind, what: Literal["load", "unload"]) -> str:
-    """vLLM serves it below /v1, SGLang at the root."""
+    """vLLM serves it under /v1, SGLang at the root."""
     base = base.rstrip("/")
     return f"{base.removesuffix('/v1') if kind == 'sglang' else base}/{what}_lora_adapter"
 
@@ -321,7 +326,7 @@ async def _with_server(address: Address, asked: Callable[[Server], Awaitable[Any
 
 
 def list_models(address: Address) -> Listing:
-    """What the server lists now. Never raises for what is there."""
+    """The server's current list of models. Never raises for what the server does."""
     try:
         return asyncio.run(_with_server(address, lambda server: server.listing()))
     except (RefusedAddress, RefusedKey) as error:
@@ -329,7 +334,9 @@ def list_models(address: Address) -> Listing:
 
 
 def adapter_folders(address: Address) -> set[str] | None:
-    """Where the adapters that a vLLM or our own server has loaded were read from (`root`); None if it does not say."""
+    """The folders of the adapters that a vLLM or our own server has loaded (`root`); None if it does not report
+    them.
+    """
 
     async def asked(server: Server) -> set[str] | None:
         answer = await server.ask("GET", f"{server.base}/models")
@@ -348,7 +355,7 @@ def adapter_folders(address: Address) -> set[str] | None:
 def probe(
     address: Address, kind: Kind, model: str, told: Callable[[str], None], dialect: Dialect = "native"
 ) -> tuple[Listing, str, dict[str, dict]]:
-    """(what it lists, the model that was asked, what can be found out). `model` "": the first one listed.
+    """(the list of models, the model that was asked, its capabilities). `model` "": the first one listed.
 
     Raises RefusedAddress, RefusedKey.
     """
@@ -370,7 +377,7 @@ LOAD_S = 120.0
 
 
 class Adapters:
-    """The adapters of one server. To be used under a lock of those who load there."""
+    """The adapters of one server. Use it under a lock that is shared with everybody who loads adapters there."""
 
     def __init__(self, address: Address, kind: Kind) -> None:
         self.address, self.kind = address, kind
@@ -390,7 +397,7 @@ class Adapters:
             raise JobError(f"The server at {self.address.base_url} did not load the adapter {path}. {why.rstrip('.')}.")
 
     def unload(self, name: str) -> bool:
-        """False if the server did not."""
+        """Returns False if the server did not unload it."""
         answer, _ = self._post("unload", {"lora_name": name})
         return answer.status in (200, 404)
 

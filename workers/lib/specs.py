@@ -24,7 +24,7 @@ from workers.lib.typed import AtLeastOne, Count, NotNegative, Number, Positive, 
 
 
 class Task(Struct):
-    """One task, as far as every environment needs it. It may have more."""
+    """The fields of a task that every environment needs. A task may have more."""
 
     id: str
     messages: list[dict]
@@ -32,9 +32,9 @@ class Task(Struct):
 
 
 class Harness(Struct, kw_only=True):
-    """What the agent brings (prompt, examples, sampling) and what bounds it. `max_turns` None: as the environment has it.
+    """What the agent brings (prompt, examples, sampling) and its limits. `max_turns` None: the environment's default.
 
-    `tools` are those that run; of them, the agent is shown the definitions in `shown_tools` that have the same names.
+    `tools` are those that run; for tools of the same name, the agent is shown the definitions in `shown_tools` instead.
     """
 
     system_prompt: str | None = None
@@ -54,7 +54,7 @@ REMOTE = ("remote", "mcp", "openenv")  # kinds of environments whose tools anoth
 
 
 class Environment(Struct, kw_only=True):
-    """What every kind of environment has; each checks its own `config`."""
+    """The common part of all kinds of environments; each validates its own `config`."""
 
     kind: Text
     name: str = ""
@@ -67,18 +67,18 @@ class Environment(Struct, kw_only=True):
 
 Tasks = Annotated[list[dict], Meta(min_length=1)]
 
-# What the form of a new run allows, too: an estimate, and a step, hold lists of that many.
+# Also the limits of the form for a new run, since an estimate and a step hold lists of this length.
 Steps = Annotated[int, Meta(ge=1, le=100_000)]
-AtOnce = Annotated[int, Meta(ge=1, le=1024)]  # rows or prompts of a step
-Drawn = Annotated[int, Meta(ge=1, le=128)]  # answers to one task
-Compared = Annotated[int, Meta(ge=2, le=128)]  # answers of a group
+AtOnce = Annotated[int, Meta(ge=1, le=1024)]  # rows or prompts per step
+Drawn = Annotated[int, Meta(ge=1, le=128)]  # answers per task
+Compared = Annotated[int, Meta(ge=2, le=128)]  # answers per group
 AnswerTokens = Annotated[int, Meta(ge=1, le=2**20)]
 Rounds = Annotated[int, Meta(ge=0, le=100)]
 LearningRate = Annotated[float, Meta(gt=0, le=1)]
 
 
 class Job(Form, kw_only=True):
-    """What the runner adds to every spec, and what all of them share."""
+    """The fields that the runner adds to every spec, and those that all specs share."""
 
     kind: str = ""
     job_id: str = ""
@@ -89,7 +89,7 @@ class Job(Form, kw_only=True):
 
 
 class Evaluate(Job, kw_only=True):
-    """`tasks`, or the file that has one a line (workers.lib.task_files)."""
+    """`tasks` is the list, or the name of a file with one task per line (workers.lib.task_files)."""
 
     model: Model
     engine: Engine
@@ -99,7 +99,7 @@ class Evaluate(Job, kw_only=True):
 
 
 class Side(Form, kw_only=True):
-    """One version of a playground; the environment has its prompt."""
+    """One version in a playground; its prompt is part of the environment."""
 
     model: Model
     engine: Engine
@@ -115,7 +115,7 @@ class Playground(Job, kw_only=True):
 
 
 class Timed(Form, kw_only=True):
-    """One version whose latency is measured; `id` names it in the events."""
+    """One version whose latency is measured; events refer to it by `id`."""
 
     id: Text
     model: Model
@@ -124,20 +124,22 @@ class Timed(Form, kw_only=True):
 
 
 class MeasureLatency(Job, kw_only=True):
-    """`adapters` are merged into their base, or hot: applied beside it, for all versions alike."""
+    """`adapters` are merged into their base, or hot: applied next to it; the same for all versions."""
 
     versions: Annotated[list[Timed], Meta(min_length=2)]
     tasks: Tasks
     rounds: AtLeastOne = 4
-    warm_up: Count = 2  # answers of each version that do not count
-    precision: Positive = 0.1  # half the width of each ratio's interval that is good enough, as a share of it
+    warm_up: Count = 2  # answers per version that do not count
+    precision: Positive = 0.1  # half the width of each ratio's interval, relative to the ratio, at which measuring ends
     adapters: Literal["merged", "hot"] = "merged"
 
 
 class Lora(Form, kw_only=True):
-    """`lora_alpha` is twice the rank where it is not given. `target_modules`: names of layers, or every linear layer.
-    `use_rslora` scales by alpha ÷ √rank (2312.03732), `use_dora` learns direction and length apart (2402.09353). `load_in_4bit`: QLoRA,
-    with the frozen base in 4 bits (2305.14314); only where nothing samples from it."""
+    """`lora_alpha` defaults to twice the rank. `target_modules`: names of layers, or every linear layer. `use_rslora`
+    scales by alpha ÷ √rank (2312.03732), `use_dora` learns direction and magnitude separately (2402.09353).
+    `load_in_4bit`: QLoRA, with the frozen base in 4 bits (2305.14314); only for methods that do not sample from the
+    model.
+    """
 
     lora_rank: Annotated[int, Meta(ge=1, le=512)] = 16
     lora_alpha: AtLeastOne | None = None
@@ -157,12 +159,14 @@ class Training(Lora, kw_only=True):
     warmup_steps: Count = 0
     final_lr_share: Share = 0.1
     max_grad_norm: Positive = 1.0
-    save_every: AtLeastOne = 10  # steps from one checkpoint to the next
-    gradient_checkpointing: bool = False  # activations are computed again in the backward pass: less memory, slower
-    processes: Annotated[int, Meta(ge=1, le=64)] = 1  # that share each step, one for each GPU; the step is the same
-    retry_smaller: bool = True  # once, where the memory runs out: with less of it at a time, for the same update
-    alarms: AlarmSettings = field(default_factory=AlarmSettings)  # what differs from docs/alarms.md
-    judge_outputs: Annotated[int, Meta(ge=0, le=1000)] = 0  # sampled at each checkpoint for the project's LLM judge
+    save_every: AtLeastOne = 10  # steps between checkpoints
+    gradient_checkpointing: bool = False  # activations are recomputed in the backward pass: less memory, slower
+    # Processes that share each step, one per GPU; the result is the same.
+    processes: Annotated[int, Meta(ge=1, le=64)] = 1
+    retry_smaller: bool = True  # retry once if memory runs out, with smaller batches at a time but the same update
+    alarms: AlarmSettings = field(default_factory=AlarmSettings)  # changes to the defaults in docs/alarms.md
+    # Outputs sampled at each checkpoint for the project's LLM judge.
+    judge_outputs: Annotated[int, Meta(ge=0, le=1000)] = 0
 
     def __post_init__(self) -> None:
         if self.warmup_steps > self.steps:
@@ -174,16 +178,18 @@ class Training(Lora, kw_only=True):
 
 
 class RowsConfig(Training, kw_only=True):
-    """What learns from rows. Every `eval_every` steps (0: never) the loss on what was held back and, with `eval_samples` of each,
-    the success on validation tasks are measured; `validation_share` of the examples are held back, whole groups of them."""
+    """Settings of methods that learn from rows. Every `eval_every` steps (0: never), the loss on held-back rows and,
+    with `eval_samples` of each, the success on validation tasks are measured; `validation_share` of the examples are
+    held back, in whole groups.
+    """
 
     batch_size: AtOnce
-    max_length: AnswerTokens = 2048  # tokens of a row, of a pair those of the longer answer with its prompt
+    max_length: AnswerTokens = 2048  # tokens per row; for a pair, those of the longer answer with its prompt
     eval_every: Count = 0
     eval_samples: Drawn = 1
     validation_share: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
     shard: bool = False  # whether the processes divide the layers of the base among them (FSDP)
-    not_sharded: ClassVar[str] = ""  # why a method cannot train on a base in parts
+    not_sharded: ClassVar[str] = ""  # why a method cannot train with a sharded base
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -201,7 +207,9 @@ class RowsConfig(Training, kw_only=True):
 
 
 class EvenConfig(RowsConfig, kw_only=True):
-    """What averages over rows: the mean of all is that of the processes' means if each has as many."""
+    """Settings of methods that average over rows: the mean of the processes' means is the mean of all rows if each has
+    the same number.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -210,19 +218,20 @@ class EvenConfig(RowsConfig, kw_only=True):
 
 
 class SftConfig(RowsConfig, kw_only=True):
-    micro_batch: Count = 0  # rows whose gradients are computed together; 0: all
+    micro_batch: Count = 0  # rows per forward and backward pass; 0: all
     log_every: AtLeastOne = 1
 
 
 class PreferenceConfig(EvenConfig, kw_only=True):
-    """What learns from preferences, relative to the model that it starts from."""
+    """Settings of methods that learn from preferences, relative to the initial model."""
 
-    beta: Positive = 0.1  # how strongly it is held to the model at the start
+    beta: Positive = 0.1  # how strongly the model is kept close to the initial one
 
 
 class RewardModelConfig(EvenConfig, kw_only=True):
-    """`center_rewards` is the coefficient of (r₁ + r₂)², which keeps the rewards around 0 (2312.09244). `show_tools`: whether it reads
-    the definitions of the tools, too."""
+    """`center_rewards` is the coefficient of (r₁ + r₂)², which keeps the rewards around 0 (2312.09244). `show_tools`:
+    whether the model also reads the tools' definitions.
+    """
 
     validation_share: Annotated[float, Meta(gt=0, le=0.5)] = 0.2
     center_rewards: NotNegative = 0.0
@@ -231,12 +240,14 @@ class RewardModelConfig(EvenConfig, kw_only=True):
 
 
 class DpoConfig(PreferenceConfig, kw_only=True):
-    """`loss_type` as TRL names it: sigmoid is DPO's own, ipo does not run away on pairs that are easy, robust expects the share
-    `label_smoothing` of the pairs to be the wrong way round, hinge is SLiC's, apo_zero also raises the chosen answers."""
+    """`loss_type` as named by TRL: sigmoid is DPO's own, ipo does not diverge on easy pairs, robust assumes that a
+    share `label_smoothing` of the pairs is the wrong way round, hinge is SLiC's, apo_zero also raises the probability
+    of chosen answers.
+    """
 
     loss_type: Literal["sigmoid", "ipo", "hinge", "robust", "apo_zero"] = "sigmoid"
     label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
-    micro_batch: Count = 0  # pairs whose gradients are computed together, a divisor of a process's pairs; 0: all
+    micro_batch: Count = 0  # pairs per forward and backward pass, a divisor of a process's pairs; 0: all
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -247,7 +258,7 @@ class DpoConfig(PreferenceConfig, kw_only=True):
 
 
 class KtoConfig(PreferenceConfig, kw_only=True):
-    """Weights of the good and of the bad answers' losses; without them those that make both sides weigh the same."""
+    """Weights of the losses of good and of bad answers; by default, both sides have the same total weight."""
 
     batch_size: Annotated[int, Meta(ge=2, le=1024)]  # the KL is estimated from mismatched answers of a batch
     desirable_weight: Positive | None = None
@@ -258,8 +269,9 @@ IT_SAMPLES = "it samples from the model that it trains"
 
 
 class BestOfNConfig(SftConfig, kw_only=True):
-    """`samples` of each task by the model at the start, or by a teacher; of those that pass the best one is learned from, or all
-    different ones."""
+    """`samples` per task by the initial model, or by a teacher; of those that pass, the best or all distinct ones are
+    learned from.
+    """
 
     samples: Drawn = 8
     keep: Literal["best", "all"] = "best"
@@ -273,12 +285,12 @@ class BestOfNConfig(SftConfig, kw_only=True):
 
 
 class OnPolicyConfig(Training, kw_only=True):
-    """The student's samples are drawn at temperature 1, and each is learned from once."""
+    """The student's samples are drawn at temperature 1, and each is used once."""
 
     prompts_per_step: AtOnce = 4
     generations: Drawn = 4  # completions per prompt
     max_new_tokens: AnswerTokens = 64
-    micro_batch: Count = 0  # completions whose gradients are computed together; 0: all
+    micro_batch: Count = 0  # completions per forward and backward pass; 0: all
     gradient_checkpointing: bool = False
     eval_every: Count = 0
     eval_samples: Drawn = 1
@@ -289,45 +301,46 @@ class OnPolicyConfig(Training, kw_only=True):
 
 
 SIDE_BY_SIDE = 64
-CLIP = {"gspo": (3e-4, 4e-4), "rloo": (0.2, 0.2)}  # where a loss has a range of its own
+CLIP = {"gspo": (3e-4, 4e-4), "rloo": (0.2, 0.2)}  # losses with their own default range
 WIDEST_GSPO = 0.1
 BOUNDS_OF_CORRECTION = {"tis": (0.0, 2.0), "mis": (0.5, 2.0), "icepop": (0.5, 5.0)}
 
 
 class GrpoConfig(Training, kw_only=True):
-    """Names and defaults after TRL and the papers that `workers.grpo` cites (docs/training-methods.md).
+    """Names and defaults follow TRL and the papers that `workers.grpo` cites (docs/training-methods.md).
 
-    What is None is filled in: the clip range of the loss, the bounds of the correction.
+    None is replaced by a default: the loss's clip range, the correction's bounds.
     """
 
     prompts_per_step: AtOnce = 4
     generations: Compared = 8  # completions per prompt
     loss_type: Literal["dapo", "grpo", "dr_grpo", "gspo", "rloo"] = "dapo"
-    baseline: Literal["mean", "leave_one_out"] = "mean"  # what a reward is compared with: its group, or the rest of it
+    # What a reward is compared with: the mean of its group, or of the others in it.
+    baseline: Literal["mean", "leave_one_out"] = "mean"
     scale_rewards: Literal["group", "none"] = "group"
     advantages: Literal["episode", "turn"] = (
-        "episode"  # turn: of what was earned from each turn on (workers.lib.advantages)
+        "episode"  # turn: advantages of the return from each turn on (workers.lib.advantages)
     )
     clip_low: Share | None = None
     clip_high: NotNegative | None = None
     beta: NotNegative = 0.0
-    kl_every: Count = 5  # steps from one measurement of the KL to the next where it is not in the loss; 0: never
-    temperature: Positive = 1.0  # greedy answers to one prompt are all the same
+    kl_every: Count = 5  # steps between measurements of the KL if it is not part of the loss; 0: never
+    temperature: Positive = 1.0  # must be positive, since greedy answers to one prompt are all the same
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     max_new_tokens: AnswerTokens = 64
-    overlong_buffer: Count = 0  # last tokens before max_new_tokens over which the reward falls; 0: it does not
-    overlong_penalty: NotNegative = 1.0  # what a completion of max_new_tokens loses
-    mask_truncated: bool = False  # whether completions that were cut off are left out of the loss
-    dynamic_sampling: Rounds = 0  # rounds in which a step draws other tasks in place of groups without reward spread
-    curriculum: bool = False  # whether tasks whose success rate lies in between are drawn more often
-    replay_share: Share = 0.0  # of a step's prompts: tasks that failed in one of the last steps
+    overlong_buffer: Count = 0  # last tokens before max_new_tokens over which the reward decreases; 0: none
+    overlong_penalty: NotNegative = 1.0  # penalty of a completion with max_new_tokens
+    mask_truncated: bool = False  # whether truncated completions are left out of the loss
+    dynamic_sampling: Rounds = 0  # rounds in which a step draws other tasks to replace groups without reward spread
+    curriculum: bool = False  # whether tasks with a medium success rate are drawn more often
+    replay_share: Share = 0.0  # share of a step's prompts: tasks that failed in one of the last steps
     updates_per_batch: Annotated[int, Meta(ge=1, le=100)] = 1
-    correction: Literal["auto", "off", "tis", "mis", "icepop"] = "auto"  # auto: tis wherever sampler and trainer differ
+    correction: Literal["auto", "off", "tis", "mis", "icepop"] = "auto"  # auto: tis if sampler and trainer differ
     correction_level: Literal["token", "sequence"] = "token"
     correction_min: NotNegative | None = None
     correction_max: Positive | None = None
-    micro_batch: Count = 0  # completions whose gradients are computed together; 0: all
-    sample_batch: Count = 0  # answers that are sampled side by side in process; 0: SIDE_BY_SIDE
+    micro_batch: Count = 0  # completions per forward and backward pass; 0: all
+    sample_batch: Count = 0  # answers sampled together in process; 0: SIDE_BY_SIDE
     eval_every: Count = 0
     eval_samples: Drawn = 1
     sampled_outputs: Count = (
@@ -363,8 +376,9 @@ class GrpoConfig(Training, kw_only=True):
 
 
 class SftRow(Form, kw_only=True):
-    """The conversation and the tools as an agent is given them, and the answer it should give; or, as `turns`, all that follows
-    in an episode of several turns, of which the agent's answers are learnt."""
+    """The conversation and tools as an agent sees them, and the answer it should give; or, as `turns`, all messages
+    that follow in an episode, of which the agent's answers are learned.
+    """
 
     messages: list[dict]
     completion: str = ""
@@ -377,7 +391,7 @@ class SftRow(Form, kw_only=True):
 
 
 class Pair(Form, kw_only=True):
-    """Two answers to one conversation, of which `chosen` is the better one."""
+    """Two answers to one conversation, of which `chosen` is better."""
 
     messages: list[dict]
     chosen: Text
@@ -395,7 +409,7 @@ class Labelled(Form, kw_only=True):
 
 
 class FromRows(Job, kw_only=True):
-    """A run of a program that TRL trains, on `rows` that the database has written."""
+    """A run that TRL trains, on `rows` from the database."""
 
     out_dir: Text
     model: Model
@@ -429,7 +443,7 @@ class Sft(FromRows, kw_only=True):
 
 
 class ServerAddress(Form, kw_only=True):
-    """A server that is not asked for a model's answers yet. `api_key_env` as in ModelServer."""
+    """A server's address, without a model. `api_key_env` as in ModelServer."""
 
     base_url: Text
     api_key_env: str | None = None
@@ -437,19 +451,21 @@ class ServerAddress(Form, kw_only=True):
 
 
 class RolloutServer(ServerAddress, kw_only=True):
-    """A vLLM that loads adapters at run time. `model`: what it calls the base. `folder`: as it sees `Rollouts.folder`, "" where that
-    is the same path; `lora_slots`: its --max-loras, 0 where that is unknown."""
+    """A vLLM server that loads adapters at run time. `model`: its name for the base. `folder`: `Rollouts.folder` as
+    seen from the server, "" if the path is the same; `lora_slots`: its --max-loras, 0 if unknown.
+    """
 
     model: Text
     folder: str = ""
     lora_slots: Count = 0
-    timeout_s: Positive = 300.0  # of one answer
+    timeout_s: Positive = 300.0  # per answer
     concurrency: AtLeastOne = 64
 
 
 class Rollouts(Form, kw_only=True):
-    """Servers that GRPO samples from. `folder`: where each step's adapter is written for them. `steps_ahead` 1: the next batch is
-    sampled while the update runs, with the weights from before it."""
+    """Servers that GRPO samples on. `folder`: where each step's adapter is written for them. `steps_ahead` 1: the next
+    batch is sampled during the update, with the weights from before it.
+    """
 
     servers: Annotated[list[RolloutServer], Meta(min_length=1, max_length=16)]
     folder: Text
@@ -465,13 +481,15 @@ class Grpo(Job, kw_only=True):
     environment: Environment
     tasks: Tasks
     validation_tasks: list[dict] = []
-    success_rates: dict[str, Share] = {}  # of tasks, by an evaluation before: where a curriculum begins
+    success_rates: dict[str, Share] = {}  # of tasks, from an earlier evaluation: the start of a curriculum
     config: GrpoConfig
     rollouts: Rollouts | None = None
 
 
 class MeasureTraining(Job, kw_only=True):
-    """How fast a model samples and trains: on some of the tasks of a run, with its adapter's shape, where it would sample."""
+    """Measures how fast a model samples and trains: on some of a run's tasks, with its adapter's shape, where it would
+    sample.
+    """
 
     model: Model
     engine: InProcess
@@ -480,12 +498,13 @@ class MeasureTraining(Job, kw_only=True):
     lora: Lora
     max_new_tokens: AnswerTokens = 64
     rollouts: Rollouts | None = None
-    seconds: Positive = 25.0  # beside loading; each kind of work gets a share of it
+    seconds: Positive = 25.0  # without loading; each kind of work gets a share
 
 
 class OnPolicy(Job, kw_only=True):
-    """As Grpo, with the model that says how likely each token is: in this process, or with `teacher_server` on a vLLM server, whose
-    model `teacher` is then not read."""
+    """Like Grpo, plus the model that gives each token's log-probability: in this process or, with `teacher_server`, on
+    a vLLM server; then `teacher` is not loaded.
+    """
 
     out_dir: Text
     model: Model
@@ -499,8 +518,9 @@ class OnPolicy(Job, kw_only=True):
 
 
 class BestOfN(FromRows, kw_only=True):
-    """Samples before it learns: with the model that is trained, with `teacher` in its place, or on `teacher_server`.
-    `validation_rows` as of Sft."""
+    """Samples before it learns: with the model being trained, with `teacher`, or on `teacher_server`. `validation_rows`
+    as in Sft.
+    """
 
     teacher: Model | None = None
     teacher_server: Server | None = None
@@ -511,7 +531,7 @@ class BestOfN(FromRows, kw_only=True):
 
 
 class StoredSample(Form, kw_only=True):
-    """An answer that was given before; its output stands for it where its turns were not stored."""
+    """A stored answer; its output is used if its turns were not stored."""
 
     id: str
     task: dict
@@ -526,8 +546,9 @@ class Rescore(Job, kw_only=True):
 
 
 class SentAnswer(Form, kw_only=True):
-    """What an agent elsewhere said to `tasks[task]`: its turns, and the error that it ended with, if any. What it took is
-    as the agent measured it."""
+    """What an external agent said about `tasks[task]`: its turns, and its error at the end, if any. Usage is as the
+    agent measured it.
+    """
 
     task: Count
     index: Count
@@ -544,7 +565,7 @@ class ScoreAnswers(Job, kw_only=True):
     answers: Annotated[list[SentAnswer], Meta(min_length=1)]
 
 
-# Forms that any reader of JSON takes for the same; the rest only where the verifier says that it tolerates them.
+# Forms that any JSON parser treats as the same. Others are only tested if the verifier promises to tolerate them.
 ALWAYS_PROMISED = frozenset({"key_order", "json_space", "number", "parallel_order"})
 MANY_MEDIUM = 5
 
@@ -553,24 +574,25 @@ class ProbeOptions(Form, kw_only=True, frozen=True):
     """How hard to attack, and what the verifier promises (docs/probes.md)."""
 
     margin: NotNegative = (
-        0.02  # a wrong answer must stay this share of max(1, |right one's reward|) below the right one
+        0.02  # a wrong answer must stay below the right one by this share of max(1, |right one's reward|)
     )
-    slack: NotNegative = 0.1  # a medium finding: paid this share of the range above what the output's merit explains
-    steep: NotNegative = 0.5  # a high one
-    stochastic: bool = False  # whether the same output may get another reward each time, as a judge's
-    repeats: AtLeastOne = 8  # fresh scores that must confirm a finding where rewards vary
-    rubrics: tuple[str, ...] = ()  # texts of the verifier that a policy may have seen
-    many_medium: AtLeastOne = MANY_MEDIUM  # so many medium findings lock as a high one does
-    tolerance: NotNegative = 1e-6  # a right answer in another form may get this much less
-    noise: NotNegative = 1e-9  # two scores of one input may differ by this much
-    promises: frozenset[str] = ALWAYS_PROMISED  # names of `perturbations.PROBES` that must not lose
-    dangerous: frozenset[str] = frozenset()  # tools that do harm, besides those marked x-dangerous
-    success_at: Number | None = None  # a reward that counts as success, for verifiers that do not say so themselves
-    multi_turn: bool = False  # whether an agent may speak several times
+    # A medium finding: rewarded by this share of the range more than the output's merit explains.
+    slack: NotNegative = 0.1
+    steep: NotNegative = 0.5  # the same for a high finding
+    stochastic: bool = False  # whether the same output may get another reward each time, as from a judge
+    repeats: AtLeastOne = 8  # new scores that must confirm a finding if rewards vary
+    rubrics: tuple[str, ...] = ()  # the verifier's texts that a policy may have seen
+    many_medium: AtLeastOne = MANY_MEDIUM  # this many medium findings lock like a high one
+    tolerance: NotNegative = 1e-6  # how much less a right answer in another form may get
+    noise: NotNegative = 1e-9  # how much two scores of the same input may differ
+    promises: frozenset[str] = ALWAYS_PROMISED  # names of `perturbations.PROBES` that must not lose reward
+    dangerous: frozenset[str] = frozenset()  # harmful tools, in addition to those marked x-dangerous
+    success_at: Number | None = None  # a reward that counts as success, for verifiers that do not report success
+    multi_turn: bool = False  # whether an agent may have several turns
     max_tasks: AtLeastOne = 40
-    max_scores: AtLeastOne = 20_000  # first passes; a judge that costs money needs less
-    search_scores: Count = 1200  # scores that the search may ask for; 0: no search
-    search_cpu_s: NotNegative = 60.0  # CPU seconds of this process that it may take
+    max_scores: AtLeastOne = 20_000  # for the first pass; a judge that costs money needs a lower limit
+    search_scores: Count = 1200  # scores that the search may use; 0: no search
+    search_cpu_s: NotNegative = 60.0  # CPU seconds of this process that the search may use
     seed: Count = 0  # of the search
 
 
@@ -579,26 +601,26 @@ class Probe(Job, kw_only=True):
     tasks: Tasks
     samples: list[dict] = []
     options: ProbeOptions = field(default_factory=ProbeOptions)
-    server: ModelServer | None = None  # of a model prompted to cheat, for the search
+    server: ModelServer | None = None  # of a model that is instructed to cheat, for the search
     cheat_tokens: Count = 20_000  # that it may use
 
 
 class HeldText(Form, kw_only=True):
-    """What a held-out task asks."""
+    """The request of a held-out task."""
 
     id: Text
     text: Text
 
 
 class TrainedTexts(Form, kw_only=True):
-    """What a task that could train says: its requests, its demonstration."""
+    """The texts of a task that could train: its requests, its demonstration."""
 
     id: Text
     texts: Annotated[list[Text], Meta(min_length=1)]
 
 
 class CompareMeaning(Job, kw_only=True):
-    """`known` names pairs [held, other] that are left out: a person has decided on them."""
+    """`known` names pairs [held, other] that are left out because a person has decided on them."""
 
     model: Model
     engine: Engine
@@ -609,7 +631,7 @@ class CompareMeaning(Job, kw_only=True):
 
 
 class Seed(Form, kw_only=True):
-    """A task to vary: its conversation, the calls that are right, and the tools there are."""
+    """A task to vary: its conversation, the correct calls, and the tools."""
 
     key: str
     messages: list[dict]
@@ -626,28 +648,30 @@ class WriteVariants(Job, kw_only=True):
 
 
 class ReflectingServer(ModelServer, kw_only=True):
-    """The server whose model writes prompts; `price` as of a Server."""
+    """The server whose model writes prompts; `price` as in Server."""
 
     price: tuple[NotNegative, NotNegative] = (0.0, 0.0)
 
 
 class SearchConfig(Form, kw_only=True):
-    """`most_calls` counts samples of the agent; the limits on tokens and money are on what servers are asked, by the agent and
-    for proposals together (0: none). `score`: what a candidate is scored by, the share of samples that succeed or their reward."""
+    """`most_calls` limits samples of the agent; the limits on tokens and money are for requests to servers, both by the
+    agent and for proposals (0: none). `score`: how a candidate is scored, by the share of samples that succeed or by
+    their mean reward.
+    """
 
     samples_per_task: AtLeastOne = 1
-    minibatch: AtLeastOne = 3  # training tasks that one proposal is made from, and tried on first
+    minibatch: AtLeastOne = 3  # training tasks that a proposal is based on, and first tried on
     most_proposals: AtLeastOne = 20
     most_calls: AtLeastOne
     most_tokens: Count = 0
     most_usd: NotNegative = 0.0
     score: Literal["success", "reward"] = "success"
-    reflection_tokens: AtLeastOne = 4096  # of one answer of the reflecting model
-    most_characters: AtLeastOne = 20_000  # of a proposal that is tried
+    reflection_tokens: AtLeastOne = 4096  # per answer of the reflecting model
+    most_characters: AtLeastOne = 20_000  # of a proposal; longer ones are not tried
 
 
 class UsedBefore(Form, kw_only=True):
-    """What earlier attempts of this job have used."""
+    """The usage of earlier attempts of this job."""
 
     calls: Count = 0
     input_tokens: Count = 0
@@ -656,8 +680,9 @@ class UsedBefore(Form, kw_only=True):
 
 
 class SearchPrompts(Job, kw_only=True):
-    """`prompt`: the system prompt that the search starts with. `evidence`: {task: what was known of the failure that it was made
-    from}. `python`: the interpreter that has GEPA."""
+    """`prompt`: the system prompt that the search starts with. `evidence`: {task: what is known about the failure that
+    it was made from}. `python`: the interpreter with GEPA installed.
+    """
 
     out_dir: Text
     model: Model
@@ -674,7 +699,9 @@ class SearchPrompts(Job, kw_only=True):
 
 
 class CheckServer(Job, kw_only=True):
-    """`model`: whose capabilities are looked for; the first one listed where it is empty. `dialect`: how it is asked."""
+    """`model`: the one whose capabilities are probed; by default the first one listed. `dialect`: the API used to ask
+    it.
+    """
 
     server: ServerAddress
     server_kind: Literal["vllm", "sglang", "openai", "transformers"]
@@ -683,7 +710,7 @@ class CheckServer(Job, kw_only=True):
 
 
 class Fingerprint(Job, kw_only=True):
-    """The log-probabilities that a model gives `text`, and those of its base where it is an adapter."""
+    """The log-probabilities that a model gives `text` and, if it is an adapter, those of its base."""
 
     model: Model
     text: Text
@@ -691,15 +718,16 @@ class Fingerprint(Job, kw_only=True):
 
 
 class MergeAdapter(Job, kw_only=True):
-    """The model has an adapter; `text` is what the merged model is checked with."""
+    """The model has an adapter; `text` is used to check the merged model."""
 
     model: Model
     text: Text
 
 
 class RayJob(Job, kw_only=True):
-    """A run's folder as a job on a Ray cluster. `package` and `secrets` are files: the zipped folder, and {submission, env}, which only
-    the owner of the process reads. `alarms` and `method` as in the run's settings."""
+    """A run's folder as a job on a Ray cluster. `package` and `secrets` are files: the zipped folder, and {submission,
+    env}, which only the process's owner can read. `alarms` and `method` as in the run's settings.
+    """
 
     server: ServerAddress
     package: Text
@@ -712,7 +740,9 @@ class RayJob(Job, kw_only=True):
 
 
 class ServedModel(Form, kw_only=True):
-    """A folder, and how it is served: `workers.lib.vllm`. `context` 0: as the model has; `lora_slots` 0: no adapters."""
+    """A model folder and how it is served (`workers.lib.vllm`). `context` 0: the model's own; `lora_slots` 0: no
+    adapters.
+    """
 
     base: Text
     name: Text
@@ -724,16 +754,17 @@ class ServedModel(Form, kw_only=True):
 
 
 class Serve(Job, kw_only=True):
-    """`command`: the vllm executable; "" for the engine of this installation, transformers. `ports` [first, last], of which the
-    first free one is taken; empty: any."""
+    """`command`: the vllm executable; "" for this installation's own transformers engine. `ports`: [first, last], of
+    which the first free one is used; empty: any.
+    """
 
     command: str
     model: ServedModel
     host: Text = "127.0.0.1"
     ports: list[Count] = []
     environment: dict[str, str] = {}
-    start_s: Positive = 1800.0  # until it must answer
-    silent_s: Positive = 180.0  # without an answer to /models, after which a process that is up counts as hung
+    start_s: Positive = 1800.0  # time limit for the first answer
+    silent_s: Positive = 180.0  # time without an answer to /models, after which a server that was up counts as hung
 
 
 class Api(Form, kw_only=True):
@@ -747,7 +778,7 @@ class AgentName(Form, kw_only=True):
 
 
 class Request(Form, kw_only=True):
-    """What a user of the demo asks, what they wanted, and which requests are variants of one another."""
+    """A request of the demo's user, what they want, and the group of its variants."""
 
     request: str
     expected: dict
@@ -756,7 +787,7 @@ class Request(Form, kw_only=True):
 
 
 class DemoAgent(Job, kw_only=True):
-    """With `endpoint` the agent asks there (`model_name` is the channel), and each answer is logged by the endpoint itself."""
+    """With `endpoint`, the agent calls it (`model_name` is the channel), and the endpoint logs each answer itself."""
 
     model: Model
     engine: Engine
@@ -808,11 +839,11 @@ CONFIGS: dict[str, type[Training]] = {
 
 
 def checked(spec: Any, kind: str) -> Any:
-    """The typed spec of a program. Raises SpecError for the first field that is missing, unknown or wrong."""
+    """The typed spec of a program. Raises SpecError for the first missing, unknown or invalid field."""
     found = convert(spec, SPECS[kind])
     for name in ("tasks", "validation_tasks"):
         given = getattr(found, name, [])
-        if not isinstance(given, str):  # the name of a file, which is checked when it is read
+        if not isinstance(given, str):  # otherwise the name of a file, which is checked when it is read
             check_tasks(given, name)
     return found
 

@@ -1,6 +1,6 @@
-"""Tokens and money: what a question may cost, what it did cost, and a limit that many questions at a time share. Light.
+"""Tokens and money: what a question may cost, what it did cost, and a limit shared by many concurrent questions. Light.
 
-The judge of failures and evaluations on servers count in the same way.
+The failures' judge and evaluations on servers both count with it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-COUNTS = ("prompt_tokens", "completion_tokens")  # of a chat completion's `usage`
-BYTES_PER_TOKEN = 3  # fewer than text has, so that an estimate is rather too high
+COUNTS = ("prompt_tokens", "completion_tokens")  # names in a chat completion's `usage`
+BYTES_PER_TOKEN = 3  # fewer than real text has, so that estimates are rather too high
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,25 @@ class Usage:
 
 @dataclass(frozen=True)
 class Price:
-    """USD for a million tokens."""
+    """USD per million tokens."""
 
     input: float = 0.0
     output: float = 0.0
 
     def of(self, usage: Usage) -> float:
-        """In USD."""
+        """The price in USD."""
         return (usage.input_tokens * self.input + usage.output_tokens * self.output) / 1e6
 
 
 def estimate(*texts: Any) -> int:
-    """Tokens of some texts, rather too many."""
+    """An estimate of the tokens in texts, rather too high."""
     return sum(len(str(text).encode(errors="replace")) // BYTES_PER_TOKEN + 8 for text in texts)
 
 
 def usage_of(given: Any, *, asked: int, text: str) -> Usage:
-    """As the server counts it; estimated where it does not, so that a limit holds. `asked`: an estimate of the question."""
+    """The usage reported by the server, or an estimate if there is none, so that limits always apply. `asked`: an
+    estimate for the question.
+    """
     counts = given if isinstance(given, dict) else {}
     used, made = (count_of(counts.get(name)) for name in COUNTS)
     estimated = len(text.encode(errors="replace")) // BYTES_PER_TOKEN + 1
@@ -57,22 +59,24 @@ def usage_of(given: Any, *, asked: int, text: str) -> Usage:
 
 
 def is_counted(given: Any) -> bool:
-    """Whether the server counts both the question's tokens and the answer's."""
+    """Whether the server reports tokens of both question and answer."""
     return isinstance(given, dict) and all(count_of(given.get(name)) is not None for name in COUNTS)
 
 
 def count_of(value: Any) -> int | None:
-    """A number of tokens as a server reports it; None for what cannot be one."""
+    """A number of tokens as reported by a server; None for an invalid one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
 
 
 class Spent(Exception):
-    """The limit allows no further question; the message says which limit and how much is used."""
+    """The limit allows no further question; the message says which limit, and how much is used."""
 
 
 class Account:
-    """What one job may use, 0 for no limit. A question is booked with the most that it can cost before it is asked, so that many
-    at a time do not exceed the limit together, and settled with what it did cost. Who asks at different prices shares one."""
+    """The usage that a job may have; 0 means no limit. A question is reserved with its maximum cost before it is asked,
+    so that concurrent questions cannot exceed the limit together, and settled with its actual cost. Questions at
+    different prices may share an account.
+    """
 
     def __init__(self, *, most_tokens: int = 0, most_usd: float = 0.0) -> None:
         self.most_tokens, self.most_usd = most_tokens, most_usd
@@ -80,10 +84,10 @@ class Account:
         self.used_usd = self.booked_usd = 0.0
         self.waiting: list[
             asyncio.Future[None]
-        ] = []  # of the loop that asks now: a job may play in several, one after the other
+        ] = []  # of the current event loop: a job may run several, one after the other
 
     async def book(self, most: Usage, usd: float) -> None:
-        """Waits for open questions where they may turn out cheaper than they were booked. Raises Spent."""
+        """Reserve a question. Waits for open questions if they may turn out cheaper than reserved. Raises Spent."""
         while problem := self._exceeded(self.used + self.booked + most, self.used_usd + self.booked_usd + usd):
             if not self.open:
                 raise Spent(problem)
@@ -93,7 +97,7 @@ class Account:
 
     def settle(self, most: Usage, most_usd: float, used: Usage, usd: float) -> None:
         self.booked, self.used, self.open = self.booked - most, self.used + used, self.open - 1
-        # A sum of floats keeps a rest that would refuse the last affordable question.
+        # Summing floats leaves a remainder that would refuse the last affordable question.
         self.booked_usd = max(0.0, self.booked_usd - most_usd) if self.open else 0.0
         self.used_usd += usd
         waiting, self.waiting = self.waiting, []
@@ -106,13 +110,13 @@ class Account:
             return (
                 f"The limit of {self.most_tokens:,} tokens allows no further question; {self.used.tokens:,} are used."
             )
-        if self.most_usd and usd > self.most_usd * (1 + 1e-9):  # three times $0.1 is $0.3
+        if self.most_usd and usd > self.most_usd * (1 + 1e-9):  # three times $0.1 is more than $0.3 in floats
             return f"The limit of ${self.most_usd:g} allows no further question; ${self.used_usd:.4f} is spent."
         return ""
 
 
 class Meter:
-    """Questions at one price, on an account of their own or on one that is shared."""
+    """Questions at one price, on their own account or a shared one."""
 
     def __init__(
         self, price: Price, *, most_tokens: int = 0, most_usd: float = 0.0, account: Account | None = None

@@ -1,7 +1,7 @@
-"""Answers that come in pieces, as server-sent events: put together to the answer that the server would have sent whole, and
-shown as far as they are written. Pure; what comes is a stranger's. Light: no torch.
+"""Reads answers streamed as server-sent events: assembles the answer that the server would have sent as a whole, and
+shows it while it is generated. Pure; input is untrusted. Light: no torch.
 
-The pieces are those of OpenAI's “Chat completion chunk” and of the Responses API's streaming events.
+The events are OpenAI's “Chat completion chunk” and the Responses API's streaming events.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from workers.lib.messages import Message, as_json, content_text, reasoning_of, w
 from workers.lib.outgoing import TooMuch
 
 END = "[DONE]"
-CALL_SIZE = 64  # characters that a call counts for besides its own
+CALL_SIZE = 64  # characters that a call counts for, in addition to its own
 
 
 @dataclass
 class Written:
-    """What a model has written of one answer so far, its reasoning apart. A call is {"name", "arguments"}, both as far as they
-    have come."""
+    """An answer's content so far, with reasoning separate. A call is {"name", "arguments"}, both as far as they have
+    arrived.
+    """
 
     text: str = ""
     thought: str = ""
     calls: list[dict[str, str]] = field(default_factory=list)
 
     def apart(self) -> Written:
-        """The same where the model wrote what it thinks into its text, between <think> and </think>."""
+        """The same, with reasoning that the model wrote into its text between <think> and </think> separated."""
         text = without_reasoning(self.text)
         if self.thought or text == self.text:
             return self
@@ -37,7 +38,7 @@ class Written:
         return Written(text.strip(), thought.strip(), self.calls)
 
     def changed(self, change: Callable[[str], str]) -> Written:
-        """The same with each of its texts changed."""
+        """The same, with each of its texts changed."""
         calls = [{name: change(value) for name, value in call.items()} for call in self.calls]
         return Written(change(self.text), change(self.thought), calls)
 
@@ -46,8 +47,9 @@ Show = Callable[[Callable[[], Written]], None]
 
 
 class Events:
-    """The data of server-sent events, from bytes that are cut anywhere. Their names, ids and comments are left out. As the HTML
-    standard has it, lines end with CRLF, LF or CR, and a byte order mark may come before the first."""
+    """The data of server-sent events, from bytes in arbitrary chunks. Names, ids and comments of events are dropped. As
+    in the HTML standard, lines end with CRLF, LF or CR, and a byte order mark may come first.
+    """
 
     def __init__(self) -> None:
         self.rest, self.lines, self.waiting = b"", list[bytes](), 0
@@ -55,13 +57,13 @@ class Events:
 
     @property
     def size(self) -> int:
-        """Bytes that wait for the end of their event."""
+        """Bytes of the unfinished event."""
         return len(self.rest) + self.waiting
 
     def feed(self, part: bytes) -> Iterator[str]:
         if not part:
             return
-        whole = part.removeprefix(b"\n") if self.after_cr else part  # the second half of a line's end
+        whole = part.removeprefix(b"\n") if self.after_cr else part  # the second half of a CRLF
         self.after_cr = part.endswith(b"\r")
         *lines, self.rest = (self.rest + whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n")).split(b"\n")
         for line in lines:
@@ -76,14 +78,16 @@ class Events:
 
 
 class _Pieces:
-    """What both protocols share: texts in pieces, which are joined only where somebody looks. `size` is in characters."""
+    """The common part of both protocols: texts in pieces, which are only joined when somebody looks. `size` is in
+    characters.
+    """
 
     def __init__(self) -> None:
         self.text, self.thought, self.calls = list[str](), list[str](), dict[Any, _Call]()
         self.size = 0
 
     def put(self, pieces: list[str], text: str) -> None:
-        """Raises TypeError for what is not a text."""
+        """Raises TypeError if it is not text."""
         if not isinstance(text, str):
             raise TypeError("a piece must be text")
         self.size += len(text)
@@ -109,7 +113,7 @@ class _Call:
 
 
 class ChatPieces(_Pieces):
-    """A chat completion from its chunks."""
+    """Assembles a chat completion from its chunks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +125,9 @@ class ChatPieces(_Pieces):
         self.begun = False
 
     def add(self, chunk: dict[str, Any]) -> bool:
-        """Whether nothing more is wanted. Raises what reading JSON of another shape raises."""
+        """Add a chunk; return whether the answer is complete. Raises any error of accessing JSON with another
+        structure.
+        """
         self.error = chunk.get("error")
         self.named |= {name: chunk[name] for name in ("id", "model") if name in chunk}
         self.usage = chunk.get("usage") or self.usage
@@ -140,19 +146,21 @@ class ChatPieces(_Pieces):
             self._add_call(piece)
 
     def _add_call(self, piece: dict[str, Any]) -> None:
-        """To the call in the place that the piece names. Some servers name none, or the same for all, and a new call only by its id."""
+        """Add to the call at the index that the piece names. Some servers name none, or the same for all, and only mark
+        a new call by its id.
+        """
         given, of, place = piece.get("function") or {}, piece.get("id"), piece.get("index")
         call = self.calls.get(next(reversed(self.calls), None) if place is None else place)
         if call is None or (of and call.id and of != call.id):
             call = self.new_call((place, len(self.calls)) if call or place is None else place)
         call.id = of or call.id
-        if [name := given.get("name") or ""] != call.name:  # some send all of it each time
+        if [name := given.get("name") or ""] != call.name:  # some repeat the whole name each time
             self.put(call.name, name)
         arguments = given.get("arguments")
         self.put(call.arguments, arguments if isinstance(arguments, str) else as_json(arguments) if arguments else "")
 
     def whole(self, ended: bool) -> dict[str, Any] | None:
-        """The answer; None if the stream was cut. `ended`: the server said that it is all."""
+        """The answer; None if the stream was cut off. `ended`: the server has marked its end."""
         if self.error:
             return {"error": self.error}
         if not (self.begun and (ended or self.finish_reason)):
@@ -171,14 +179,16 @@ class ChatPieces(_Pieces):
 
 
 class ResponsePieces(_Pieces):
-    """An answer of the Responses API; its last event has all of it."""
+    """Collects an answer of the Responses API, whose last event contains all of it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.response: dict[str, Any] | None = None
 
     def add(self, event: dict[str, Any]) -> bool:
-        """Whether nothing more is wanted. Raises what reading JSON of another shape raises."""
+        """Add an event; return whether the answer is complete. Raises any error of accessing JSON with another
+        structure.
+        """
         kind, delta = event.get("type"), event.get("delta") or ""
         if kind in ("response.output_text.delta", "response.refusal.delta"):
             self.put(self.text, delta)
@@ -199,12 +209,14 @@ class ResponsePieces(_Pieces):
         return self.calls.get(place) or self.new_call(place)
 
     def whole(self, ended: bool) -> dict[str, Any] | None:
-        """The answer; None if the stream was cut."""
+        """The answer; None if the stream was cut off."""
         return self.response
 
 
 class StreamReader:
-    """Reads the body of one answer while it comes. After each part of it `show` is called with what reads what is written."""
+    """Reads the body of one answer while it arrives. After each part, `show` is called with a function that returns the
+    content so far.
+    """
 
     def __init__(self, protocol: str, max_size: int, show: Show) -> None:
         self.pieces: ChatPieces | ResponsePieces = ResponsePieces() if protocol == "responses" else ChatPieces()
@@ -212,7 +224,7 @@ class StreamReader:
         self.begun = self.ended = self.is_odd = False
 
     def feed(self, part: bytes) -> bool:
-        """Whether nothing more is wanted. Raises TooMuch."""
+        """Add bytes; return whether the answer is complete. Raises TooMuch."""
         self.begun = True
         try:
             for data in self.events.feed(part):
@@ -227,5 +239,5 @@ class StreamReader:
         return self.ended or self.is_odd
 
     def whole(self) -> dict[str, Any] | None:
-        """The answer as it would have come in one piece; {} for what is none, None if it was cut."""
+        """The answer as it would have come without streaming; {} if it is not an answer, None if it was cut off."""
         return {} if self.is_odd else self.pieces.whole(self.ended)

@@ -1,4 +1,4 @@
-"""A child process that runs for long, and the last lines that it wrote. Light: no torch, no Django."""
+"""A long-running child process, and the last lines of its output. Light: no torch, no Django."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GUARD = Path(__file__).with_name("guard.py")
 
 
 class Tailed:
-    """Runs under a guard (`guard`), so that nothing of it outlives this process."""
+    """Runs a command under `guard`, so that none of its processes outlives this one."""
 
     def __init__(self, command: Sequence[str], env: dict[str, str], lines: deque[str], grace_s: float) -> None:
         self.lines, self.grace_s = lines, grace_s
@@ -32,7 +32,7 @@ class Tailed:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        """Line by line, each cut: what it writes may be endless."""
+        """Read line by line, truncating each, since the output may be endless."""
         assert self.process.stdout is not None
         fd, rest = self.process.stdout.fileno(), b""
         while chunk := os.read(fd, CHUNK):
@@ -44,11 +44,11 @@ class Tailed:
 
     @property
     def status(self) -> int | None:
-        """Its exit status (128 + n where signal n ended it); None while it runs."""
+        """The exit status (128 + n if signal n ended it); None while it runs."""
         return self.process.poll()
 
     def stop(self) -> None:
-        """Returns when it has ended, with all that it started."""
+        """End the process; returns when it and everything it started have ended."""
         self.process.terminate()
         self.process.wait()
 
@@ -58,7 +58,7 @@ def new_lines() -> deque[str]:
 
 
 def printable(line: bytes) -> str:
-    """Without colours and control characters, and short."""
+    """The line without colours and control characters, truncated."""
     text = "".join(
         char if char.isprintable() or char == "\t" else "�" for char in _plain(line.decode(errors="replace"))
     )
@@ -66,6 +66,6 @@ def printable(line: bytes) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without ANSI escapes."""
+    """The text without ANSI escapes."""
     parts = text[: 8 * MOST_CHARS].split("\x1b[")
     return parts[0] + "".join(part.lstrip("0123456789;")[1:] for part in parts[1:])

@@ -1,7 +1,9 @@
-"""Which tasks a step of GRPO rolls out: each epoch's shuffle, or more often those that a policy can learn from now. Pure.
+"""Draws the tasks of each GRPO step: from shuffled epochs, or weighted towards those that a policy can currently learn
+from. Pure.
 
-A step draws no task twice; where there are fewer tasks than it has prompts, it draws each once. All draws follow from the seed, the step and what the run has seen, which a checkpoint keeps: a resumed run draws what an
-unbroken one would.
+A step draws no task twice; if there are fewer tasks than prompts per step, it draws each once. All draws depend only on
+the seed, the step and what the run has seen, which a checkpoint stores: a resumed run draws the same tasks as an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-FLOOR = 0.05  # of a task's weight: none is never drawn, since a rate is an estimate that ages
-KEEP = 0.5  # of an old success rate, when a new group has been seen
-RECENT = 10  # steps in which a failure is fresh
+FLOOR = 0.05  # minimum weight of a task: no task is excluded, since its success rate is an estimate that ages
+KEEP = 0.5  # weight of the old success rate when a new group is recorded
+RECENT = 10  # steps during which a failure counts as recent
 
 
 def signal(rate: float, size: int) -> float:
@@ -21,7 +23,7 @@ def signal(rate: float, size: int) -> float:
 
 
 class TaskDraw:
-    """`rates` {task id: success rate}: what is known of tasks before the run, by an evaluation."""
+    """`rates` {task id: success rate}: what an evaluation before the run showed."""
 
     def __init__(
         self,
@@ -37,15 +39,16 @@ class TaskDraw:
         self.ids, self.seed, self.generations = ids, seed, generations
         self.size = min(size, len(ids))
         self.curriculum, self.replays = curriculum, round(replay_share * self.size)
-        self.epochs: dict[int, list[int]] = {}  # places in `ids`, in the order of each epoch
+        self.epochs: dict[int, list[int]] = {}  # {epoch: indices into `ids` in its order}
         self.rates = {task: rate for task, rate in (rates or {}).items() if task in set(ids)}
-        self.failed: dict[str, int] = {}  # {task: step at which it failed last}, the freshest last
-        self.at = 0  # how many tasks of the epochs have been drawn, where failures are drawn besides
-        self.begins: dict[int, int] = {}  # `at` of steps that were drawn, or come after one, and are not recorded yet
+        self.failed: dict[str, int] = {}  # {task: step at which it last failed}, most recent last
+        self.at = 0  # how many tasks the epochs have provided, needed if failures are replayed too
+        self.begins: dict[int, int] = {}  # `at` for steps that were drawn, or follow one, and are not recorded yet
 
     def draw(self, step: int) -> list[int]:
-        """Places in `ids` of the step's tasks, `size` different ones. A step that was stopped is drawn alike; the one after a step may be
-        drawn before that is recorded."""
+        """Indices into `ids` of the step's tasks, `size` distinct ones. A step that was interrupted is drawn the same
+        way again. The next step may be drawn before this one is recorded.
+        """
         if self.curriculum:
             replayed = self._failed(step, ())[: self.replays]
             return (replayed + self._by_signal(f"{self.seed}:{step}", replayed))[: self.size]
@@ -59,7 +62,7 @@ class TaskDraw:
         return kept + replayed
 
     def again(self, step: int, round: int, n: int, used: Collection[int]) -> list[int]:
-        """Up to n other tasks for the step, in place of some without reward spread. [] if all have been used."""
+        """Up to n other tasks for the step, to replace some without reward spread. [] if all have been used."""
         name = f"{self.seed}:{step}:{round}"
         if self.curriculum:
             return self._by_signal(name, used)[:n]
@@ -67,7 +70,9 @@ class TaskDraw:
         return random.Random(name).sample(left, min(n, len(left)))
 
     def record(self, step: int, seen: Sequence[tuple[str, int, int]]) -> None:
-        """What the step's groups have shown, once it is done: (task, how many passed, of how many unmasked samples)."""
+        """Record what the step's groups have shown, once it is done: (task, number that passed, number of unmasked
+        samples).
+        """
         if self.replays and not self.curriculum:
             if step + 1 not in self.begins:
                 self.draw(step)
@@ -90,19 +95,21 @@ class TaskDraw:
         self.at = state.get("at", 0)
 
     def _of_epochs(self, start: int, n: int) -> list[int]:
-        """Each epoch goes through all tasks in a shuffle of its own."""
+        """Each epoch goes through all tasks in a new shuffle."""
         places = [divmod(at, len(self.ids)) for at in range(start, start + n)]
         return [self._epoch(epoch)[index] for epoch, index in places]
 
     def _epoch(self, number: int) -> list[int]:
-        """The epoch's order. Each is made from the one before, and kept."""
+        """The order of an epoch. It depends on the previous epoch's, and is kept."""
         known = next((at for at in range(number, -1, -1) if at in self.epochs), -1)
         for at in range(known + 1, number + 1):
             self.epochs[at] = self._shuffled(at)
         return self.epochs[number]
 
     def _shuffled(self, epoch: int) -> list[int]:
-        """A shuffle in which the tasks that a step has drawn from the end of the epoch before wait until that step is full."""
+        """A shuffle in which tasks that the current step has already drawn from the previous epoch come only after the
+        step is full.
+        """
         total = len(self.ids)
         left = random.Random(self.seed * 1000 + epoch).sample(range(total), total)
         if not epoch:
@@ -110,21 +117,23 @@ class TaskDraw:
         begun, before = epoch * total % self.size, self.epochs[epoch - 1]
         first: list[int] = []
         for at in range(self.size):
-            # With replays a step may begin at any place, else only at multiples of its size.
+            # With replays a step may begin anywhere, otherwise only at multiples of its size.
             near = self.size - 1 - at if self.replays else begun if begun + at < self.size else 0
             first.append(next(place for place in left if place not in before[total - near :]))
             left.remove(first[-1])
         return first + left
 
     def _failed(self, step: int, without: Collection[int]) -> list[int]:
-        """Places of tasks that failed lately, the freshest first."""
+        """Indices of tasks that failed recently, most recent first."""
         places = {task: place for place, task in enumerate(self.ids)}
         fresh = [places[task] for task, at in reversed(self.failed.items()) if step - at <= RECENT]
         return [place for place in fresh if place not in without]
 
     def _by_signal(self, name: str, without: Collection[int]) -> list[int]:
-        """Tasks in random order, the likelier first the more they can teach: weighted sampling without replacement by the
-        largest u^(1/w) (Efraimidis and Spirakis 2006). A task that nothing is known of weighs 1."""
+        """Tasks in random order, in which those with more to teach tend to come first: weighted sampling without
+        replacement by the largest u^(1/w) (Efraimidis and Spirakis 2006). A task without known success rate has weight
+        1.
+        """
         dice, out = random.Random(name), set(without)
         keys = []
         for place, task in enumerate(self.ids):

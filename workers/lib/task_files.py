@@ -1,4 +1,6 @@
-"""The tasks of a job in a file of JSON lines, so that neither who writes them nor who reads them holds all at once. Light: no torch."""
+"""A job's tasks in a file of JSON lines, so that neither writer nor reader holds all of them in memory. Light: no
+torch.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from workers.lib.specs import check_tasks
 
 
 def write_tasks(path: Path, tasks: Iterable[dict]) -> str:
-    """The path, as the spec names it."""
+    """Write the tasks; return the path, for the spec."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         file.writelines(f"{json.dumps(task)}\n" for task in tasks)
@@ -21,7 +23,7 @@ def write_tasks(path: Path, tasks: Iterable[dict]) -> str:
 
 
 def read_tasks(given: list[dict] | str) -> Sequence[dict]:
-    """The tasks that a spec has or names the file of. Raises SpecError."""
+    """The tasks of a spec, given directly or as a file name. Raises SpecError."""
     if isinstance(given, list):
         return given
     try:
@@ -35,7 +37,7 @@ def read_tasks(given: list[dict] | str) -> Sequence[dict]:
 
 
 class TaskFile(Sequence[dict]):
-    """One task a line, each read when it is asked for. In memory is where each line starts."""
+    """One task per line, read on access. Only the lines' offsets are in memory."""
 
     def __init__(self, path: str) -> None:
         self.file = Path(path).open("rb")  # noqa: SIM115 - for as long as this object lives

@@ -1,7 +1,8 @@
-"""A teacher on a vLLM server: how likely it finds given tokens, and whether it reads the same tokens as the student. Light: no torch.
+"""A teacher on a vLLM server: gives the log-probabilities of given tokens, and checks that it uses the student's
+tokenizer. Light: no torch.
 
-`prompt_logprobs` gives the log-probability of every token of a prompt, before temperature, which is what on-policy distillation at
-temperature 1 needs. Each row is one request: vLLM computes its whole prompt, without a prefix cache.
+`prompt_logprobs` returns the log-probability of every prompt token, before temperature, which is what on-policy
+distillation at temperature 1 needs. Each row is one request: vLLM computes its whole prompt, without a prefix cache.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from workers.lib.token_rows import TokenRow
 from workers.lib.weights_proof import TEXT
 
 T = TypeVar("T")
-LEDGER = "teacher.jsonl"  # what the teacher was asked and paid, of all attempts
+LEDGER = "teacher.jsonl"  # usage of the teacher, over all attempts
 NAME = "teacher’s server"
 NEEDED = "a teacher on a server needs vLLM"
 ASKS = "On-policy distillation needs"
-COMPARED, AT_A_TIME = 1_000, 100  # entries of the vocabulary that are compared, and in one request
-SHOWN = 40  # characters of a text in an error
+COMPARED, AT_A_TIME = 1_000, 100  # entries of the vocabulary that are compared, and per request
+SHOWN = 40  # characters of a text shown in an error
 
 
 class Tokenizer(Protocol):
-    """The student's, as of transformers."""
+    """The student's tokenizer, with transformers' interface."""
 
     added_tokens_decoder: dict[int, Any]
 
@@ -46,19 +47,23 @@ class Tokenizer(Protocol):
 
 
 def account_of(server: Server, folder: Path) -> tuple[Journal, KeptAccount]:
-    """The limits of a job's teacher, with what earlier attempts have used; the journal is to be closed."""
+    """The account with the limits of a job's teacher and the usage of earlier attempts; close the journal at the
+    end.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     journal = Journal(folder / LEDGER)
     return journal, KeptAccount(journal, most_tokens=server.most_tokens, most_usd=server.most_usd)
 
 
 def spent(account: KeptAccount) -> dict[str, float]:
-    """As metrics of the run."""
+    """Usage as metrics of the run."""
     return {"teacher/tokens": float(account.used.tokens), "teacher/usd": account.used_usd}
 
 
 class TeacherServer:
-    """To be closed. `folder`: where it is written down what was paid. Raises SpecError, JobError where it may not be asked at all."""
+    """Close it at the end. `folder`: where usage is recorded. Raises SpecError, or JobError if the server may not be
+    called at all.
+    """
 
     def __init__(self, server: Server, folder: Path) -> None:
         asked = chat_server(structs.replace(server, dialect="native"), "teacher_server", name=NAME, droppable=())
@@ -72,15 +77,18 @@ class TeacherServer:
         self.journal.close()
 
     def logprobs(self, rows: Sequence[TokenRow], check: Callable[[], None]) -> list[list[float]]:
-        """What it gives the learnt tokens of each row. `check` may raise meanwhile. Raises ServersLost where it does not answer, or
-        with what cannot be trusted."""
+        """The log-probabilities of each row's learned tokens. `check` is called meanwhile, and may raise. Raises
+        ServersLost if the server does not answer, or its answer cannot be trusted.
+        """
         distinct = {tuple(row.ids): row for row in rows}
         found = dict(zip(distinct, self._run(self._all([self._scored(ids) for ids in distinct]), check), strict=True))
         return [learnt_of(row, found[tuple(row.ids)]) for row in rows]
 
     def require_same_tokens(self, tokenizer: Tokenizer, texts: Sequence[str], check: Callable[[], None]) -> None:
-        """Raises SpecError where it writes one of the `texts`, or an entry of the student's vocabulary, in other tokens, JobError where
-        it does not say. Not every entry is compared: special tokens all, of the others COMPARED."""
+        """Raises SpecError if the server tokenizes one of the `texts`, or an entry of the student's vocabulary,
+        differently, and JobError if it does not say how. All special tokens are compared, and COMPARED of the other
+        entries.
+        """
         given = [*texts, TEXT, *vocabulary_texts(tokenizer)]
         theirs = self._run(self._all([self._tokens(text) for text in given]), check)
         for text, ids in zip(given, theirs, strict=True):
@@ -89,7 +97,8 @@ class TeacherServer:
                     f"The teacher {self.client.server.model} reads other tokens than the student: {why}. Choose a teacher of the "
                     "student’s family, or learn from its samples (method best_of_n with this teacher), which compares text."
                 )
-        self._run(self._scored(theirs[0]), check)  # whether it gives log-probabilities, before anything is sampled
+        # Fails before anything is sampled if the server gives no log-probabilities.
+        self._run(self._scored(theirs[0]), check)
 
     def _run(self, work: Coroutine[Any, Any, T], check: Callable[[], None]) -> T:
         try:
@@ -100,7 +109,7 @@ class TeacherServer:
             raise ServersLost(f"{error} Fix the teacher’s server, then resume this run.") from error
 
     async def _all(self, work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """The first that fails ends the others."""
+        """Run all; the first failure cancels the others."""
         tasks = [asyncio.ensure_future(one) for one in work]
         try:
             return await asyncio.gather(*tasks)
@@ -110,7 +119,7 @@ class TeacherServer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _scored(self, ids: Sequence[int]) -> list[float]:
-        """Of each token but the first."""
+        """The log-probability of each token except the first."""
         answer = await self._ask({"prompt": list(ids), "prompt_logprobs": 0}, len(ids))
         sampled_in(answer, ids, self.client.server.model, self.client.where, ASKS)
         return prompt_logprobs_in(answer, ids, self.client.where, NEEDED)
@@ -124,7 +133,7 @@ class TeacherServer:
         return found
 
     async def _ask(self, asked: dict[str, Any], most: int) -> dict:
-        """One token is sampled too, since vLLM samples at least one."""
+        """One token is sampled too, since vLLM always samples at least one."""
         body = completion_body([], Sampling(), [], 0, 1) | asked
         booked = Usage(most, 1)
         try:
@@ -149,12 +158,14 @@ class TeacherServer:
 
 
 def learnt_of(row: TokenRow, values: Sequence[float]) -> list[float]:
-    """Those of its learnt tokens, of the values of each token but the first."""
+    """The values of a row's learned tokens; `values` has one for each token except the first."""
     return [value for value, learnt in zip(values, row.learnt[1:], strict=True) if learnt]
 
 
 def vocabulary_texts(tokenizer: Tokenizer) -> Iterator[str]:
-    """Special tokens and entries of the vocabulary, some to a text. Pieces of characters are left out: they are no text."""
+    """Special tokens and vocabulary entries, several per text. Incomplete characters are left out, since they are not
+    text.
+    """
     size = len(tokenizer)
     chosen = sorted({*tokenizer.added_tokens_decoder, *range(0, size, max(1, size // COMPARED))})
     words = [word for at in chosen if "\ufffd" not in (word := tokenizer.decode([at]))]
@@ -163,7 +174,7 @@ def vocabulary_texts(tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def differs(tokenizer: Tokenizer, text: str, theirs: Sequence[int]) -> str:
-    """The end of a sentence that says where a text has other tokens; "" where it has the same."""
+    """The end of a sentence that says where two tokenizations of a text differ; "" if they are equal."""
     ours = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     if ours == list(theirs):
         return ""

@@ -1,7 +1,8 @@
-"""What a base model's chat template can do: carry tools, and write the turns of an episode one after the other. Light and pure.
+"""Checks what a base model's chat template supports: tools, and rendering the turns of an episode one after the other.
+Light and pure.
 
-`python -m workers.lib.template_check FOLDER` prints it as JSON. A template is a program from somewhere else: it runs in a
-sandbox that sees nothing of the process, here with bounds on time and memory.
+`python -m workers.lib.template_check FOLDER` prints the result as JSON. A template is an untrusted program: it runs in
+a sandbox without access to the process, here with limits on time and memory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from workers.lib.prompting import written_for
 
 SECONDS, BYTES = 10, 2**30
 LARGEST = 2**20  # characters of a template
-WORDS = 300  # of a template's own complaint that are kept
+WORDS = 300  # characters kept of a template's own error
 TOOL = {
     "type": "function",
     "function": {
@@ -37,7 +38,7 @@ TOOL = {
 ASKED = [{"role": "system", "content": "You are a helpful agent."}, {"role": "user", "content": "Close ticket 12."}]
 THOUGHT = "<think>\nTicket 12 is meant.\n</think>\n\n"
 OURS = "flywheel"
-WHERE = {  # in the order in which they matter
+WHERE = {  # in order of importance
     "tools": "after tool results",
     "user": "after a user’s reply",
     "thinking_tools": "after tool results where the answer has thinking",
@@ -46,9 +47,11 @@ WHERE = {  # in the order in which they matter
 
 
 class TemplateCheck(Struct, frozen=True):
-    """`tools`: how they are carried (“native”, “text”), "" where not at all, for the reason `problem`. `breaks`: {a key of WHERE:
-    why the turns there are not joined}; `bridges`: {a key: who joins them although the template writes an answer in another way once
-    the conversation goes on, OURS or a renderer's name}. Elsewhere they are joined by prefix."""
+    """`tools`: how they are passed (“native”, “text”); "" if not at all, with the reason in `problem`. `breaks`: {key
+    of WHERE: why turns cannot be joined there}; `bridges`: {key: what joins the turns although the template renders an
+    answer differently once the conversation continues: OURS or the name of a renderer}. All others are joined by
+    prefix.
+    """
 
     tools: str = ""
     problem: str = ""
@@ -61,7 +64,7 @@ class TemplateCheck(Struct, frozen=True):
 
     @property
     def turns(self) -> str:
-        """In words, how episodes of several turns are trained."""
+        """How episodes of several turns are trained, as a sentence."""
         if not self.tools:
             return "Episodes with tools cannot be played."
         if not self.breaks and not self.bridges:
@@ -89,7 +92,7 @@ class TemplateCheck(Struct, frozen=True):
 
 
 class _Generation(Extension):
-    """{% generation %} marks what an assistant wrote; nothing is made of it here."""
+    """{% generation %} marks an assistant's text; it has no effect here."""
 
     tags = {"generation"}
 
@@ -99,7 +102,7 @@ class _Generation(Extension):
 
 
 def compiled(template: str) -> Any:
-    """As the transformers library compiles it. Raises TemplateError."""
+    """Compile a template like the transformers library does. Raises TemplateError."""
 
     def refuse(message: str) -> None:
         raise TemplateError(message)
@@ -117,7 +120,9 @@ def compiled(template: str) -> Any:
 
 
 def check(template: str, tokens: dict[str, str], stops: list[str]) -> TemplateCheck:
-    """`tokens`: the special tokens that a template may name (bos_token, …); `stops`: the texts that end an answer."""
+    """`tokens`: the special tokens that a template may refer to (bos_token, …); `stops`: the texts that end an
+    answer.
+    """
     try:
         made = compiled(template)
     except TemplateError as error:
@@ -131,7 +136,7 @@ def check(template: str, tokens: dict[str, str], stops: list[str]) -> TemplateCh
     try:
         text = render(messages, True, [TOOL])
         opened = opens_thought(render(ASKED, True, []))
-    except Exception as error:  # whatever a template does with what it is given
+    except Exception as error:  # a template may raise anything
         return TemplateCheck(problem=f"its chat template refuses a conversation with tool results ({_words(error)})")
     if lost := [
         what for word, what in (("Closes a ticket", "the tools"), ("Closed 0.", "tool results")) if word not in text
@@ -152,7 +157,9 @@ def opens_thought(prompt: str) -> bool:
 
 
 def probes(opened: bool) -> dict[str, tuple[list[dict], list[dict]]]:
-    """{key of WHERE: (an answer and what follows it, tools)}. Where the template itself opens a thought, every answer goes on with it."""
+    """{key of WHERE: (an answer and the messages after it, tools)}. `opened`: the template itself opens a thought, so
+    every answer begins inside of one.
+    """
     thought = THOUGHT.removeprefix("<think>") if opened else ""
     found: dict[str, tuple[list[dict], list[dict]]] = {
         "tools": (_calls(1, thought), [TOOL]),
@@ -165,8 +172,9 @@ def probes(opened: bool) -> dict[str, tuple[list[dict], list[dict]]]:
 
 
 def _break(render: Render, after: list[dict], stops: list[str]) -> tuple[str, bool]:
-    """(why the turns of a conversation are not joined, "" where they are; whether they are by our bridge). Two turns, since a template
-    may write the last one in another way than those before it."""
+    """(why the turns of a conversation cannot be joined, "" if they can; whether our bridge joins them). It tries two
+    turns, since a template may render the last one differently from earlier ones.
+    """
     once = [*ASKED, *after]
     try:
         found = text_after(render, ASKED, once, stops), text_after(render, once, [*once, *after], stops)
@@ -178,7 +186,7 @@ def _break(render: Render, after: list[dict], stops: list[str]) -> tuple[str, bo
 
 
 def _calls(count: int, thought: str = "") -> list[dict]:
-    """An answer with so many calls, and their results."""
+    """An answer with `count` calls, and their results."""
     calls = [
         {"id": f"call{n:05}", "type": "function", "function": {"name": "close_ticket", "arguments": f'{{"id": {n}}}'}}
         for n in range(count)
@@ -196,7 +204,9 @@ def _words(error: Exception) -> str:
 
 
 def of_folder(folder: Path) -> TemplateCheck | None:
-    """Of a model's folder in the transformers library's form; None where it has no tokenizer. Raises OSError, ValueError."""
+    """Check a model folder in the format of the transformers library; None if it has no tokenizer. Raises OSError,
+    ValueError.
+    """
     settings = folder / "tokenizer_config.json"
     if not settings.is_file():
         return None
@@ -211,7 +221,9 @@ def of_folder(folder: Path) -> TemplateCheck | None:
 
 
 def template_of(folder: Path) -> tuple[str, dict[str, str], list[str]] | None:
-    """(the template, the special tokens that it may name, the texts that end an answer); None where there is no template."""
+    """(the template, the special tokens that it may refer to, the texts that end an answer); None if there is no
+    template.
+    """
     settings = folder / "tokenizer_config.json"
     config = json.loads(settings.read_text()) if settings.is_file() else {}
     template, known = _template(folder, config), _special(config)
@@ -226,7 +238,7 @@ def _special(config: dict) -> dict[str, str]:
 def _template(folder: Path, config: dict) -> str | None:
     file = folder / "chat_template.jinja"
     found = file.read_text() if file.is_file() else config.get("chat_template")
-    if isinstance(found, list):  # several, by name
+    if isinstance(found, list):  # several templates, by name
         named = {item["name"]: item["template"] for item in found}
         found = named.get("tool_use", named.get("default"))
     return found if isinstance(found, str) else None
@@ -237,7 +249,9 @@ def _token(given: Any) -> str:
 
 
 def _stops(folder: Path, end: str) -> list[str]:
-    """As workers.ml.models.stop_token_ids has them: the tokenizer's end, ChatML's, and those that the model generates until."""
+    """Like workers.ml.models.stop_token_ids: the tokenizer's EOS, ChatML's end of turn, and those in the generation
+    config.
+    """
     tokenizer, generation = folder / "tokenizer.json", folder / "generation_config.json"
     added = json.loads(tokenizer.read_text()).get("added_tokens", []) if tokenizer.is_file() else []
     ids = json.loads(generation.read_text()).get("eos_token_id") if generation.is_file() else None
@@ -247,7 +261,7 @@ def _stops(folder: Path, end: str) -> list[str]:
 
 
 def checked_apart(folder: Path) -> TemplateCheck | None:
-    """`of_folder` in a process of its own, whose time and memory are bounded; None also where nothing came of it."""
+    """`of_folder` in a separate process with limits on time and memory; None also if that fails."""
     if not (folder / "tokenizer_config.json").is_file():
         return None
     command = [sys.executable, "-m", __name__ if __name__ != "__main__" else "workers.lib.template_check", str(folder)]
@@ -263,7 +277,7 @@ def checked_apart(folder: Path) -> TemplateCheck | None:
 
 
 def _with_bridges(folder: Path, checked: TemplateCheck) -> TemplateCheck:
-    """What the package renderers joins, where it is installed and knows the family."""
+    """Add the turns that the package `renderers` joins, if it is installed and supports the family."""
     if not bridges.installed() or family_of(folder) not in bridges.FAMILIES:
         return checked
     command = [sys.executable, "-m", "workers.lib.bridge_check", str(folder), *checked.breaks]
@@ -277,7 +291,7 @@ def _with_bridges(folder: Path, checked: TemplateCheck) -> TemplateCheck:
 
 
 def family_of(folder: Path) -> str:
-    """Its `model_type`; "" where that is unknown."""
+    """The folder's `model_type`; "" if unknown."""
     try:
         return str(json.loads((folder / "config.json").read_text()).get("model_type", ""))
     except (OSError, ValueError, AttributeError):

@@ -1,7 +1,9 @@
-"""A policy on vLLM servers, token in and token out: ids are sent to /completions, and ids with log-probabilities come back.
+"""A policy on vLLM servers, token in and token out: ids are sent to /completions, and ids with log-probabilities come
+back.
 
-The trainer's own tokenizer and template make the ids, so a row is what was sampled and never text that was tokenised again.
-An answer whose tokens cannot be trusted ends the run: training on it would be training on something else. Light: no torch.
+The trainer's own tokenizer and template produce the ids, so a row contains exactly what was sampled, never text that
+was tokenized again. An answer whose tokens cannot be trusted ends the run, because training on it would be training on
+something else. Light: no torch.
 """
 
 from __future__ import annotations
@@ -16,23 +18,23 @@ from workers.lib.chat_client import AsyncChatClient, ChatError, ChatServer
 from workers.lib.engines import Sampling, SoFar
 from workers.lib.policies import PolicyError, Reply, seed_of
 
-EPISODES_FAULT = ("context", "size")  # limits that an episode exceeded, while the server works
-MAX_BYTES = 32 * 1024 * 1024  # of an answer: ids and log-probabilities of a long one
-SLACK = 1e-3  # above 0 that a log-probability may be, by rounding
+EPISODES_FAULT = ("context", "size")  # limits that an episode exceeded while the server works
+MAX_BYTES = 32 * 1024 * 1024  # per answer, for the ids and log-probabilities of long ones
+SLACK = 1e-3  # how far above 0 rounding may put a log-probability
 
 
 class CompletionClient(AsyncChatClient):
     """Asks for completions of token ids."""
 
     path, wanted, max_bytes = "/completions", "a completion", MAX_BYTES
-    alterable = ()  # with other parameters than these the tokens would be of another distribution
+    alterable = ()  # without these parameters the tokens would have another distribution
 
     def is_answer(self, answer: Any) -> bool:
         return isinstance(answer["choices"][0], dict)
 
 
 class Tokenizing(Protocol):
-    """What an engine of this process knows about tokens."""
+    """The tokenizer functions of an in-process engine."""
 
     stop_ids: list[int]
     tokenizer: Any
@@ -44,21 +46,21 @@ class Tokenizing(Protocol):
 
 @dataclass(frozen=True)
 class Sampled:
-    """The tokens of an answer, the one that ended it included, and what the sampler gave each."""
+    """An answer's tokens, including the one that ended it, and the sampler's log-probability of each."""
 
     ids: list[int]
     logprobs: list[float]
 
 
 class Untrusted(PolicyError):
-    """An answer whose tokens may not be trained on."""
+    """An answer whose tokens must not be trained on."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, final=True)
 
 
 def sampled_in(answer: dict, prompt: Sequence[int], model: str, where: str, asks: str = "Rollouts need") -> Sampled:
-    """Of an answer to /completions with `return_token_ids` and `logprobs`. Raises Untrusted."""
+    """The tokens in an answer to /completions with `return_token_ids` and `logprobs`. Raises Untrusted."""
 
     def wrong(what: str) -> Untrusted:
         return Untrusted(f"{where} {what}. {asks} a vLLM server that returns exact tokens (0.10.2 or later).")
@@ -86,7 +88,9 @@ def is_logprob(value: Any) -> bool:
 
 
 def completion_body(ids: Sequence[int], sampling: Sampling, stop_ids: list[int], seed: int, most: int) -> dict:
-    """`logprobs` 0: of the sampled token alone. The other fields of sampling are given too, since a server may have defaults."""
+    """`logprobs` 0: only that of the sampled token. All other sampling parameters are set too, since a server may have
+    its own defaults.
+    """
     return {
         "prompt": list(ids), "max_tokens": most, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0,
         "min_p": 0.0, "repetition_penalty": 1.0, "seed": seed, "stop_token_ids": stop_ids, "logprobs": 0,
@@ -95,10 +99,11 @@ def completion_body(ids: Sequence[int], sampling: Sampling, stop_ids: list[int],
 
 
 class TokenPolicy:
-    """Episodes on one or several servers, that have the adapter of `servers` loaded under the model's name; an episode stays with
-    its server as long as that answers. To be closed with `aclose`. Raises ChatError.
+    """Episodes on one or several servers that have the adapter loaded under the model's name. An episode stays on its
+    server as long as that answers. Close it with `aclose`. Raises ChatError.
 
-    A server that fails or hangs is left out (`lost`), and its question asked of the next; with none left the policy ends.
+    A server that fails or hangs is dropped (`lost`), and its question is sent to the next one; once none is left, the
+    policy ends.
     """
 
     shares_time = True
@@ -158,7 +163,7 @@ class TokenPolicy:
                 if error.limit in EPISODES_FAULT:
                     raise PolicyError(str(error), limit=error.limit) from error
                 said = str(error)
-            if client in self.clients:  # else another episode was the first to find out
+            if client in self.clients:  # otherwise another episode has already dropped it
                 self.clients.remove(client)
                 self.lost(client.server, said)
         raise PolicyError(said, final=True)

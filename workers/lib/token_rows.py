@@ -1,7 +1,8 @@
-"""Episodes as the tokens that were sampled and given: what is trained on. Never made again from text. Light and pure.
+"""Episodes as the tokens that were given and sampled, which is what training uses. Never tokenized again from text.
+Light and pure.
 
-A second tokenisation of a conversation may differ from what the policy saw and wrote. So the ids are those of the engine:
-a turn whose prompt begins with all ids so far continues the row, any other begins a row of its own.
+Tokenizing a conversation again may give other tokens than the policy saw and wrote. So the ids are those of the engine:
+a turn whose prompt begins with all ids so far continues the row; any other turn begins a new row.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from workers.lib.rollouts import Finished
 
 @dataclass
 class TokenRow:
-    """One sequence. `learnt` [len(ids)] says which tokens the policy wrote, `logprobs` [len(ids)] what its sampler gave them
-    (0 elsewhere)."""
+    """One sequence. `learnt` [len(ids)] marks the tokens that the policy wrote, `logprobs` [len(ids)] are the sampler's
+    (0 elsewhere).
+    """
 
     ids: list[int] = field(default_factory=list)
     learnt: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
     def given(self, ids: Sequence[int]) -> None:
-        """Appends tokens without a loss: a prompt, an observation."""
+        """Append tokens without a loss: a prompt, an observation."""
         self._add(ids, False, [0.0] * len(ids))
 
     def sampled(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Appends tokens that the policy wrote."""
+        """Append tokens that the policy wrote."""
         self._add(ids, True, logprobs)
 
     def _add(self, ids: Sequence[int], learnt: bool, logprobs: Sequence[float]) -> None:
@@ -37,7 +39,7 @@ class TokenRow:
 
     @property
     def start(self) -> int:
-        """Where the first token lies that the policy wrote: the length of the first prompt."""
+        """The position of the first token that the policy wrote, i.e. the length of the first prompt."""
         return self.learnt.index(True)
 
     @property
@@ -46,18 +48,19 @@ class TokenRow:
 
     @property
     def completion(self) -> list[int]:
-        """All after the first prompt, later observations included."""
+        """Everything after the first prompt, including later observations."""
         return self.ids[self.start :]
 
 
 def rows_of(done: Finished) -> list[TokenRow]:
-    """The rows of an episode: one where each turn's prompt begins with what was there before, else more. [] if nothing
-    was sampled."""
+    """The rows of an episode: a single one if each turn's prompt begins with everything before it, else several. [] if
+    nothing was sampled.
+    """
     return rows_of_replies(done.replies)
 
 
 def rows_of_replies(replies: Sequence[Reply]) -> list[TokenRow]:
-    """Raises ValueError for an answer whose tokens or log-probabilities the engine did not give."""
+    """Raises ValueError for an answer without token ids or log-probabilities."""
     rows: list[TokenRow] = []
     for turn, reply in enumerate(replies, 1):
         prompt, tokens = reply.prompt_token_ids, reply.token_ids

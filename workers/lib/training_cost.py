@@ -1,7 +1,8 @@
-"""What a training run computes, and from measured rates how long that takes and what memory it needs. Pure.
+"""Computes the work of a training run and, from measured rates, its duration and memory. Pure.
 
-A step is described by counts (`Work`). A machine is described by rates (`Rates`), each a line through measurements at two sizes:
-what every piece of work costs, and what each token more costs (workers.measure_training). Counts times rates is the estimate.
+A step is described by counts (`Work`). A machine is described by rates (`Rates`), each a line through measurements at
+two sizes: a fixed cost per piece of work, and a cost per token (workers.measure_training). The estimate is counts times
+rates.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from typing import Any
 
 from workers.lib.prefixes import Part, Tree
 
-DRAWN = 4  # steps of a run whose rows are drawn to count what they share
-SAMPLED_TOGETHER = 16  # tasks of workers.best_of_n
-LARGEST = 200_000  # tokens that are put into a tree for that
-OPTIMIZER_BYTES = 12  # of a trained weight: its gradient and two moments in float32
+DRAWN = 4  # steps whose rows are drawn to count shared tokens
+SAMPLED_TOGETHER = 16  # tasks in workers.best_of_n
+LARGEST = 200_000  # maximum tokens put into a tree for that
+OPTIMIZER_BYTES = 12  # per trained weight: its gradient and two moments in float32
 
 Ids = Sequence[int]
 
 
 def kept_tokens(rows: Sequence[Ids], part: int, recompute: bool = False) -> int:
-    """Tokens whose activations exist at a time in an update of these rows (workers.ml.tree): those of a part and of the parts
-    above it, which are computed again where `recompute`."""
+    """The number of tokens whose activations exist at the same time in an update of these rows (workers.ml.tree): those
+    of a part and the parts above it, except for the latter if `recompute`.
+    """
     return max((_kept(one, recompute) for one in Tree(rows).parts(part)), default=0)
 
 
@@ -46,7 +48,9 @@ class Line:
 
     @classmethod
     def through(cls, points: Sequence[tuple[float, float]]) -> Line:
-        """Of the least and the largest size; never falling, never below 0: measurements of a moment also have noise."""
+        """Through the measurements with the smallest and the largest size; never decreasing and never below 0, since
+        measurements are noisy.
+        """
         (x1, y1), (x2, y2) = min(points), max(points)
         if x2 <= x1 or y2 <= y1:
             return cls(0.0, y2 / x2 if x2 else 0.0)
@@ -57,7 +61,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds and bytes of one machine with one model; sizes are tokens."""
+    """Seconds and bytes on one machine with one model; sizes are in tokens."""
 
     load_s: float
     load_memory: float
@@ -67,18 +71,18 @@ class Rates:
     kv_bytes: int
     head_share: float
     prefill: Line
-    step: Line  # seconds of a token of all answers, by how many there are
+    step: Line  # seconds per token of all answers, by the number of answers
     update: Line
     forward: float
     plain: Line
     update_memory: Line
     plain_memory: Line
     answer_memory: float
-    sizes: int = 2  # at which updates were measured
+    sizes: int = 2  # number of sizes at which updates were measured
 
     @classmethod
     def of(cls, found: dict[str, Any], servers: bool = False) -> Rates:
-        """From the result of workers.measure_training; with `servers` it samples there."""
+        """From the result of workers.measure_training; with `servers`, sampling happens on them."""
         share, sampling = found["head_share"], found["sampling"]
 
         def size(one: dict[str, Any]) -> float:
@@ -106,8 +110,9 @@ class Rates:
 
 @dataclass(frozen=True)
 class Work:
-    """One step on the average. `prompts`: distinct tokens of the prompts that are sampled from, `written` by all answers together,
-    `longest` by the longest answer of each batch; `plain` tokens are computed row by row, with padding."""
+    """The average step. `prompts`: distinct tokens of the prompts sampled from; `written`: tokens of all answers;
+    `longest`: of the longest answer of each batch; `plain`: tokens computed row by row, with padding.
+    """
 
     tokens: float = 0
     distinct: float = 0
@@ -121,7 +126,7 @@ class Work:
     written: float = 0
     longest: float = 0
     batches: float = 0
-    cached: float = 0  # tokens whose keys and values exist at a time while it samples
+    cached: float = 0  # tokens whose keys and values exist at the same time during sampling
     updates: float = 1
 
     def sampling_s(self, rates: Rates) -> float:
@@ -146,7 +151,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the data: its prompt, and what is learnt after it, of which the agent wrote `written`. Preference pairs have two."""
+    """A row of the data: its prompt, and the learned texts after it, of which the agent wrote `written` tokens.
+    Preference pairs have two.
+    """
 
     prompt: Ids
     answers: Sequence[Ids] = ()
@@ -159,8 +166,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Of an agent's answers: tokens that it writes in an episode, the longest of a batch, all that comes after the first prompt, and
-    how many turns that has."""
+    """Lengths of an agent's answers: tokens written per episode, by the longest of a batch, all tokens after the first
+    prompt, and the number of turns.
+    """
 
     written: float
     longest: float
@@ -169,7 +177,9 @@ class Lengths:
 
 
 def tokens_read(prompt: float, one: Lengths) -> float:
-    """By a server in an episode: each turn sends the whole conversation again, which grows by an equal part in each."""
+    """Tokens that a server reads in an episode: each turn sends the whole conversation again, which grows by the same
+    amount each time.
+    """
     return one.turns * prompt + (one.turns - 1) / 2 * one.after
 
 
@@ -178,7 +188,7 @@ def rows_at_once(config: dict[str, Any], rows: int) -> int:
 
 
 def work_of_rows(config: dict[str, Any], rows: Sequence[Row], part: int) -> Work:
-    """SFT: rows whose shared beginnings are computed once."""
+    """SFT: rows whose common beginnings are computed once."""
     found = []
     for drawn in draws(rows, config["batch_size"]):
         sequences, size = [one for row in drawn for one in row.sequences], rows_at_once(config, len(drawn))
@@ -192,8 +202,9 @@ def work_of_rows(config: dict[str, Any], rows: Sequence[Row], part: int) -> Work
 
 
 def work_of_compared(config: dict[str, Any], rows: Sequence[Row], *, kl: bool = False) -> Work:
-    """DPO and KTO: the tree of a micro-batch goes backward as a whole, and is computed again without gradients by the reference; with
-    `kl` (KTO) also answers to other prompts, by both."""
+    """DPO and KTO: the tree of a micro-batch goes backward as a whole, and is computed again without gradients by the
+    reference; with `kl` (KTO), answers to other prompts are too, by both models.
+    """
     found = []
     for drawn in draws(rows, config["batch_size"]):
         size = rows_at_once(config, len(drawn))
@@ -207,7 +218,7 @@ def work_of_compared(config: dict[str, Any], rows: Sequence[Row], *, kl: bool = 
 
 
 def work_of_padded(config: dict[str, Any], rows: Sequence[Row], part: int) -> Work:
-    """What TRL trains row by row (reward models): side by side, as long as the longest."""
+    """What TRL trains row by row (reward models): side by side, padded to the longest."""
     found = []
     for drawn in draws(rows, config["batch_size"]):
         sequences = [one for row in drawn for one in row.sequences]
@@ -231,8 +242,11 @@ def work_of_groups(
     redrawn_at: float | None = None,
     teacher: float = 0.0,
 ) -> Work:
-    """GRPO, and distillation on policy from a `teacher` of that size, the model's being 1: `generations` answers to each of `prompts_per_step` prompts; groups without reward spread do not train. `redrawn_at`: the
-    share of informative groups by which others are drawn, where the dear case is to have few of them there and many in the update."""
+    """GRPO, and on-policy distillation from a `teacher` of a size relative to the model's: `generations` answers to
+    each of `prompts_per_step` prompts. Groups without reward spread do not train. `redrawn_at`: the share of
+    informative groups that determines how many are redrawn; the expensive case has few of them while sampling but many
+    in the update.
+    """
     groups, each = config["prompts_per_step"], config["generations"]
     count, found = groups * each, []
     for drawn in draws(rows, groups):
@@ -267,8 +281,9 @@ def work_of_samples(
     side_by_side: int,
     passed: float,
 ) -> Work:
-    """Rejection sampling that samples itself: `samples` answers to each of `tasks` tasks once, then SFT on those that passed; what
-    is sampled is spread over the steps. `passed`: the share of the tasks with an answer to learn from."""
+    """Rejection sampling within the run: `samples` answers to each of `tasks` tasks once, then SFT on those that
+    passed; sampling is spread over the steps. `passed`: the share of tasks with an answer to learn from.
+    """
     together = min(tasks, SAMPLED_TOGETHER)
     asked = {"prompts_per_step": together, "generations": config["samples"]}
     sampling = work_of_groups(asked, rows, part, lengths, informative=0, side_by_side=side_by_side)
@@ -276,7 +291,7 @@ def work_of_samples(
     kept = max(1, round(passed * len(rows) * (config["samples"] if config["keep"] == "all" else 1)))
     learnt, length = [], max(1, round(lengths.after))
     for at in range(kept):
-        answer = range(-1 - at * length, -1 - (at + 1) * length, -1)  # they differ from their first token on
+        answer = range(-1 - at * length, -1 - (at + 1) * length, -1)  # made-up tokens that differ from the first one on
         learnt.append(Row(rows[at % len(rows)].prompt, [answer], round(lengths.written)))
     return replace(
         work_of_rows(config, learnt, part), prompts=sampling.prompts * each, answers=sampling.answers * each, written=sampling.written * each,
@@ -285,7 +300,7 @@ def work_of_samples(
 
 
 def kept_of_groups(config: dict[str, Any], prompts: Sequence[Ids], part: int, after: int) -> int:
-    """Of the largest micro-batch; the answers are taken to differ from their first token on."""
+    """For the largest micro-batch, assuming that answers differ from their first token on."""
     each, recompute = config["generations"], bool(config.get("gradient_checkpointing"))
     size, longest = rows_at_once(config, len(prompts) * each), sorted(prompts, key=len, reverse=True)
     every = [prompt for prompt in longest for _ in range(each)]
@@ -296,7 +311,7 @@ def kept_of_groups(config: dict[str, Any], prompts: Sequence[Ids], part: int, af
 
 
 def draws(rows: Sequence[Row], size: int) -> list[list[Row]]:
-    """Rows of some steps as a shuffle gives them."""
+    """The rows of a few steps, as a shuffle gives them."""
     found, order = [], random.Random(0)
     for _ in range(DRAWN):
         drawn: list[Row] = []
@@ -307,7 +322,7 @@ def draws(rows: Sequence[Row], size: int) -> list[list[Row]]:
 
 
 def average(works: Sequence[Work]) -> Work:
-    """Of memory the largest."""
+    """The average, but the maximum for memory."""
     names = Work.__dataclass_fields__
     pick: dict[str, Callable[..., float]] = {"kept": max, "plain_kept": max, "cached": max}
     return Work(**{name: pick.get(name, mean)([getattr(one, name) for one in works]) for name in names})

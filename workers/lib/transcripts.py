@@ -1,4 +1,4 @@
-"""What an agent whose loop is not ours says of a run: its own messages, taken out of a conversation. Light and pure."""
+"""Extracts an external agent's own messages from a conversation that it sent. Light and pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from workers.lib.messages import PROMPT_ROLES, Message, calls_of, is_example, sa
 
 
 def agent_turns(messages: list[Message], prompt: list[Message]) -> list[Message]:
-    """The assistant's messages after the task's own, which a whole conversation begins with.
+    """The assistant's messages after the task's own, with which a whole conversation begins.
 
-    Instructions and examples are left out on both sides: they are the agent's own, and the task's need not be among them.
+    Instructions and examples are ignored on both sides: the agent has its own, and need not repeat the task's.
     """
     said, asked = _conversation(messages), _conversation(prompt)
     whole = len(said) >= len(asked) and all(map(_same, said, asked))

@@ -1,6 +1,6 @@
-"""From JSON to typed values: msgspec's checks; errors name the field by its path and say what to write instead.
+"""Converts JSON to typed values with msgspec; errors name the field by its path and say how to fix it.
 
-Who writes a spec and who reads it share one Struct. Light: no torch, no Django.
+The writer and the reader of a spec share one Struct. Light: no torch, no Django.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from msgspec import Meta, Struct
 from workers.lib.errors import SpecError
 
 T = TypeVar("T")
-LARGEST = 1e300  # a sum of a few is still finite
+LARGEST = 1e300  # so that the sum of a few is still finite
 SHOWN = 12  # names listed in an error
 
-# NaN and infinity are between no bounds.
+# NaN and infinity satisfy no bounds.
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
@@ -39,12 +39,15 @@ _EXPECTED = re.compile(r"Expected `([^`]+)`(?: of length)?(?: (>=|<=|>|<) ([^ ,`
 _LENGTH = re.compile(r"Expected `(\w+)` of length (>=|<=|==|>|<)? ?(\d+)")
 _PATTERN = re.compile(r"Expected `str` matching regex (.*)\Z", re.DOTALL)
 _FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`\Z", re.DOTALL)
-_OWN = re.compile(r"(\w+): (.*)\Z", re.DOTALL)  # of a form's __post_init__: the field, and what is wrong with it
+# An error of a form's __post_init__: the field, and what is wrong with it.
+_OWN = re.compile(r"(\w+): (.*)\Z", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
 class FormError(SpecError):
-    """JSON that is not of the form: `path` is where (“” for the whole), `problem` is what, as the end of a sentence."""
+    """JSON that does not match the form: `path` is where (“” for the whole), `problem` says what, as the end of a
+    sentence.
+    """
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"“{path}” {problem}." if path else f"It {problem}.")
@@ -52,7 +55,7 @@ class FormError(SpecError):
 
 
 def convert(value: Any, form: type[T], path: str = "") -> T:
-    """The value as `form`; `path` is where it stands. Raises FormError for the first field that does not fit."""
+    """The value as `form`; `path` is its path within a larger value. Raises FormError for the first invalid field."""
     try:
         return msgspec.convert(value, form)
     except msgspec.ValidationError as error:
@@ -60,7 +63,7 @@ def convert(value: Any, form: type[T], path: str = "") -> T:
 
 
 def plain(value: Any) -> Any:
-    """A Struct as JSON types, as `convert` reads them back."""
+    """A Struct as JSON types that `convert` accepts."""
     return msgspec.to_builtins(value)
 
 
@@ -81,10 +84,10 @@ def _inlined(schema: Any, components: dict[str, Any]) -> Any:
 
 
 def _explained(text: str, value: Any, form: Any, path: str) -> FormError:
-    """msgspec's sentence in ours. Where: its path below `path`, with the key in place of its “[...]”."""
+    """msgspec's message in our words, with its path appended to `path` and keys in place of its “[...]”."""
     sentence, _, where = text.partition(" - at `")
     steps = [name or index for name, index in _STEP.findall(where.rstrip("`").removeprefix("$"))]
-    if sentence.startswith("Invalid value") and steps:  # the tag of a union: its choices are known one level up
+    if sentence.startswith("Invalid value") and steps:  # the tag of a union, whose choices are known one level up
         steps, tag = steps[:-1], [steps[-1]]
     else:
         tag = []
@@ -102,7 +105,7 @@ def _explained(text: str, value: Any, form: Any, path: str) -> FormError:
 
 
 def unknown(name: str, known: list[str]) -> str:
-    """What is wrong with a name that there is not: with the one that was probably meant, and those there are."""
+    """What is wrong with an unknown name: suggests the one that was probably meant, and lists those that exist."""
     close = get_close_matches(name, known, 1, 0.6)
     meant = f"; did you mean “{close[0]}”?" if close else ""
     more = ", …" if len(known) > SHOWN else ""
@@ -128,7 +131,7 @@ def _problem(sentence: str) -> str:
 
 
 def _unlike(pattern: str) -> str:
-    """What a text must be that does not match: blank, a name, or with characters that no line has."""
+    """What a text that does not match the pattern should have been: not blank, a name, or a single line."""
     if pattern == r"\S":
         return "must not be blank"
     if "[-a-zA-Z0-9_]" in pattern:
@@ -146,7 +149,9 @@ def _joined(path: str, names: list[str | int]) -> str:
 
 
 def _inside(form: Any, steps: list[str], value: Any) -> tuple[Any, list[str | int], Any]:
-    """The form and the value at the end of a path, and its names: msgspec writes “[...]” for the keys of an object."""
+    """The form and the value at the end of a path, and the path's names: msgspec writes “[...]” for keys of an
+    object.
+    """
     names: list[str | int] = []
     for at, step in enumerate(steps):
         if isinstance(value, dict) and step == "...":
@@ -172,7 +177,7 @@ def _fits(item: Any, form: Any, rest: list[str]) -> bool:
 
 
 def _alternatives(form: Any) -> Iterator[Any]:
-    """The types that a form may be, without Annotated and Union around them."""
+    """The types that a form may be, without Annotated and Union."""
     origin = get_origin(form)
     if origin is Annotated:
         yield from _alternatives(get_args(form)[0])
@@ -184,7 +189,7 @@ def _alternatives(form: Any) -> Iterator[Any]:
 
 
 def _structs(form: Any, value: Any = None) -> list[type[Struct]]:
-    """The Structs that a form may be; of a tagged union the one whose tag the value has."""
+    """The Structs that a form may be; for a tagged union, the one with the value's tag."""
     found = [one for one in _alternatives(form) if isinstance(one, type) and issubclass(one, Struct)]
     if isinstance(value, dict):
         tagged = [one for one in found if (tag := one.__struct_config__.tag) is not None

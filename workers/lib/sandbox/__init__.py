@@ -1,4 +1,4 @@
-"""Runs code that nobody vouches for: graders, model-written programs, unit tests. See docs/sandbox.md."""
+"""Runs untrusted code: graders, model-written programs, unit tests. See docs/sandbox.md."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = [
 
 
 def run(program: str, *, stdin: str = "", files: dict[str, str] | None = None, limits: Limits = DEFAULT) -> Ran:
-    """Runs a Python program in this process's pool. SandboxError where the sandbox itself does not work."""
+    """Run a Python program in this process's pool. Raises SandboxError if the sandbox itself does not work."""
     return shared().run(program, stdin=stdin, files=files, limits=limits)
 
 
 def guards() -> dict[str, bool]:
-    """Which guards are in force on this machine, by name; measured, not assumed."""
+    """{guard: whether it is in force on this machine}, measured rather than assumed."""
     return shared().guards()

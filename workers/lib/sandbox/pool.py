@@ -1,4 +1,4 @@
-"""Warm sandboxed processes. Each run is a fresh fork of one; a server that is lost is replaced."""
+"""A pool of warm sandboxed processes. Each run is a new fork of one; a server that is lost is replaced."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ BUSY = "The sandbox is busy with graders that take long. Try again in a few seco
 
 
 class Slots:
-    """Places in the pool. A visit's owner gets at most half of them, and nobody waits in vain for long.
+    """Slots in the pool. The owner of a visit gets at most half of them, and nobody waits long in vain.
 
-    As many runs of one owner may wait as may run: the others give up after SLOW_S, at once where its runs are slow by then.
-    Whoever sends graders without end holds neither the pool nor the threads that serve pages.
+    As many runs of one owner may wait as may run. Additional ones give up after SLOW_S, or immediately if the owner's
+    running ones have been slow. So a user who sends graders endlessly can block neither the pool nor the threads that
+    serve pages.
     """
 
     def __init__(self, size: int) -> None:
         self.size, self.share = size, max(1, size // 2)
         self._changed = threading.Condition()
         self._taken = 0
-        self._running: dict[int, tuple[str, float]] = {}  # of visits: owner, since when
+        self._running: dict[int, tuple[str, float]] = {}  # runs of visits: (owner, start time)
         self._waiting: Counter[str] = Counter()
 
     @contextmanager
     def take(self, visit: Visit | None) -> Iterator[None]:
-        """A place for this thread. Raises Refused if a visit waits too long."""
+        """A slot for this thread. Raises Refused if a visit waits too long."""
         with self._changed:
             if visit is None:
                 self._changed.wait_for(lambda: self._taken < self.size)
@@ -80,7 +81,9 @@ class Slots:
 
 
 class Pool:
-    """Up to `size` servers, started when first needed; any number of threads may ask at once, each waits its turn."""
+    """Up to `size` servers, started when first needed. May be used by any number of threads, each of which waits for
+    its turn.
+    """
 
     def __init__(self, size: int = 4) -> None:
         self._slots = Slots(size)
@@ -90,7 +93,7 @@ class Pool:
         self._pid = os.getpid()
 
     def grade(self, code: str, sample: dict, item: dict, *, limits: Limits = DEFAULT) -> float:
-        """What `grade(sample, item)` of the code returns. CodeError where it fails or gives no finite number."""
+        """The result of `grade(sample, item)` in the code. Raises CodeError if it fails or is not a finite number."""
         value = self.call(code, "grade", [sample, item], limits=limits)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise CodeError("value", f"grade returned {value!r:.100}, not a finite number")
@@ -99,7 +102,7 @@ class Pool:
     def call(
         self, code: str, function: str, arguments: list, *, limits: Limits = DEFAULT, together: Budget | None = None
     ) -> Any:
-        """The JSON value that a function of the code returns. CodeError where the code fails."""
+        """The JSON value that a function in the code returns. Raises CodeError if the code fails."""
         if len(code.encode()) > MAX_SOURCE:
             raise CodeError("value", f"the source is longer than {MAX_SOURCE} bytes")
         request = {"mode": "call", "source": code, "function": function, "arguments": arguments}
@@ -117,8 +120,9 @@ class Pool:
         self, program: str, *, stdin: str = "", files: dict[str, str] | None = None, limits: Limits = DEFAULT,
         together: Budget | None = None,
     ) -> Ran:  # fmt: skip
-        """Runs a Python program in the scratch folder, with the files in it. ValueError for a path that leads out;
-        CodeError where `together` is used up."""
+        """Run a Python program in the scratch folder, with the files in it. Raises ValueError for a path outside of it,
+        CodeError if `together` is used up.
+        """
         for name in files or {}:
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or not path.parts:
@@ -131,7 +135,7 @@ class Pool:
             return dict(server.guards)
 
     def close(self) -> None:
-        """Ends every server and what waits for one. The pool may be used again; it then starts new ones."""
+        """End every server and all runs that wait for one. The pool may be used again; it then starts new servers."""
         self._closes += 1
         for server in list(self._all):
             self._drop(server)
@@ -161,11 +165,12 @@ class Pool:
 
     @contextmanager
     def _server(self) -> Iterator[Server]:
-        """A server for this thread alone: an idle one that lives, else a new one."""
+        """A server for this thread alone: an idle one that is alive, else a new one."""
         closes = self._closes
         with self._slots.take(current()):
             server = self._living()
-            if self._closes != closes:  # while this run waited, or while its server started: nobody else would end it
+            # The pool was closed while this run waited or its server started: nobody else would end it.
+            if self._closes != closes:
                 self._drop(server)
                 raise CodeError("killed", "the pool was closed")
             try:
@@ -191,7 +196,7 @@ class Pool:
 
 
 def _within(limits: Limits, left: float, advice: str) -> Limits:
-    """Raises CodeError if the runs have taken all the time that they may together."""
+    """The limits, reduced to the time that all runs together have left. Raises CodeError if there is none."""
     if left <= 0:
         raise CodeError("time", f"the runs of this request have taken all the time they may; {advice}")
     return replace(limits, seconds=min(limits.seconds, left))
@@ -202,7 +207,7 @@ _lock = threading.Lock()
 
 
 def shared() -> Pool:
-    """This process's pool, of FLYWHEEL_SANDBOX_PROCESSES servers (4); a forked process gets one of its own."""
+    """This process's pool, with FLYWHEEL_SANDBOX_PROCESSES servers (4). A forked process gets its own."""
     global _shared
     with _lock:
         if _shared is None or _shared._pid != os.getpid():

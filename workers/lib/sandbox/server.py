@@ -1,4 +1,4 @@
-"""One sandboxed server process, seen from outside: started, asked, and killed when it does not answer."""
+"""One sandboxed server process as seen from outside: started, asked, and killed if it does not answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ WEAK = (
 
 
 def command(folder: str) -> list[str]:
-    """How the server is started: FLYWHEEL_SANDBOX_COMMAND before it, with {folder} for the sandbox's own code."""
+    """The command that starts the server, preceded by FLYWHEEL_SANDBOX_COMMAND, in which {folder} is the sandbox's own
+    code.
+    """
     prefix = os.environ.get("FLYWHEEL_SANDBOX_COMMAND", "")
     packages = os.environ.get("FLYWHEEL_SANDBOX_PACKAGES", "")
     if not prefix:
@@ -32,7 +34,9 @@ def command(folder: str) -> list[str]:
 
 
 def refuse_if_weak(guards: dict[str, bool]) -> None:
-    """SandboxError unless network and files are shut off, a container does it, or the operator took the risk."""
+    """Raises SandboxError unless network and files are blocked, a container does that, or the operator has accepted the
+    risk.
+    """
     if os.environ.get("FLYWHEEL_SANDBOX_COMMAND") or os.environ.get("FLYWHEEL_SANDBOX_WEAK") == "1":
         return
     lacking = [name for name in ("network", "files") if not guards.get(name)]
@@ -41,7 +45,9 @@ def refuse_if_weak(guards: dict[str, bool]) -> None:
 
 
 class Server(Framed):
-    """A warm process that answers requests one at a time. SandboxError where it cannot start or would be too weak."""
+    """A warm process that answers requests one at a time. Raises SandboxError if it cannot start or would be too
+    weak.
+    """
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="flywheel-sandbox-")
@@ -60,10 +66,10 @@ class Server(Framed):
         self.guards: dict[str, bool] = hello["guards"]
 
     def ask(self, request: dict) -> dict:
-        """The answer to a request. Lost where the server is gone; it is then of no more use."""
+        """The answer to a request. Raises Lost if the server has ended; it cannot be used any more then."""
         return self.send(request, request["limits"]["seconds"] + GRACE_SECONDS)
 
     def close(self) -> None:
-        """Ends the process, and with it (pid namespace, parent-death signal) all that it started."""
+        """End the process and everything that it started (pid namespace, parent-death signal)."""
         super().close()
         shutil.rmtree(self.folder, ignore_errors=True)

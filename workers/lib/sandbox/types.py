@@ -1,4 +1,4 @@
-"""What a run may use, and what came of it."""
+"""The limits of a run, and its result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class SandboxError(RuntimeError):
-    """The sandbox itself does not work, or may not be used here. Says nothing about the code that was to run."""
+    """The sandbox itself does not work, or may not be used here. This says nothing about the code."""
 
 
 class CodeError(RuntimeError):
@@ -20,8 +20,9 @@ class CodeError(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one run: seconds by the clock, bytes of address space per process, of stdout and stderr together and
-    of one file; `processes` with the program itself, so that 1 means that it may start none."""
+    """Limits of one run: seconds of wall-clock time; bytes of address space per process, of stdout and stderr together,
+    and per file; `processes` includes the program itself, so 1 means that it may start none.
+    """
 
     seconds: float = 5.0
     memory: int = 512 << 20
@@ -38,14 +39,14 @@ DEFAULT = Limits()
 
 @dataclass
 class Budget:
-    """Seconds that several runs may take together; what each took is subtracted. Waiting for a place does not count."""
+    """Seconds that several runs may use together; each run's time is subtracted. Waiting for a slot does not count."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A program's end. `reason` is ok, time, memory, output, processes, killed or error (of the sandbox)."""
+    """The result of a program. `reason` is ok, time, memory, output, processes, killed or error (of the sandbox)."""
 
     exit_code: int
     stdout: str

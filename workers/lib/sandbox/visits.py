@@ -1,6 +1,7 @@
-"""Who asks for the sandbox in a process that serves many: how long each may wait, run, and how much of it one may have.
+"""Who uses the sandbox in a process that serves many users: how long each may wait and run, and how many slots one user
+may have.
 
-A job has a process of its own and waits as long as it takes; there is no visit then.
+A job has its own process and waits as long as it takes, so there is no visit then.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ RETRY_AFTER_S = 5
 
 
 class Busy(Exception):
-    """No run could begin in time. It says nothing about the code that was to run: ask again."""
+    """No run could begin in time. This says nothing about the code: try again."""
 
 
 class Refused(BaseException):
-    """Busy, on its way out through verifiers and graders: as no Exception it is not mistaken for a fault of theirs."""
+    """Busy, on its way out through verifiers and graders. It is not an Exception, so that it is not mistaken for their
+    own error.
+    """
 
 
 @dataclass
 class Visit:
-    """One request of `owner`: seconds that it may wait for each run, and that all its runs may take together."""
+    """One request by `owner`: the seconds it may wait for each run, and the seconds that all its runs may use
+    together.
+    """
 
     owner: str
     wait: float
@@ -40,7 +45,7 @@ def current() -> Visit | None:
 
 @contextmanager
 def visiting(owner: str, *, wait: float = WAIT_S, seconds: float = RUN_S) -> Iterator[None]:
-    """All runs inside are of this owner. Raises Busy if one could not begin."""
+    """All runs inside the block belong to this owner. Raises Busy if one could not begin."""
     token = _current.set(Visit(owner, wait, seconds))
     try:
         yield

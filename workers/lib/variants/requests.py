@@ -1,4 +1,4 @@
-"""What a model is asked for when it writes variants of tasks, and what that will cost. Light: the page shows it, the job asks."""
+"""The questions to a model that writes variants of tasks, and their cost. Light: used by both page and job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workers.lib.variants.usage import Meter, tokens_of
 
 PARALLEL, MAX_TOKENS = 4, 1500
 SHOWN = 12_000  # characters of a conversation or of tools that the model is shown
-FRAME = 1_500  # bytes that the library puts around a question: the wanted form, and the request's own JSON
+FRAME = 1_500  # bytes that the library adds to a question: the requested format, and the request's own JSON
 MANNERS = (
     "short and to the point", "polite and complete", "in a hurry", "with the reason for it first",
     "as a question", "as a note to a colleague", "in everyday words", "in formal words",
@@ -27,18 +27,18 @@ ORDERS = {
 
 @dataclass(frozen=True)
 class Wish:
-    """One variant to ask for: of which seed, of which kind, and the words of the question."""
+    """One variant to ask for: its seed, its kind, and the text of the question."""
 
     key: str
     kind: str
     prompt: str
 
 
-# What is asked
+# The questions
 
 
 def wishes(spec: dict) -> list[Wish]:
-    """Every seed, in every kind that it has something for, `each` times in another manner."""
+    """Every seed in every kind that applies to it, `each` times with different wording."""
     return [
         Wish(seed["key"], kind, prompt(seed, kind, number))
         for seed in spec["seeds"]
@@ -49,7 +49,7 @@ def wishes(spec: dict) -> list[Wish]:
 
 
 def prompt(seed: dict, kind: str, number: int) -> str:
-    """One question. What it quotes is data of people and models: it is marked as such."""
+    """One question. What it quotes comes from people and models, and is marked as data."""
     return "\n\n".join(
         [
             "You write test cases for an AI agent that calls tools. Below are a conversation that ends with a user's "
@@ -75,28 +75,28 @@ def _content(message: dict) -> str:
 
 
 def _as_text(calls: list[dict]) -> str:
-    """The calls with their arguments as text, the form that is asked for."""
+    """The calls with their arguments as text, the format that is requested."""
     told = [call | {"arguments": json.dumps(call["arguments"], ensure_ascii=False)} for call in calls]
     return json.dumps(told, ensure_ascii=False)
 
 
 def _tools(seed: dict) -> list[dict]:
-    """Those that are called: others say nothing about the request."""
+    """The tools that are called; others say nothing about the request."""
     called = {call["name"] for call in seed["calls"]}
     return [tool for tool in seed["tools"] if tool.get("function", tool).get("name") in called]
 
 
 def _cut(text: str) -> str:
-    """The end of a long text: the request stands there."""
+    """The end of a long text, since that is where the request is."""
     return text if len(text) <= SHOWN else f"… {text[-SHOWN:]}"
 
 
-# What it will cost
+# The cost
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What is to be expected of a job: questions, tokens, and the tokens that the longest question may need."""
+    """The expected cost of a job: questions, tokens, and the tokens that the longest question may need."""
 
     questions: int
     input_tokens: int
@@ -109,7 +109,7 @@ class Cost:
 
     @property
     def most_tokens(self) -> int:
-        """The limit where nobody names one: twice what is expected, and room for the questions asked side by side."""
+        """The default limit: twice the expected tokens, with room for concurrent questions."""
         return max(-(-2 * self.tokens // 1_000) * 1_000, PARALLEL * self.dearest)
 
 
@@ -127,12 +127,12 @@ def _answer_tokens(seed: dict) -> int:
 
 
 def _size(wish: Wish) -> int:
-    """Bytes of the request that asks it."""
+    """Bytes of the request with this question."""
     return len(json.dumps(wish.prompt, ensure_ascii=False).encode(errors="replace")) + FRAME
 
 
 def fitting(chunk: list[Wish], meter: Meter) -> int:
-    """How many of these, from the first, may be asked side by side whatever they answer."""
+    """How many of these, from the first on, may be asked concurrently whatever their answers."""
     left = meter.left
     for number, wish in enumerate(chunk):
         left -= meter.worst(_size(wish))

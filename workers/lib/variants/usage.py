@@ -1,7 +1,7 @@
-"""What a model's server is asked and what that costs, counted on the wire and bounded. Light: no torch, no library.
+"""Counts and limits the requests to a model's server at the HTTP level. Light: no torch, no library.
 
-The library's own counts leave out its first question and all that it asks again, so that the HTTP transport is where
-the truth is: every request of this process goes through it.
+The library's own counts leave out its first question and all retries, so every HTTP request of this process is counted
+instead.
 """
 
 from __future__ import annotations
@@ -13,30 +13,32 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-BYTES_PER_TOKEN = 3  # fewer than text has, so that an estimate is rather too dear
+BYTES_PER_TOKEN = 3  # fewer than real text has, so that estimates are rather too high
 MOST_COUNTED = 2**31
-UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")  # httpx's
+UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")  # errors of httpx before a request is sent
 
 
 class LimitReached(Exception):
-    """A request was not sent, because it could have passed the limit."""
+    """A request was not sent because it could have exceeded the limit."""
 
 
 @dataclass
 class Answer:
-    """What came back to one request; no status where nothing did."""
+    """The response to one request; without a status if there was none."""
 
     status: int = 0
     content: bytes = b""
 
 
 class Meter:
-    """Tokens and calls of one job. A request begins only if its longest answer, and those under way, still fit."""
+    """Tokens and calls of one job. A request only begins if its longest answer still fits, together with those in
+    flight.
+    """
 
     def __init__(self, most_tokens: int, answer_tokens: int, tell: Callable[[dict[str, int]], None]) -> None:
         self.most_tokens, self.answer_tokens, self.tell = most_tokens, answer_tokens, tell
         self.used = {"calls": 0, "input_tokens": 0, "output_tokens": 0, "estimated": 0}
-        self.held = 0  # what the requests under way may cost at most
+        self.held = 0  # maximum cost of the requests in flight
         self.lock = Lock()
 
     @property
@@ -44,18 +46,19 @@ class Meter:
         return self.most_tokens - self.used["input_tokens"] - self.used["output_tokens"] - self.held
 
     def worst(self, size: int) -> int:
-        """What a request of so many bytes may cost."""
+        """The maximum cost of a request with this many bytes."""
         return tokens_of(size) + self.answer_tokens
 
     @contextmanager
     def call(self, body: bytes) -> Iterator[Answer]:
-        """Around one request; the caller fills in the answer. Raises LimitReached."""
+        """Wraps one request; the caller fills in the answer. Raises LimitReached."""
         worst, answer = self.worst(len(body)), Answer()
         with self.lock:
             if worst > self.left:
                 raise LimitReached
             self.held += worst
-        cost = (tokens_of(len(body)), self.answer_tokens, True)  # it may have been answered to nobody
+        # Used if the response is lost, since the request may have been answered.
+        cost = (tokens_of(len(body)), self.answer_tokens, True)
         try:
             yield answer
             cost = cost_of(body, answer)
@@ -77,12 +80,12 @@ class Meter:
 
 
 def tokens_of(size: int) -> int:
-    """Tokens of so many bytes of text, rather too many."""
+    """An estimate of the tokens in so many bytes of text, rather too high."""
     return size // BYTES_PER_TOKEN + 1
 
 
 def cost_of(body: bytes, answer: Answer) -> tuple[int, int, bool]:
-    """(tokens in, tokens out, whether estimated): as the server counts them. A refusal costs nothing."""
+    """(input tokens, output tokens, whether estimated) as the server reports them. A refusal costs nothing."""
     if answer.status >= 400:
         return 0, 0, False
     counts = _usage(answer.content)
@@ -106,8 +109,8 @@ def _is_count(value: Any) -> bool:
 
 
 def install(meter: Meter) -> None:
-    """From now on every HTTP request of the library goes through the meter."""
-    import httpx  # what the library sends with; in its environment only
+    """From now on every HTTP request of the library is counted by the meter."""
+    import httpx  # the library's HTTP client; only installed in its virtual environment
 
     send, send_async = httpx.HTTPTransport.handle_request, httpx.AsyncHTTPTransport.handle_async_request
 

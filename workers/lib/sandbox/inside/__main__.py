@@ -1,6 +1,6 @@
-"""Started as `python -I -S inside FOLDER [PACKAGES]`: puts the guards on, then serves requests on stdin and stdout.
+"""Started as `python -I -S inside FOLDER [PACKAGES]`: sets up the guards, then serves requests on stdin and stdout.
 
-Imports the standard library and its neighbours in this folder, nothing of Flywheel.
+Imports only the standard library and other modules in this folder, nothing else of Flywheel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
         if "pid" in guards.kinds:
             _be_first_process()
         guards.become_nobody()
-        if "pid" in guards.kinds:  # after the change of user, which forgets it
+        if "pid" in guards.kinds:  # after the change of user, which resets it
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         _tidy(packages)
         serve(guards, incoming, outgoing)
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _own_handles() -> tuple[int, int]:
-    """The two ends of the conversation, on high numbers; 0, 1 and 2 lead nowhere."""
+    """Move stdin and stdout to high file descriptors, and point 0, 1 and 2 to nowhere."""
     incoming, outgoing = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -45,7 +45,9 @@ def _own_handles() -> tuple[int, int]:
 
 
 def _be_first_process() -> None:
-    """The child goes on as process 1 of the pid namespace; when it ends, the kernel ends all in it."""
+    """Continue in a child that is process 1 of the pid namespace; when it ends, the kernel ends all processes in the
+    namespace.
+    """
     first = os.fork()
     if first:
         signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGKILL))
@@ -53,7 +55,7 @@ def _be_first_process() -> None:
 
 
 def _tidy(packages: str) -> None:
-    """No environment, no way to import this folder, and common modules loaded before the first fork."""
+    """Clear the environment, remove this folder from the import path, and load common modules before the first fork."""
     import base64, collections, dataclasses, datetime, decimal, difflib, fractions, importlib.util, inspect, itertools, math, pathlib  # noqa: E401, F401, I001
     import random, re, statistics, string, traceback, typing  # noqa: E401, F401
 

@@ -1,4 +1,4 @@
-"""What the forked child does: runs a program as `__main__`, or calls a function and sends back what it returns."""
+"""The forked child: runs a program as `__main__`, or calls a function and sends back its result."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ def details() -> str:
 
 
 def own_module(name: str) -> dict:
-    """The names of a module of this name, which the code will find itself in: dataclasses, pickle and type hints look there."""
+    """The namespace of a new module with this name, in which the code runs: dataclasses, pickle and type hints look
+    names up there.
+    """
     module = sys.modules[name] = ModuleType(name)
     module.__dict__["__builtins__"] = __builtins__
     return module.__dict__
 
 
 def call(request: dict) -> dict:
-    """{"value": JSON} of the function in the source, or {"error": text, "kind": name of the exception}."""
+    """{"value": JSON} of a function in the source, or {"error": text, "kind": name of the exception}."""
     try:
         names = own_module("grader")
         exec(compile(request["source"], "grader.py", "exec"), names)
@@ -39,7 +41,7 @@ def call(request: dict) -> dict:
 
 
 def run(request: dict) -> tuple[int, str]:
-    """Exit code and what stopped it ("ok", "memory", "processes"), as Python itself would have ended."""
+    """(exit code, what stopped the program: "ok", "memory" or "processes"); exits as Python itself would."""
     watched = {"started": False}
     sys.addaudithook(lambda event, _: watched.update(started=True) if event in STARTS else None)
     code, reason = 0, "ok"
@@ -64,7 +66,7 @@ STARTS = {"os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system", "su
 
 
 def _finish() -> None:
-    """Threads end and exit functions run, as at the end of any program."""
+    """Wait for threads and run exit functions, as at the end of any program."""
     import atexit
 
     if "threading" in sys.modules:
@@ -75,7 +77,7 @@ def _finish() -> None:
 
 
 def answer(request: dict, channel: int, nonce: bytes) -> None:
-    """Does what the request says and sends nonce + JSON on the channel, once. Never returns."""
+    """Handle the request and send nonce + JSON on the channel, once. Never returns."""
     code = 0
     try:
         if request["mode"] == "call":

@@ -1,4 +1,4 @@
-"""What holds the code in: tried here one by one, so that the report lists exactly what is in force."""
+"""The guards around the code. Each is tried here, so that the report lists exactly those in force."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import seccomp
 
 NOBODY = 65534
 THREADS = 32
-OWN_USERS = (1 << 30, 1 << 29)  # first number and how many: users that own nothing on any machine
+OWN_USERS = (1 << 30, 1 << 29)  # first number, and how many: users that own nothing on any machine
 
 
 def works(attempt: Callable[[], object]) -> bool:
-    """Whether it can be done here: tried in a child, which then ends."""
+    """Whether an operation is possible here; tried in a child, which then exits."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -33,7 +33,7 @@ def works(attempt: Callable[[], object]) -> bool:
 
 
 class Guards:
-    """The guards of one server, from `prepare` (once, with all rights) to `hold` (in every child)."""
+    """The guards of one server, from `prepare` (once, with all privileges) to `hold` (in every child)."""
 
     def __init__(self, folder: str, packages: str) -> None:
         self.folder, self.packages = folder, packages
@@ -44,7 +44,7 @@ class Guards:
         self.in_force: dict[str, bool] = {}
 
     def prepare(self) -> None:
-        """Takes the namespaces that can be had; a pid namespace is there for children only: fork then."""
+        """Enter the namespaces that are available. A pid namespace only applies to children, so fork afterwards."""
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
         self.kinds = next(kinds for kinds in self._choices() if not kinds or works(partial(self._isolate, kinds)))
@@ -59,7 +59,7 @@ class Guards:
         user = () if os.geteuid() == 0 else ("user",)
         rest = ("network", "ipc", "uts")
         choices = [(*user, "mount", "pid", *rest), (*user, "mount", *rest), (*user, "pid", *rest), (*user, *rest)]
-        if not user:  # root of a container may be refused the plain ones
+        if not user:  # the root user of a container may not be allowed to create these directly
             choices += [("user", *kinds) for kinds in choices]
         return [*choices, ()]
 
@@ -70,7 +70,9 @@ class Guards:
             namespaces.new_root(self.folder, self.readable)
 
     def become_nobody(self) -> None:
-        """A user that owns nothing, no capabilities, no way to have more; children die with this process."""
+        """Become a user that owns nothing, without capabilities or any way to gain more. Children die with this
+        process.
+        """
         if os.geteuid() == 0 and "user" not in self.kinds:
             own = OWN_USERS[0] + secrets.randbelow(OWN_USERS[1])
             chosen = next((user for user in (own, NOBODY) if works(partial(self._become, user))), None)
@@ -85,14 +87,16 @@ class Guards:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
     def _become(self, user: int) -> None:
-        """Becomes the user. OSError where that may not be, or where that user could not read Python's own files."""
+        """Become the user. Raises OSError if that is not allowed, or if the user could not read Python's own files."""
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
         next(Path(os.__file__).parent.iterdir())
 
     def report(self) -> dict[str, bool]:
-        """What is in force, by name. The last three are tried in a child: they would bind the server itself."""
+        """{guard: whether it is in force}. The last three are tried in a child, because they would restrict the server
+        itself.
+        """
         self.in_force = {f"{kind}_namespace": kind in self.kinds for kind in kernel.NEW_NAMESPACES} | {
             "no_capabilities": True,
             "no_new_privileges": True,
@@ -113,7 +117,9 @@ class Guards:
         landlock.restrict(self.readable, namespaces.DEVICES, self.scratch)
 
     def hold(self, limits: dict) -> None:
-        """In the child, last before its code: limits, Landlock, seccomp. Raises if one in force at the start fails."""
+        """Called in the child right before its code: limits, Landlock, seccomp. Raises if a guard that was available at
+        the start fails.
+        """
         _limit(limits, self.in_force["process_limit"])
         if self.in_force["landlock"]:
             self._landlock()
@@ -122,7 +128,7 @@ class Guards:
 
 
 def _limit(limits: dict, processes: bool) -> None:
-    """The kernel's own limits (setrlimit(2)), the hard ones too."""
+    """Set the kernel's own limits (setrlimit(2)), hard limits included."""
     values = {
         resource.RLIMIT_AS: limits["memory"],
         resource.RLIMIT_CPU: int(limits["seconds"]) + 2,

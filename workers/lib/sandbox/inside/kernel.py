@@ -1,4 +1,4 @@
-"""System calls that Python has no name for, by ctypes; and the few constants of them."""
+"""System calls that Python does not provide, through ctypes, and their constants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(MACHINE)
 
 
 def checked(result: int, what: str) -> int:
-    """The result of a C call, or OSError with its errno and what it was for."""
+    """The result of a C call; raises OSError with its errno and its purpose."""
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{what}: {os.strerror(code)}")
@@ -34,7 +34,7 @@ def checked(result: int, what: str) -> int:
 
 
 def syscall(number: int | None, *arguments: object, what: str = "syscall") -> int:
-    """A system call by number. OSError where it fails or this machine's number is not known."""
+    """A system call by number. Raises OSError if it fails or its number on this machine is unknown."""
     if number is None:
         raise OSError(f"{what}: not known on {MACHINE}")
     values = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
@@ -61,11 +61,11 @@ def unmount(target: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """No capability is left, nor can one be had back. See capabilities(7)."""
+    """Drop all capabilities for good. See capabilities(7)."""
     for capability in range(64):
         try:
             prctl(PR_CAPBSET_DROP, capability)
-        except OSError:  # past the last one, or not ours to drop: then the sets below are all that counts
+        except OSError:  # beyond the last capability, or not permitted: then only the sets below matter
             break
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     syscall(CAPSET, header, (ctypes.c_uint32 * 6)(), what="capset")

@@ -13,13 +13,14 @@ from kernel import checked, syscall
 
 CREATE, ADD, RESTRICT = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
-MADE_IN_SCRATCH = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 13  # remove, folder, file, symlink, refer
+# Remove; make directory, file or symlink; refer.
+MADE_IN_SCRATCH = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 13
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
 RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
 
 
 def abi() -> int:
-    """The kernel's version of Landlock; 0 where there is none."""
+    """The version of the kernel's Landlock ABI; 0 if it has none."""
     try:
         return syscall(CREATE, None, 0, 1, what="landlock")
     except OSError:
@@ -30,7 +31,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # what is not there needs no rule
+        return  # a missing path needs no rule
     try:
         if not stat.S_ISDIR(os.fstat(handle).st_mode):
             rights &= OF_FILES
@@ -41,9 +42,9 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def restrict(readable: Sequence[str], devices: Sequence[str], scratch: str) -> None:
-    """Of all files this process sees `readable` and `devices`, and may write to `devices` and in `scratch`.
+    """From now on this process can only read `readable` and `devices`, and only write to `devices` and in `scratch`.
 
-    Also no TCP (version 4), no signal and no abstract socket to a process outside (6). Needs no_new_privs.
+    Also denies TCP (ABI version 4), and signals and abstract sockets to processes outside (6). Needs no_new_privs.
     """
     version = abi()
     handled = RIGHTS[min(version, max(RIGHTS))]

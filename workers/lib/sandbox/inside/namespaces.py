@@ -1,4 +1,4 @@
-"""A root of its own: a tmpfs with Python's libraries bound in read-only, a scratch folder, and nothing else."""
+"""A separate root file system: a tmpfs with Python's libraries bound read-only, a scratch folder, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ SCRATCH = "/scratch"
 
 
 def libraries(packages: str) -> list[str]:
-    """What Python needs in order to import: its own folder, the system's shared libraries, the operator's packages."""
+    """The paths that Python needs for imports: its own folder, the system's shared libraries, the operator's
+    packages.
+    """
     base = Path(sys.base_prefix)
     wanted = [
         str(base / "lib"), os.path.realpath(sys.executable), "/lib", "/lib64", "/usr/lib", "/usr/lib64",
@@ -25,7 +27,7 @@ def libraries(packages: str) -> list[str]:
 
 
 def enter(kinds: tuple[str, ...]) -> None:
-    """New namespaces of these kinds; in a new user namespace, this user keeps its number and has every right."""
+    """Enter new namespaces of these kinds. In a new user namespace, this user keeps its id and has all privileges."""
     user, group = os.geteuid(), os.getegid()
     flags = 0
     for kind in kinds:
@@ -45,7 +47,7 @@ def _read_only(target: str, devices: bool) -> None:
 
 
 def _bind(source: str, root: str) -> None:
-    """The same path below `root`: a link stays a link, all else is bound, read-only."""
+    """Provide the same path below `root`: a link stays a link, anything else is bound read-only."""
     target = Path(root + source)
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     if target.exists() or target.is_symlink():
@@ -63,9 +65,9 @@ def _bind(source: str, root: str) -> None:
 
 
 def new_root(root: str, readable: list[str]) -> None:
-    """Makes the folder `root` the root of all files of this process, with `readable` and SCRATCH in it.
+    """Make the folder `root` the root of this process's file system, with `readable` and SCRATCH in it.
 
-    Needs a mount namespace of its own. OSError where the kernel or the container refuses.
+    Needs its own mount namespace. Raises OSError if the kernel or the container does not allow it.
     """
     os.umask(0o022)
     kernel.mount("", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)

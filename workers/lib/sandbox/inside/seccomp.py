@@ -1,6 +1,6 @@
-"""A seccomp-bpf filter: what a grader has no need for is refused by the kernel. See seccomp(2), bpf(4).
+"""A seccomp-bpf filter that makes the kernel reject system calls which a grader does not need. See seccomp(2), bpf(4).
 
-A list of what is refused, with a ceiling: calls newer than those known here do not exist (ENOSYS).
+It is a deny list with a ceiling: calls newer than those known here appear not to exist (ENOSYS).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ALLOW, ERRNO, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 LOAD, JUMP_EQ, JUMP_GE, JUMP_SET, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 NUMBER, ARCH, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data; an argument has 8 bytes, the low half first
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-CEILING = 451  # cachestat: the first number that is refused unseen
+CEILING = 451  # cachestat: from this number on, all calls are rejected
 CLONE_THREAD, CLONE_NEW = 0x00010000, 0x7E020080
 AF_UNIX, SOCK_STREAM = 1, 1
 
@@ -64,18 +64,20 @@ def _argument(index: int) -> bytes:
 
 
 def _only(index: int, *values: int) -> bytes:
-    """The call goes through if and only if the argument's low half is one of the values."""
+    """Allow the call if and only if the low half of an argument is one of the values."""
     tests = b"".join(_step(JUMP_EQ, value, yes=len(values) - at) for at, value in enumerate(values))
     return _argument(index) + tests + _refuse() + _step(RETURN, ALLOW)
 
 
 def _when(number: int | None, body: bytes) -> bytes:
-    """Body, which must end in a return, for one system call; the number is in the accumulator before and after."""
+    """`body`, which must end with a return, for one system call. The accumulator holds the call's number before and
+    after.
+    """
     return b"" if number is None else _step(JUMP_EQ, number, no=len(body) // 8) + body
 
 
 def _clone(processes: bool) -> bytes:
-    """Threads; other processes if allowed; no namespaces."""
+    """Allow threads, other processes only if `processes`, and no namespaces."""
     allowed = _step(RETURN, ALLOW)
     if not processes:
         return _argument(0) + _step(JUMP_SET, CLONE_THREAD, no=1) + allowed + _refuse()
@@ -83,7 +85,7 @@ def _clone(processes: bool) -> bytes:
 
 
 def _socketpair() -> bytes:
-    """Only connected pairs of streams: asyncio wants one, and there is no way out of it."""
+    """Allow only connected stream pairs: asyncio needs one, and they lead nowhere."""
     return (
         _argument(0) + _step(JUMP_EQ, AF_UNIX, yes=1) + _refuse()
         + _argument(1) + _step(AND, 0xFF) + _step(JUMP_EQ, SOCK_STREAM, yes=1) + _refuse() + _step(RETURN, ALLOW)
@@ -91,9 +93,9 @@ def _socketpair() -> bytes:
 
 
 def program(own_pid: int, processes: bool) -> bytes:
-    """The filter as BPF instructions of 8 bytes. Signals go to `own_pid` alone, unless `processes` are allowed.
+    """The filter as BPF instructions of 8 bytes. Signals may only be sent to `own_pid`, unless `processes` are allowed.
 
-    OSError on a machine whose system calls are not known here.
+    Raises OSError on a machine whose system call numbers are unknown.
     """
     if MACHINE not in ARCHES:
         raise OSError(f"no seccomp filter for {MACHINE}")
@@ -104,7 +106,8 @@ def program(own_pid: int, processes: bool) -> bytes:
         _step(LOAD, ARCH), _step(JUMP_EQ, ARCHES[MACHINE], yes=1), _step(RETURN, KILL), _step(LOAD, NUMBER),
         _step(JUMP_GE, CEILING, no=1), _refuse(errno.ENOSYS),  # the x32 calls are above it, too
         *(_when(number[name], _refuse()) for name in names),
-        _when(number["clone3"], _refuse(errno.ENOSYS)),  # its flags lie in memory; libc then falls back to clone
+        # Its flags are in memory, where the filter cannot see them; libc then falls back to clone.
+        _when(number["clone3"], _refuse(errno.ENOSYS)),
         _when(number["clone"], _clone(processes)),
         _when(number["socketpair"], _socketpair()),
         _when(number["prctl"], _only(0, PR_SET_NAME)),
@@ -116,7 +119,9 @@ def program(own_pid: int, processes: bool) -> bytes:
 
 
 def install(own_pid: int, processes: bool) -> None:
-    """Puts the filter on this process for good; needs no_new_privs. OSError where the kernel refuses."""
+    """Install the filter in this process for good; needs no_new_privs. Raises OSError if the kernel does not allow
+    it.
+    """
     code = program(own_pid, processes)
     buffer = ctypes.create_string_buffer(code, len(code))
 

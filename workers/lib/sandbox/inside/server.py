@@ -1,6 +1,6 @@
-"""The warm parent: takes one request after the other, runs each in a fork of itself, and cleans up behind it.
+"""The warm parent: serves one request after another, runs each in a fork of itself, and cleans up afterwards.
 
-Both ways a message is four bytes of length, big endian, and JSON.
+In both directions a message is four bytes of length, big endian, and JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESULT_BYTES = 1 << 20
 
 
 def receive(handle: int) -> dict | None:
-    """The next message; None when the other side is gone."""
+    """The next message; None if the other side has closed the connection."""
     head = _exactly(handle, 4)
     body = _exactly(handle, struct.unpack(">I", head)[0]) if head else None
     return json.loads(body) if body else None
@@ -48,7 +48,7 @@ def send(handle: int, message: dict) -> None:
 
 
 class Run:
-    """One request: its pipes, its process, what came out of it."""
+    """One request: its pipes, its process, its output."""
 
     def __init__(self, request: dict, guards: Guards, control: int) -> None:
         self.request, self.guards, self.control = request, guards, control
@@ -70,13 +70,13 @@ class Run:
             os.set_blocking(handle, False)
 
     def _become(self, pipes: dict[str, tuple[int, int]]) -> None:
-        """The child: its own three streams and the result's, no other file, all guards; then its code."""
+        """The child: keep only its three streams and the result's, put on all guards, then run the code."""
         try:
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
             os.setsid()
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             ends = (pipes["stdin"][0], pipes["stdout"][1], pipes["stderr"][1], pipes["result"][1])
-            high = [os.dup(os.dup(end)) for end in ends]  # out of the way of the numbers they are put on
+            high = [os.dup(os.dup(end)) for end in ends]  # avoids the numbers that they will be put on
             for number, handle in enumerate(high):
                 if handle != number:
                     os.dup2(handle, number, inheritable=number < 3)
@@ -89,7 +89,7 @@ class Run:
         child.answer(self.request, 3, self.nonce)
 
     def watch(self) -> int:
-        """Feeds and reads until the end, the time or the output limit; gives the exit status."""
+        """Feed and read until the end, the time limit or the output limit; return the exit status."""
         end = time.monotonic() + self.request["limits"]["seconds"]
         feed = self.request.get("stdin", "").encode()
         over = self._over()
@@ -101,7 +101,7 @@ class Run:
             writers = [self.input] if self.input >= 0 else []
             wait = min(left, 0.5 if over else 0.005)
             ready, writable, _ = select.select([*self.readers, self.control, *over], writers, [], wait)
-            if self.control in ready:  # nothing is sent during a run: the other side is gone
+            if self.control in ready:  # nothing is sent during a run, so the other side has gone
                 os.kill(self.pid, signal.SIGKILL)
                 os._exit(0)
             feed = self._feed(feed) if writable else feed
@@ -113,7 +113,7 @@ class Run:
         return self._end()
 
     def _over(self) -> list[int]:
-        """A handle that becomes readable when the child ends; none where the kernel has no such thing."""
+        """A descriptor that becomes readable when the child ends; none if the kernel does not support this."""
         try:
             return [os.pidfd_open(self.pid)]
         except OSError:
@@ -142,11 +142,11 @@ class Run:
             self.reason = "output"
 
     def _ended(self) -> bool:
-        """Whether the child itself is over; others that hold its pipes open do not count."""
+        """Whether the child itself has ended; other processes that hold its pipes open do not count."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _end(self) -> int:
-        """Nothing of this run goes on: the child, its group, and all there is in a pid namespace of our own."""
+        """End everything of this run: the child, its process group, and everything in our own pid namespace."""
         if not self._ended():
             os.kill(self.pid, signal.SIGKILL)
         with suppress(OSError):
@@ -169,7 +169,7 @@ class Run:
         return os.waitstatus_to_exitcode(status)
 
     def result(self, code: int) -> dict:
-        """The message for the outside. A result counts only as nonce + JSON and nothing more."""
+        """The message for the outside. A result only counts if it is nonce + JSON and nothing more."""
         said = bytes(self.out["result"])
         found: dict = {}
         if said.startswith(self.nonce):
@@ -192,7 +192,7 @@ class Run:
 
 
 def clean(scratch: str) -> None:
-    """An empty scratch folder; links are removed, never followed. OSError where something will not go."""
+    """Empty the scratch folder; links are removed, never followed. Raises OSError if something cannot be removed."""
     for entry in list(Path(scratch).iterdir()):
         if entry.is_symlink() or not entry.is_dir():
             entry.unlink()
@@ -213,7 +213,7 @@ def put(scratch: str, files: dict[str, str]) -> None:
 
 
 def serve(guards: Guards, incoming: int, outgoing: int) -> None:
-    """Says hello with the guards, then answers requests until the other side closes."""
+    """Send the guards as a greeting, then answer requests until the other side closes the connection."""
     send(outgoing, {"guards": guards.report(), "pid": os.getpid()})
     while request := receive(incoming):
         started = time.monotonic()
@@ -227,7 +227,7 @@ def serve(guards: Guards, incoming: int, outgoing: int) -> None:
             answer["stderr"] = str(error)
         try:
             clean(guards.scratch)
-        except OSError:  # a folder that will not be emptied: the next run gets a new server
+        except OSError:  # the folder cannot be emptied, so the next run gets a new server
             last = True
         send(outgoing, answer | {"seconds": time.monotonic() - started, "last": last})
         if last:
