@@ -1,5 +1,6 @@
-"""vLLM's command for a model, the options that may be set, and why it ended; the same of our own server, which has fewer. Pure;
-light: no torch, no vllm."""
+"""vLLM's command for a model, the options that may be set, and why it ended; and the same for our own server, which has
+fewer options. Pure; light: no torch, no vllm.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 from workers.lib.specs import ServedModel
 
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the largest LoRA rank: vLLM knows these
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM supports for the maximum LoRA rank
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 MOST_OPTIONS = 20
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII)
@@ -19,7 +20,9 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII)
 
 @dataclass(frozen=True)
 class Option:
-    """`form`: flag, whole, share or name. Options that run code, read files or open other addresses are not listed."""
+    """`form`: flag, whole, share or name. Options that run code, read files or open other addresses are not
+    supported.
+    """
 
     form: str
     least: float = 0
@@ -37,9 +40,9 @@ OPTIONS = {
     "tensor-parallel-size": Option("whole", 1, 64), "pipeline-parallel-size": Option("whole", 1, 64),
     "data-parallel-size": Option("whole", 1, 64),
 }  # fmt: skip
-OWN_OPTIONS = {"max-num-seqs": Option("whole", 1, 1024)}  # of the server that is ours
+OWN_OPTIONS = {"max-num-seqs": Option("whole", 1, 1024)}  # of our own server
 
-# What vLLM's log says → what to do about it.
+# Phrase in vLLM's log → what to do about it.
 ADVICE = (
     (r"No available memory for the cache|KV cache is needed|larger than the maximum number of tokens",
      "There is not enough memory for this context length: lower it, or raise gpu-memory-utilization (on a CPU: VLLM_CPU_KVCACHE_SPACE)."),
@@ -58,7 +61,7 @@ PREFIX = re.compile(r"^(?:\([^)]*\)\s*)*(?:(?:ERROR|WARNING|CRITICAL|INFO) [\d-]
 
 
 def checked_options(given: dict[str, Any], known: dict[str, Option] = OPTIONS) -> dict[str, Any]:
-    """{name: True, a number or a word}, as they are kept. Raises ValueError with a sentence."""
+    """{name: True, a number or a word}, in the form in which they are stored. Raises ValueError with a sentence."""
     if len(given) > MOST_OPTIONS:
         raise ValueError(f"At most {MOST_OPTIONS} options.")
     return {name: _checked(name, value, known) for name, value in sorted(given.items())}
@@ -85,7 +88,7 @@ def _checked(name: str, value: Any, known: dict[str, Option]) -> Any:
 
 
 def read_options(text: str) -> dict[str, Any]:
-    """Of a form: one option per line, with or without dashes and “=”, not checked."""
+    """Options from a form: one per line, with or without dashes and “=”, not yet checked."""
     given: dict[str, Any] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, _, value = line.lstrip("-").replace("=", " ", 1).partition(" ")
@@ -109,8 +112,9 @@ def write_options(options: dict[str, Any]) -> str:
 
 
 def command(executable: str, model: ServedModel, host: str, port: int) -> list[str]:
-    """`generation-config vllm`: else the model's folder would add penalties and sampling that nobody asked for.
-    `processed_logprobs`: those of the distribution that is sampled."""
+    """`generation-config vllm`: otherwise the model's folder would set penalties and sampling defaults that nobody
+    asked for. `processed_logprobs`: those of the distribution that is sampled.
+    """
     given: dict[str, Any] = {
         "host": host,
         "port": port,
@@ -129,7 +133,7 @@ def command(executable: str, model: ServedModel, host: str, port: int) -> list[s
 
 
 def own_command(model: ServedModel, host: str, port: int) -> list[str]:
-    """Of `workers.model_server`."""
+    """The command of `workers.model_server`."""
     given: dict[str, Any] = {"host": host, "port": port, "served-model-name": model.name, "dtype": model.dtype}
     given |= {"max-model-len": model.context, "max-loras": model.lora_slots, "max-lora-rank": model.max_lora_rank}
     options = checked_options(model.options, OWN_OPTIONS)
@@ -145,7 +149,7 @@ def _words(given: dict[str, Any]) -> list[str]:
 
 
 def reason(lines: Iterable[str]) -> str:
-    """Why it ended, from its last lines: the line that says so, and what to do. "" if it says nothing."""
+    """Why it ended, from its last lines: the line that says so, and what to do. "" if there is none."""
     said = [line for line in (PREFIX.sub("", line).strip() for line in lines) if line]
     for pattern, advice in ADVICE:
         found = next((line for line in reversed(said) if re.search(pattern, line)), None)

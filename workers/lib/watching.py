@@ -1,4 +1,6 @@
-"""What a training program does with the alarms of a step: it reports them, and ends where one pauses or stops the run. Light."""
+"""How a training program handles the alarms of a step: it reports them, and ends if one pauses or stops the run.
+Light.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ from workers.lib.program import Stop
 
 
 class Alarmed(JobError):
-    """An alarm stopped the run, which has failed; the message says which and what to do."""
+    """An alarm stopped the run, which has failed; the message says which alarm, and what to do."""
 
 
 class Paused(Stop):
-    """An alarm paused the run: it ends as one that was asked to stop, and can be resumed."""
+    """An alarm paused the run: it ends like one that was asked to stop, and can be resumed."""
 
 
 def report(events: Emitter, alarms: Sequence[Alarm]) -> None:
-    """Emits each alarm. Raises Alarmed or Paused, for the gravest."""
+    """Emit each alarm. Raises Alarmed or Paused for the most severe one."""
     for alarm in alarms:
         events.emit("alarm", **alarm.as_event())
         events.log("info" if alarm.cleared else "warning", f"Step {alarm.step}: {alarm.message}")
@@ -33,9 +35,11 @@ def report(events: Emitter, alarms: Sequence[Alarm]) -> None:
 
 
 def judge_end(events: Emitter, watchman: Watchman, done: int, masked_by: str) -> None:
-    """Of a run that samples, after its `done` steps. Raises JobError if no rollout of the run had a reward. Warns where no step had
-    rewards that differ: the weights are as they were, and a run may be too short for the alarms that say so."""
-    seen = watchman.history.start  # a checkpoint keeps it
+    """Check a run that samples, after its `done` steps. Raises JobError if no rollout of the run had a reward. Warns if
+    no step had different rewards, since the weights are then unchanged, and a run may be too short for the usual
+    alarms.
+    """
+    seen = watchman.history.start  # a checkpoint stores it
     if "train/learning_rate" in seen and "train/reward_mean" not in seen:
         raise JobError(
             f"None of the rollouts of {done} steps could be scored, so nothing was learned. The last reason: {masked_by}"

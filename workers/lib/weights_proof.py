@@ -1,8 +1,8 @@
-"""Whether a server has the weights that it should, by the log-probabilities of one fixed text. Light: no torch.
+"""Proves that a server has the right weights, by the log-probabilities of one fixed text. Light: no torch.
 
-A server's arithmetic differs a little from the one that computed the reference, so absolute values only say that the base
-is the right one. Which adapter serves shows in the move from the base, both taken on the same server: there the
-differences of arithmetic cancel, and the move is compared with that of every version known.
+A server's arithmetic differs slightly from the one that computed the reference, so absolute values can only confirm the
+base. Which adapter serves shows in the move from the base, with both measured on the same server: there the differences
+in arithmetic cancel, and the move is compared with that of every known version.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from workers.lib.engines import Sampling
 from workers.lib.errors import JobError
 from workers.lib.token_policy import completion_body, is_logprob
 
-# Prose, a dialogue, a tool call and code: an adapter moves what it was trained to write most.
+# Prose, a dialogue, a tool call and code: an adapter mostly changes what it was trained to write.
 TEXT = (
     "The customer writes that order 4711 arrived damaged and asks for a refund.\n"
     "User: Please move my meeting with Dana to Thursday at 3 pm and tell her why.\n"
@@ -40,19 +40,19 @@ TEXT = (
 )
 CANARY = "Reply with one word: ready."
 CANARY_TOKENS = 16
-NOT_OFFERED = (400, 404, 405, 422, 501)  # what a server answers that knows no such request
-NEAREST = 0.8  # another version must be this much nearer, as a share of the distance, to be what serves
+NOT_OFFERED = (400, 404, 405, 422, 501)  # statuses of a server that does not support such a request
+NEAREST = 0.8  # another version must be this much nearer, relative to the distance, to count as the one being served
 
 Level = Literal["weights", "same as first served", "moves its base", "answers", "acknowledged"]
 
 
 class WrongWeights(JobError):
-    """What serves is not the version; the sentence says what it seems to be."""
+    """The server does not have the version's weights; the sentence says what it seems to have."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The log-probabilities of a text [len(ids) - 1]; `base` is its base model's, empty if the version is one itself."""
+    """The log-probabilities of a text [len(ids) - 1]; `base` are those of its base model, empty for a base itself."""
 
     ids: list[int]
     logprobs: list[float]
@@ -66,8 +66,9 @@ class Reference:
 
 @dataclass(frozen=True)
 class Asked:
-    """A model on a server. `base_served_as`: what its base is called there, "" if it is a base itself or that is unknown.
-    `adapter`: what the adapter was loaded as, "" if it is none."""
+    """A model on a server. `base_served_as`: its base's name there, "" if it is a base itself or the name is unknown.
+    `adapter`: the name under which the adapter was loaded, "" if it is not an adapter.
+    """
 
     server: ChatServer
     kind: str
@@ -77,7 +78,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a server said: to the canary prompt, and of the text where it gives log-probabilities of one; `why_not` where not."""
+    """A server's answer to the canary prompt, and its log-probabilities of the text if it supports them; otherwise
+    `why_not`.
+    """
 
     canary: str
     ids: list[int] = field(default_factory=list)
@@ -88,20 +91,22 @@ class Measured:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was proved, and what was not: `sentence` says it. Numbers in nats."""
+    """What was proved, and what was not, in `sentence`. Numbers in nats."""
 
     level: Level
     sentence: str
     canary: str = ""
     gap: float | None = None  # mean |Δ log-probability| from the reference
-    move: float | None = None  # how much of the adapter's move from its base the server shows; 1 is all of it
+    move: float | None = None  # the share of the adapter's move from its base that the server shows; 1 is all of it
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def measure(asked: Asked, ids: Sequence[int] | None, *, with_text: bool = True) -> Measured:
-    """`ids`: of the reference; without one, the server tokenizes TEXT. Raises JobError if it does not answer."""
+    """`ids`: those of the reference; without a reference, the server tokenizes TEXT. Raises JobError if the server does
+    not answer.
+    """
     canary = _canary(asked.server)
     if not with_text or asked.kind == "openai":
         return Measured(canary, why_not="this kind of server gives no log-probabilities of a text")
@@ -119,7 +124,9 @@ def measure(asked: Asked, ids: Sequence[int] | None, *, with_text: bool = True) 
 
 
 def _offered(ask: Callable[[], list[Any]]) -> tuple[list[Any], str]:
-    """(what it gives, why it gives nothing): a server need not offer this. Raises JobError if it fails, or gives what are not numbers."""
+    """(the values, or why there are none): a server need not support this. Raises JobError if it fails, or returns
+    invalid numbers.
+    """
     try:
         return ask(), ""
     except BrokenLogprobs:
@@ -137,7 +144,7 @@ def _base_of(asked: Asked) -> Asked:
 
 
 def _canary(server: ChatServer) -> str:
-    """What it answers, in one line. Raises JobError."""
+    """The model's answer on one line. Raises JobError."""
     question = {"messages": [{"role": "user", "content": CANARY}], "max_tokens": CANARY_TOKENS, "temperature": 0}
     with ChatClient(server) as client:
         answer = client.ask(question)
@@ -165,7 +172,9 @@ class _by_vllm:
 
 
 class _Generate(ChatClient):
-    """SGLang's own API, at the root of the server: /completions gives no log-probabilities of a prompt there."""
+    """SGLang's own API, at the root of the server, because its /completions returns no log-probabilities of a
+    prompt.
+    """
 
     path, wanted = "/generate", "an answer of SGLang's /generate"
     alterable = ()
@@ -213,13 +222,14 @@ class _by_sglang:
         return rows
 
 
-# What that says
+# Judging the measurements
 
 
 def judge(
     name: str, measured: Measured, reference: Reference | None, others: Mapping[str, Reference], *, is_adapter: bool
 ) -> Finding:
-    """`name`: of the version; `others`: the references of those that it must not be taken for, of the same text.
+    """Judge a measurement. `name`: the version's name; `others`: the references of versions that it must not be
+    mistaken for, for the same text.
 
     Raises WrongWeights.
     """
@@ -255,12 +265,12 @@ def judge(
 
 
 def _within(gap: float) -> str:
-    """A distance in nats, as people read it."""
+    """A distance in nats, for people."""
     return f"±{gap:.2g}" if gap >= 1e-4 else "to within 0.0001"
 
 
 def _require_numbers(measured: Measured) -> None:
-    """Raises WrongWeights: no comparison with NaN is ever true, so one would hide any difference."""
+    """Raises WrongWeights for NaN: no comparison with NaN is ever true, so it would hide any difference."""
     wanted = len(measured.ids) - 1
     for values in filter(None, (measured.logprobs, measured.base)):
         if len(values) != wanted or not all(map(math.isfinite, values)):
@@ -272,7 +282,7 @@ def _require_numbers(measured: Measured) -> None:
 def _moved(
     name: str, measured: Measured, reference: Reference, others: Mapping[str, Reference]
 ) -> tuple[float | None, str]:
-    """(the share of the reference's move that the server made, what cannot be told apart). Raises WrongWeights."""
+    """(the share of the reference's move that the server made, what cannot be distinguished). Raises WrongWeights."""
     theirs, ours = difference(measured.logprobs, measured.base), reference.move
     noise = norm(difference(measured.base, reference.base))
     least = max(NOTICEABLE * noise, PROVABLE * len(ours) ** 0.5)
@@ -296,7 +306,7 @@ def _moved(
 
 
 def _nearest(theirs: list[float], ours: list[float], others: Mapping[str, Reference]) -> str:
-    """What a server seems to have, by its move; "another adapter" where nothing known is near."""
+    """The version that a server seems to have, by its move; "another adapter" if none is near."""
     known = {"the base without an adapter": norm(theirs)}
     for name, other in others.items():
         if other.base and len(other.base) == len(theirs):

@@ -1,6 +1,6 @@
-"""Verifiers: from what an agent did and what was expected to a reward with named components. Light: no torch, no Django.
+"""Verifiers: map what an agent did and what was expected to a reward with named components. Light: no torch, no Django.
 
-`build(spec)` makes one of KINDS from JSON: `build({"kind": "calls"}).score(rollout)`. See docs/verifiers.md.
+`build(spec)` creates one of KINDS from JSON: `build({"kind": "calls"}).score(rollout)`. See docs/verifiers.md.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ KINDS = {
 }
 """kind → "module:function" that takes (spec, clients) and returns a Verifier; imported on first use."""
 
-DEEPEST = 16  # dots in a path: eight verifiers in each other
+DEEPEST = 16  # dots in a path: eight nested verifiers
 
 
 def build(spec: dict, *, clients: Clients | None = None, path: str = "verifier") -> Verifier:
-    """The verifier of a spec. Raises SpecError naming the path of what is wrong in it.
+    """The verifier for a spec. Raises SpecError naming the path of the error.
 
-    `clients` holds what comes from outside: `ask(messages) -> str` for judges, `reward_model(queries) -> scores`,
+    `clients` are external dependencies: `ask(messages) -> str` for judges, `reward_model(queries) -> scores`,
     `reward_models` {digest: RewardScorer}, `labels` for human labels.
     """
     if not isinstance(spec, dict) or not isinstance(spec.get("kind"), str):

@@ -1,6 +1,6 @@
-"""Answers in text: valid JSON, the same text, the same number, a pattern. Light.
+"""Answers in text: valid JSON, an equal text, an equal number, a pattern. Light.
 
-The right answers stand in the spec's `values`, else in the task's `expected.answer`: one or a list of them.
+The right answers are in the spec's `values`, or else in the task's `expected.answer`: a single one or a list.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OPEN, _CLOSE = re.compile("<answer>", re.IGNORECASE), re.compile("</answer>", r
 
 
 class AnswerOptions(Options):
-    """Where the answer is found, and the right ones where the task does not have them."""
+    """Where the answer is in the output, and the right answers if the task does not have them."""
 
     values: Any = None
     answer_in: Literal["text", "last_line", "boxed", "hashes", "tags", "last_number"] = "text"
@@ -69,7 +69,9 @@ def searched(text: str, pattern: Any) -> bytes:
 
 
 def find_answer(text: str, where: str, pattern: Any = None) -> str:
-    """The part of an output that is the answer; "" if there is none. A pattern's first group, or all it matched."""
+    """The part of an output that is the answer; "" if there is none. For a pattern, its first group, or the whole
+    match.
+    """
     text = text[:LONGEST]
     if pattern is not None:
         found = pattern.search(searched(text, pattern))
@@ -92,7 +94,7 @@ def _bytes(found: bytes | None) -> str:
 
 
 def boxed(text: str) -> str:
-    """What stands in the last \\boxed{…}, braces balanced; "" if none is closed."""
+    """The content of the last \\boxed{…}, with balanced braces; "" if none is closed."""
     start = text.rfind("\\boxed{")
     if start < 0:
         return ""
@@ -105,7 +107,7 @@ def boxed(text: str) -> str:
 
 
 def tagged(text: str) -> str:
-    """What stands in the last <answer>…</answer>; "" if none is closed. In time proportional to the text."""
+    """The content of the last <answer>…</answer>; "" if none is closed. Linear in the text."""
     closes = [match.start() for match in _CLOSE.finditer(text)]
     opens = [match.end() for match in _OPEN.finditer(text, 0, closes[-1])] if closes else []
     if not opens:
@@ -114,7 +116,7 @@ def tagged(text: str) -> str:
 
 
 class Answer(Guarded):
-    """An answer that is found in the output and held against the right ones."""
+    """An answer that is extracted from the output and compared with the right ones."""
 
     def __init__(self, chosen: Any, path: str) -> None:
         self.values = chosen.values
@@ -139,8 +141,9 @@ class Answer(Guarded):
 
 
 class Exact(Answer):
-    """The same text (by default whatever its case, spaces, quotes and full stop), or the same JSON value; with `by_value` the
-    same amount or day, too."""
+    """An equal text (by default ignoring case, spaces, quotes and full stop), or an equal JSON value; with `by_value`,
+    also the same amount or day.
+    """
 
     quick = True
 
@@ -164,7 +167,9 @@ class Exact(Answer):
 
 
 class NumberAnswer(Answer):
-    """The same number within a tolerance. `units`: factors to the unit of the right answer, as {"km": 1, "m": 0.001}."""
+    """An equal number within a tolerance. `units`: factors to the unit of the right answer, such as {"km": 1, "m":
+    0.001}.
+    """
 
     quick = True
 
@@ -172,7 +177,7 @@ class NumberAnswer(Answer):
         super().__init__(chosen, path)
         self.absolute, self.relative = _decimal(chosen.tolerance), _decimal(chosen.relative)
         self.units = {name: _decimal(factor) for name, factor in chosen.units.items()}
-        folded = Counter(name.casefold() for name in self.units)  # mW and MW are two units: there case counts
+        folded = Counter(name.casefold() for name in self.units)  # mW and MW are different units: then case matters
         self.folded = {key: factor for name, factor in self.units.items() if folded[key := name.casefold()] == 1}
         self.needs_unit = chosen.unit_required
 
@@ -192,8 +197,9 @@ class NumberAnswer(Answer):
             return False
 
     def read(self, text: str, needs_unit: bool) -> Amount | None:
-        """The number in the unit of the right answer; None if it is none, or its unit is neither one of `units` nor, where
-        there are none, a currency or per cent."""
+        """The number in the unit of the right answer; None if it is not a number, or if its unit is not one of `units`
+        (without `units`: not a currency or percent).
+        """
         text = plain(text)
         value = decimal_of(text)
         if value is not None:
@@ -222,7 +228,7 @@ def _decimal(value: float) -> Decimal:
 
 
 class Pattern(Guarded):
-    """The output matches an RE2 pattern, or with `absent` does not. The pattern of the task, else of the spec."""
+    """The output matches an RE2 pattern or, with `absent`, does not. The pattern is the task's, or else the spec's."""
 
     quick = True
 
@@ -248,7 +254,9 @@ class Pattern(Guarded):
 
 
 class Json(Guarded):
-    """Valid JSON of the schema: 1, of another shape: `partial`, none: 0. The schema of the spec, else of the task."""
+    """JSON that is valid for the schema: 1; another shape: `partial`; not JSON: 0. The schema is the spec's, or else
+    the task's.
+    """
 
     def __init__(self, chosen: Any, path: str) -> None:
         self.fenced, self.partial = chosen.fenced, chosen.partial
@@ -278,8 +286,9 @@ class Json(Guarded):
 
 
 def fits(schema: JsonSchema, value: Any) -> list[str]:
-    """The first problems, each with its place. Raises Unscorable if the schema cannot be held against the value, and
-    Unavailable where that is the schema's fault: it cannot be held against the smallest ones either."""
+    """The first problems, each with its location. Raises Unscorable if the value cannot be checked against the schema,
+    and Unavailable if that is the schema's fault, because not even the smallest values can be.
+    """
     try:
         return [f"{json_path(path)[:100]}: {said[:200]}" for path, said in schema.problems(value)]
     except TooMuch as error:

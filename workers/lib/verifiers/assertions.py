@@ -1,7 +1,9 @@
-"""Unit tests written as `assert` statements, taken apart so that the answer's code never meets what is expected of it. Pure.
+"""Splits unit tests written as `assert` statements, so that the answer's code never has access to the expected values.
+Pure.
 
-`assert f(2) == [4]` becomes the expression `f(2)`, whose value leaves the sandbox as plain data, and the expectation `[4]`, which is
-compared outside. An `__eq__` that is always true, patched builtins and code that reads its caller's frame gain nothing there.
+`assert f(2) == [4]` becomes the expression `f(2)`, whose value leaves the sandbox as plain data, and the expectation
+`[4]`, which is compared outside. So an `__eq__` that is always true, patched builtins or code that reads its caller's
+frame gain nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ COMPARED: dict[type, Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 _SETS = {"set": set, "frozenset": frozenset}
 
-# Runs in the sandbox. A value of a subclass is taken for what its base class holds, by the base's own methods.
+# Runs in the sandbox. A value of a subclass is converted like its base class, with the base class's own methods.
 PLAIN = """
 from decimal import Decimal
 from fractions import Fraction
@@ -56,7 +58,7 @@ def plain(value):
 
 
 def value_of(plain: Any) -> Any:
-    """The value that `plain` wrote in the sandbox. Raises ValueError or TypeError if it is none."""
+    """The value that `plain` wrote in the sandbox. Raises ValueError or TypeError for invalid data."""
     if not isinstance(plain, list):
         return plain
     match plain:
@@ -84,7 +86,7 @@ def value_of(plain: Any) -> Any:
 
 
 class _Range(tuple):
-    """The numbers of a range: equal to another range's only."""
+    """The numbers of a range, which is only equal to another range's."""
 
     __slots__ = ()
 
@@ -99,8 +101,9 @@ class _Range(tuple):
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """`before`: statements that run first; `expression`: what the code answers with; `expected`: an expression of constants and
-    builtins, "" if there is nothing but truth to compare with; `holds(value, expected)`."""
+    """`before`: statements that run first; `expression`: gives the code's value; `expected`: an expression of constants
+    and builtins, "" if only truth is tested; `holds(value, expected)`.
+    """
 
     before: str
     expression: str
@@ -114,7 +117,7 @@ class Assertion:
             return False
 
     def constant(self) -> tuple[Any, bool]:
-        """(the expected value, True) where it is a literal."""
+        """(the expected value, True) if it is a literal."""
         try:
             return (ast.literal_eval(self.expected) if self.expected else None), True
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -122,7 +125,7 @@ class Assertion:
 
 
 def taken_apart(test: str) -> Assertion | None:
-    """The assertion that a test ends with; None if it cannot be taken apart: then the test runs as it stands."""
+    """The assertion at the end of a test; None if it cannot be split, in which case the test runs unchanged."""
     try:
         body = ast.parse(test).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -153,7 +156,7 @@ def _assertion(before: str, test: ast.expr) -> Assertion | None:
 
 
 def _closeness(test: ast.expr) -> tuple[str, str, Callable[[Any, Any], bool]] | None:
-    """abs(f(x) - 1.5) < 0.01 and math.isclose(f(x), 1.5, …)."""
+    """Matches abs(f(x) - 1.5) < 0.01 and math.isclose(f(x), 1.5, …)."""
     match test:
         case ast.Compare(
             left=ast.Call(func=ast.Name(id="abs"), args=[ast.BinOp(left=one, op=ast.Sub(), right=other)], keywords=[]),
@@ -181,8 +184,9 @@ def _closeness(test: ast.expr) -> tuple[str, str, Callable[[Any, Any], bool]] | 
 
 
 def _sides(one: ast.expr, other: ast.expr) -> tuple[str, str, bool] | None:
-    """(the code's side, the expected side, whether that is the left one). A literal is what is expected; of two expressions, the
-    one of builtins alone, unless both are: the code may have given a builtin's name a meaning of its own."""
+    """(the code's side, the expected side, whether the code's is the left one). A literal is the expected side. Of two
+    expressions it is the one with only builtins, unless both have: the code may have redefined a builtin.
+    """
     for known in (_is_literal, _is_constant):
         left, right = known(one), known(other)
         if right and (known is _is_literal or not left):
@@ -201,7 +205,7 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _is_constant(node: ast.expr) -> bool:
-    """Whether an expression has no name but those of builtins, so that the code under test has no part in its value."""
+    """Whether an expression uses no names but builtins, so that the code under test does not affect its value."""
     return all(hasattr(builtins, found.id) for found in ast.walk(node) if isinstance(found, ast.Name)) and not any(
         isinstance(found, ast.Lambda | ast.comprehension | ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom)
         for found in ast.walk(node)

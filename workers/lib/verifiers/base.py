@@ -1,4 +1,4 @@
-"""What all verifiers share: options checked when they are built, and a score that never raises."""
+"""The common part of all verifiers: options that are checked when they are built, and a score that never raises."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from workers.lib.verifiers.types import Rollout, Score, masked
 
 
 class Unscorable(Exception):
-    """This answer cannot be judged; the message says why. Whether it is masked or fails, `Guarded` finds out."""
+    """This answer cannot be judged; the message says why. `Guarded` decides whether it is masked or fails."""
 
 
 class Unavailable(Unscorable):
-    """What the verifier needs from elsewhere is not there, be the answer what it may: masked."""
+    """Something external that the verifier needs is missing, whatever the answer: masked."""
 
 
 class Unanswered(Unscorable):
-    """Who was asked about this answer, elsewhere, did not answer: because of the answer, or for a time of its own."""
+    """The external service that was asked about this answer did not answer, because of the answer or temporarily."""
 
 
 class Guarded:
-    """A verifier by its `judge(rollout)`: what goes wrong in there masks the sample and says why, unless another answer to
-    the same task can be judged (`controls`); then it is the answer's own doing, which fails.
+    """A verifier with a method `judge(rollout)`. An error in it masks the sample with the reason, unless another answer
+    to the same task can be judged (`controls`): then the answer caused the error, and fails.
 
-    `quick`: a short answer is judged in microseconds, by this process alone, so that no thread need be asked."""
+    `quick`: a short answer is judged in microseconds and within this process, so no thread is needed.
+    """
 
     quick = False
 
@@ -52,19 +53,21 @@ class Guarded:
             return self.blamed(rollout, f"The verifier failed: {type(error).__name__}: {error}")
 
     def blamed(self, rollout: Rollout, reason: str) -> Score:
-        """What an answer gets that could not be judged for this reason."""
+        """The score of an answer that could not be judged for this reason."""
         for control in controls(rollout):
             try:
                 found = self.judge(control)
-            except Exception:  # then this answer is no evidence either
+            except Exception:  # then this answer is not at fault either
                 continue
             if found.reward is not None:
                 return failed(found, reason)
         return masked(reason)
 
     def refused(self, rollout: Rollout, reason: str) -> Score:
-        """What an answer gets that nobody answered. One other answer is tried, since each question may wait long; where that
-        is answered, this one is asked about again: it may have been asked while the server was away."""
+        """The score of an answer about which the external service did not answer. Only one other answer is tried, since
+        each request may take long. If that one is answered, this one is tried again, in case the service was only
+        temporarily down.
+        """
         try:
             control = self.judge(next(controls(rollout)))
         except Exception:
@@ -79,12 +82,14 @@ class Guarded:
             return self.blamed(rollout, reason)
 
     def score_group(self, rollouts: list[Rollout]) -> list[Score]:
-        """The scores of answers to one task, in order; one by one unless the kind compares or batches them."""
+        """The scores of answers to one task, in order. By default one by one; kinds that compare or batch answers
+        override it.
+        """
         return [self.score(rollout) for rollout in rollouts]
 
 
 def failed(control: Score, reason: str) -> Score:
-    """The score of an answer that cannot be judged, where another one, the control, can: at most 0."""
+    """The score of an answer that cannot be judged although another one, the control, can: at most 0."""
     if control.reward is None:
         return masked(reason)
     return Score(
@@ -93,7 +98,7 @@ def failed(control: Score, reason: str) -> Score:
 
 
 class Options(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The options of one kind of verifier. Every spec may have a name and a description."""
+    """The options of a kind of verifier. Every spec may have a name and a description."""
 
     kind: str = ""
     name: str = ""
@@ -104,7 +109,7 @@ Form = TypeVar("Form", bound=Options)
 
 
 def options(spec: dict, path: str, form: type[Form]) -> Form:
-    """The checked options of a spec. Raises SpecError naming the first that is unknown, missing or wrong."""
+    """The checked options of a spec. Raises SpecError naming the first that is unknown, missing or invalid."""
     return convert(spec, form, path)
 
 
@@ -117,7 +122,7 @@ def weights_of(given: dict[str, float], defaults: dict[str, float], where: str) 
 
 
 def right_or_wrong(right: bool, details: Iterable[str] = (), **fields: Any) -> Score:
-    """1 or 0, the plainest of scores."""
+    """1 or 0, the simplest score."""
     return Score(
         reward=float(right),
         components={"right": float(right)},

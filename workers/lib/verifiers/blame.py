@@ -1,5 +1,5 @@
-"""Whose doing it is that an answer cannot be judged: the agent's, where the same verifier can judge another answer to the same
-task. Then the answer fails, so that no agent escapes a penalty by breaking its verifier. Pure.
+"""Decides who is to blame if an answer cannot be judged: the agent, if the same verifier can judge another answer to
+the same task. Then the answer fails, so that no agent escapes a penalty by breaking its verifier. Pure.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from workers.lib.messages import to_native
 from workers.lib.verifiers.types import Rollout
 
-MAX_ANSWER = 1_000_000  # characters and parts of all that the agent said
+MAX_ANSWER = 1_000_000  # characters and parts of everything that the agent said
 NEUTRAL = ("I do not know.", "")
 
 
 def is_too_large(messages: Any) -> bool:
-    """Whether the agent said more than is judged; looks no further than that."""
+    """Whether the agent said more than is judged; stops reading at that point."""
     said = [message for message in messages if isinstance(message, dict) and message.get("role") == "assistant"]
     waiting: list[Any] = [said]
     left = MAX_ANSWER
@@ -33,7 +33,7 @@ def is_too_large(messages: Any) -> bool:
 
 
 def controls(rollout: Rollout) -> Iterator[Rollout]:
-    """The same task with the answers that are known to be right, else with some that no verifier should stumble over."""
+    """The same task with answers known to be right, or else with some that no verifier should fail on."""
     expected = rollout.expected
     known = list(_right(rollout.task, expected))
     state = None
@@ -41,13 +41,14 @@ def controls(rollout: Rollout) -> Iterator[Rollout]:
         state = rollout.expected_state if rollout.expected_state is not None else expected.get("state", {})
     stats = {"turns": 1, "stop_reason": "stop"}
     messages = known or [_saying(text) for text in NEUTRAL]
-    for calls in (rollout.calls, []) if rollout.calls else ([],):  # with what was done, since harm is to be paid for
+    # With the calls that were made, since harm must be penalised.
+    for calls in (rollout.calls, []) if rollout.calls else ([],):
         for message in messages:
             yield replace(rollout, messages=[message], calls=calls, state=state, stats=stats)
 
 
 def _right(task: dict, expected: dict) -> Iterator[dict]:
-    """The demonstration, the expected calls and the expected answer as messages, as far as the task has them."""
+    """The demonstration, the expected calls and the expected answer as messages, if the task has them."""
     if isinstance(task.get("demonstration"), str) and task["demonstration"]:
         yield _saying(task["demonstration"])
     calls = expected.get("calls", [expected] if "tool" in expected else [])

@@ -1,4 +1,4 @@
-"""Kind `expected`: each task by the form of its own `expected`, for sets in which calls and answers are mixed."""
+"""Kind `expected`: judges each task by the form of its `expected`, for sets that mix calls and answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMS = (
     ("constraints", "constraints"), ("tests", "unit_tests"), ("schema", "json"), ("pattern", "regex"), ("answer", "exact"),
 )  # fmt: skip
 """What stands in `expected` → the kind that judges it; the first that is there."""
-RUBRIC = "rubric"  # the last of them: a judge is only asked where the verifier names one
+RUBRIC = "rubric"  # comes last: a judge is only asked if the verifier names one
 NO_JUDGE = 'The task has only a rubric, and the verifier names no judge: {"verifiers": {"rubric": {"kind": "judge", "rubric": "…"}}}.'
 
 
@@ -22,7 +22,7 @@ class ByTaskOptions(Options):
 
 
 class ByTask(Guarded):
-    """`verifiers` may say how a form is judged: {"answer": {"kind": "number", "relative": 0.01}}."""
+    """`verifiers` may override how a form is judged: {"answer": {"kind": "number", "relative": 0.01}}."""
 
     def __init__(self, verifiers: Mapping[str, Verifier]) -> None:
         self.verifiers = verifiers
@@ -37,7 +37,7 @@ class ByTask(Guarded):
 
 
 def form_of(expected: dict) -> str | None:
-    """The part of `expected` that decides; None if it has none."""
+    """The field of `expected` that determines how it is judged; None if it has none."""
     return next((name for name in (*dict(FORMS), RUBRIC) if name in expected), None)
 
 

@@ -1,7 +1,8 @@
-"""Tool calls as the Berkeley Function Calling Leaderboard checks them: one, several, parallel, or none. Pure.
+"""Tool calls as checked by the Berkeley Function Calling Leaderboard: one, several, parallel, or none. Pure.
 
-What is right stands in the task's `expected`: {"tool", "args"}, with "accept" {argument: [right values]}; {"calls":
-[such]}, with "ordered"; {"any_call": true}, where any will do; or BFCL's own {"ground_truth": [{tool: {argument: [right values]}}]}.
+The right calls are in the task's `expected`: {"tool", "args"}, with "accept" {argument: [right values]}; {"calls":
+[such]}, with "ordered"; {"any_call": true}, where any will do; or BFCL's own {"ground_truth": [{tool: {argument: [right
+values]}}]}.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from workers.lib.verifiers.types import Clients, Rollout, Score
 
 WEIGHTS = {"invalid": -1.0, "unsafe": -1.0, "tools": 0.4, "arguments": 0.4, "exact": 0.2}
 MAX_CALLS = 1000
-MOST_PAIRS = 40_000  # calls made × calls expected that are compared one by one
+MOST_PAIRS = 40_000  # made × expected calls that are compared with each other
 
 
 class CallsOptions(Options):
@@ -42,7 +43,7 @@ class NoCallOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A call that is right: its tool, and for each argument the accepted values."""
+    """An expected call: its tool, and the accepted values of each argument."""
 
     tool: str
     arguments: dict[str, OneOf]
@@ -50,14 +51,14 @@ class Wanted:
 
 @dataclass(slots=True)
 class Made:
-    """The calls of an agent that can be read, and what is wrong with the others."""
+    """An agent's calls that can be parsed, and what is wrong with the others."""
 
     calls: list[ToolCall]
     faults: list[str]
 
 
 def made_by(messages: Iterable[dict]) -> Made:
-    """The calls of all assistant messages, in their order."""
+    """The calls of all assistant messages, in order."""
     turns = (message for message in messages if isinstance(message, dict) and message.get("role") == "assistant")
     found = [call for message in turns for call in calls_of(message)]
     made = Made([call for call in found if not call.problem], [call.problem for call in found if call.problem])
@@ -67,7 +68,7 @@ def made_by(messages: Iterable[dict]) -> Made:
 
 
 def wanted_of(expected: dict) -> list[Wanted]:
-    """The calls that a task expects. Raises Unscorable if it expects none of the forms."""
+    """The calls that a task expects. Raises Unscorable if `expected` has none of the forms."""
     if isinstance(expected.get("ground_truth"), list):
         return [_bfcl(item) for item in expected["ground_truth"]]
     if "calls" in expected or "tool" in expected:
@@ -97,7 +98,7 @@ def _listed(values: Any) -> list:
 
 
 class Calls(Guarded):
-    """The reward is the sum of its components: 0.4 tools + 0.4 arguments + 0.2 where all of it is right."""
+    """The reward is the sum of its components: 0.4 tools + 0.4 arguments + 0.2 if everything is right."""
 
     def __init__(self, chosen: CallsOptions, path: str) -> None:
         self.weights = weights_of(chosen.weights, WEIGHTS, f"{path}.weights")
@@ -123,7 +124,7 @@ class Calls(Guarded):
         return self.compared(made.calls, wanted, schemas, ordered, rollout)
 
     def any_call(self, made: Made) -> Score:
-        """At least one call, whichever: what is asked for can be done with the tools."""
+        """At least one call of any kind, for tasks that only say that the tools can do what is asked for."""
         if not made.calls:
             return self.invalid(made.faults or ["no call: a call was expected, the agent made none"])
         return right_or_wrong(True, tool_ok=True, args_score=1.0)
@@ -173,7 +174,7 @@ class Calls(Guarded):
             }
         else:
             components = {"exact": float(right)}
-        # rounded, since 0.4 + 0.4 + 0.2 is not always 1.0 in binary
+        # rounded, because 0.4 + 0.4 + 0.2 is not always exactly 1.0 in floats
         return Score(
             reward=round(sum(components.values()), 9), components=components, success=right, valid=True,
             tool_ok=tools == 1.0, args_score=arguments, unsafe=unsafe, details=details,
@@ -183,7 +184,7 @@ class Calls(Guarded):
 def _without_dots(
     wanted: list[Wanted], calls: list[ToolCall], schemas: dict[str, dict]
 ) -> tuple[list[Wanted], list[ToolCall], dict[str, dict]]:
-    """Names as OpenAI allows them: a dot is written as an underscore."""
+    """Tool names as OpenAI allows them, with underscores for dots."""
     return (
         [Wanted(item.tool.replace(".", "_"), item.arguments) for item in wanted],
         [ToolCall(item.tool.replace(".", "_"), item.args) for item in calls],
@@ -200,14 +201,14 @@ def _parts(schema: dict) -> tuple[dict, list]:
 
 
 def share(call: ToolCall, wanted: Wanted, schemas: dict[str, dict], rules: Rules) -> float:
-    """Share of arguments that are right, in [0, 1]; too many and too few both count as wrong."""
+    """Share of arguments that are right, in [0, 1]; missing and unexpected ones both count as wrong."""
     properties, required = _parts(schemas.get(call.tool, {}))
     right = total = 0
     for name, value in call.args.items():
         total += 1
         right += _is_right(name, value, wanted, properties, rules)
     for name, accepted in wanted.arguments.items():
-        # an argument that the schema requires may not be left out, whatever the accepted values say
+        # an argument that the schema requires must not be left out, even if the accepted values allow it
         if name not in call.args and (not accepted.optional or name in required):
             total += 1
     return right / total if total else 1.0
@@ -254,7 +255,7 @@ def short(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Accepted values as they stood in the file."""
+    """Accepted values as they were in the file."""
     if isinstance(value, OneOf):
         return [_plain(item) for item in value.values]
     if isinstance(value, dict):
@@ -268,7 +269,7 @@ def _plain(value: Any) -> Any:
 def pair(
     calls: list[ToolCall], wanted: list[Wanted], schemas: dict[str, dict], rules: Rules, ordered: bool
 ) -> dict[int, int]:
-    """Which call stands for which expected one: as many perfect pairs as there can be, the rest by descending share."""
+    """{made call: expected call}: as many perfect pairs as possible, the rest by descending share."""
     if ordered or len(calls) == len(wanted) == 1 or len(calls) * len(wanted) > MOST_PAIRS:
         return {i: i for i in range(min(len(calls), len(wanted)))}
     scores = [
@@ -300,7 +301,7 @@ def faults(
 
 
 class NoCall(Guarded):
-    """Right where the agent called nothing, and, if asked for, said something."""
+    """Right if the agent made no call and, if required, wrote something."""
 
     def __init__(self, chosen: Any) -> None:
         self.says_something = chosen.says_something

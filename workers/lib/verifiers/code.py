@@ -1,4 +1,4 @@
-"""Verifiers that run code, all of it in the sandbox: unit tests of written code, Python graders, OpenAI's graders."""
+"""Verifiers that run code, always in the sandbox: unit tests of written code, Python graders, OpenAI's graders."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ _FENCED = re.compile(
 )
 _PYTHON = frozenset(("", "python", "python3", "py", "py3"))
 MAX_TESTS = 200
-TESTS_AT_FULL_TIME, MAX_SECONDS = 20, 300.0  # all tests of an answer together: times the seconds of one, and at most
+# All tests of an answer together may take this many times the seconds of one test, up to MAX_SECONDS.
+TESTS_AT_FULL_TIME, MAX_SECONDS = 20, 300.0
 TESTS = "must be a list of statements, {call, expected} or {stdin, stdout}"
 
 
 class Limited(Options, kw_only=True):
-    """What each run of code may use."""
+    """The limits of each run of code."""
 
     seconds: Annotated[float, Meta(ge=0.1, le=120)] = 5.0
     memory_mb: Annotated[int, Meta(ge=64, le=8192)] = 512
@@ -54,8 +55,8 @@ class GraderOptions(Options):
     pass_threshold: Number | None = None
 
 
-# The value of a call, and of what an assertion is about, leaves the sandbox and is compared outside, so that the code never meets
-# what is expected of it. Other statements run beside the code.
+# The value of a call, or of an assertion's expression, leaves the sandbox and is compared outside, so that the code
+# never has access to what is expected. Other statements run together with the code.
 HARNESS = (
     """
 import sys, types
@@ -82,13 +83,15 @@ def value(setup, code, before, expression):
 
 
 def written_code(output: str) -> str:
-    """The last fenced block of Python that defines something, else the last one; the whole answer where there is none."""
+    """The last fenced block of Python that defines something, else the last block; the whole answer if there is
+    none.
+    """
     blocks = [found["code"] for found in _FENCED.finditer(output) if found["language"].lower() in _PYTHON]
     return next(filter(_defines, reversed(blocks)), blocks[-1]) if blocks else output
 
 
 def _defines(code: str) -> bool:
-    """Whether it is more than an example of a call."""
+    """Whether the code is more than an example call."""
     try:
         return any(
             isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in ast.parse(code).body
@@ -98,7 +101,7 @@ def _defines(code: str) -> bool:
 
 
 def same(value: Any, expected: Any) -> bool:
-    """JSON values that are equal; numbers to nine digits, and true is not 1."""
+    """Whether JSON values are equal; numbers to nine digits, and true is not 1."""
     if isinstance(expected, bool) or isinstance(value, bool):
         return value is expected
     if isinstance(expected, int | float) and isinstance(value, int | float):
@@ -111,7 +114,7 @@ def same(value: Any, expected: Any) -> bool:
 
 
 def check_tests(tests: Any, where: str) -> list:
-    """The tests as they are. SpecError where one has no known form."""
+    """The tests, unchanged. Raises SpecError if one has an unknown form."""
     if not isinstance(tests, list) or not 0 < len(tests) <= MAX_TESTS:
         raise SpecError(f"“{where}” {TESTS}, at most {MAX_TESTS}.")
     for at, test in enumerate(tests):
@@ -128,8 +131,9 @@ def _is_text(test: dict, form: set[str]) -> bool:
 
 
 class UnitTests(Guarded):
-    """Share of the tests that the answer's code passes; each test in a process of its own. What would run after all of them
-    have taken their time together has failed."""
+    """Share of the tests that the answer's code passes, each in a separate process. Tests that are not reached within
+    the common time limit count as failed.
+    """
 
     def __init__(self, tests: list | None, setup: str, credit: str, limits: Limits) -> None:
         self.tests, self.setup, self.credit, self.limits = tests, setup, credit, limits
@@ -156,7 +160,7 @@ class UnitTests(Guarded):
             raise Unscorable(str(error)) from error
 
     def _fault(self, code: str, test: Any, together: Budget) -> str:
-        """ "" if the test passes, else what was wrong. What the sandbox itself gets wrong is raised."""
+        """What was wrong in a test; "" if it passes. Errors of the sandbox itself are raised."""
         try:
             if isinstance(test, str):
                 return self._wrong_statement(code, test, together)
@@ -173,12 +177,12 @@ class UnitTests(Guarded):
         if found is None:
             return "" if self._call("statement", [code, test], together) == "passed" else f"{test[:80]}: failed"
         wanted, known = found.constant()
-        if not known:  # worked out where no code of the answer's has been
+        if not known:  # computed in a process that has not run any code of the answer
             wanted = value_of(self._call("value", ["", "", found.expected], together))
         given = self._call("value", [code, found.before, found.expression], together)
         try:
             value = value_of(given)
-        except (TypeError, ValueError, RecursionError):  # what `plain` does not write: the code meddled with it
+        except (TypeError, ValueError, RecursionError):  # not written by `plain`: the answer's code tampered with it
             return f"{test[:80]}: the value is forged"
         return "" if found.is_met(value, wanted) else f"{test[:80]}: {found.expression[:80]} gave {value!r:.100}"
 
@@ -197,7 +201,9 @@ class UnitTests(Guarded):
 
 
 def unit_tests(spec: dict, clients: Clients, path: str) -> Verifier:
-    """`tests` here or in the task's expected.tests; `setup` runs before the code; `credit` is all or partial."""
+    """`tests` from the spec or from the task's expected.tests; `setup` runs before the code; `credit` is all or
+    partial.
+    """
     del clients
     found = options(spec, path, UnitTestsOptions)
     if found.tests is not None:
@@ -210,7 +216,7 @@ def _limits(found: Any) -> Limits:
 
 
 def item_of(rollout: Rollout) -> dict:
-    """The `item` of graders: the task's metadata and what is expected, by their names; and the task's own parts."""
+    """The `item` of graders: the fields of the task's metadata and of `expected`, and the task itself."""
     task = rollout.task
     metadata = task.get("metadata")
     return (metadata if isinstance(metadata, dict) else {}) | rollout.expected | {
@@ -220,14 +226,14 @@ def item_of(rollout: Rollout) -> dict:
 
 
 def rollout_sample(rollout: Rollout) -> dict:
-    """The `sample` of graders: the last answer and its calls, and also all messages, the end state and the stats."""
+    """The `sample` of graders: the last answer and its calls, plus all messages, the end state and the stats."""
     return sample_of(rollout.output, tools=last_answer(rollout.messages).get("tool_calls") or []) | {
         "messages": rollout.messages, "state": rollout.state, "stats": rollout.stats,
     }  # fmt: skip
 
 
 class Graded(Guarded):
-    """A reward from a function of item and sample; success from `threshold` on."""
+    """A reward computed from item and sample; success from `threshold` on."""
 
     def __init__(self, grade: Callable[[dict, dict], tuple[float, dict[str, float]]], threshold: float) -> None:
         self.grade, self.threshold = grade, threshold
@@ -238,7 +244,9 @@ class Graded(Guarded):
 
 
 def python(spec: dict, clients: Clients, path: str) -> Verifier:
-    """`source` defines grade(sample, item) → number. What it raises masks the sample: it is the grader's own fault."""
+    """`source` defines grade(sample, item) → number. An exception in it masks the sample, since it is the grader's own
+    error.
+    """
     del clients
     found = options(spec, path, PythonOptions)
     validate_grader({"type": "python", "source": found.source}, path)
@@ -255,7 +263,7 @@ def python(spec: dict, clients: Clients, path: str) -> Verifier:
 
 
 def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
-    """`grader` is OpenAI's JSON; clients: `complete(body) -> response` for models (or `ask`)."""
+    """`grader` is OpenAI's JSON; clients: `complete(body) -> response` for model graders (or `ask`)."""
     found = options(spec, path, GraderOptions)
     grader = validate_grader(found.grader, f"{path}.grader")
     threshold = found.pass_threshold if found.pass_threshold is not None else grader.get("pass_threshold", 1.0)
@@ -269,7 +277,7 @@ def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
         if any(errors.values()):
             flags = ", ".join(name for name, value in errors.items() if value is True)
             details = result.get("details", "")
-            # A server that fails, and a task that lacks what the grader looks up, are no doing of the answer's.
+            # A server that fails, or a task without a field that the grader refers to, is not the answer's fault.
             elsewhere = "server_error" in flags or details.startswith("There is no “item")
             raise (Unavailable if elsewhere else Unscorable)(f"The grader failed ({flags}): {details}")
         return result["reward"], result["metadata"]["scores"]
@@ -278,7 +286,9 @@ def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
 
 
 def _complete_by(ask: Callable[[list[dict]], str]) -> Callable[[dict], dict]:
-    """A chat completion by a client that takes messages and gives text: the answer's form is asked for in words."""
+    """A chat completion from a client that takes messages and returns text: the answer's format is requested in the
+    prompt.
+    """
 
     def complete(body: dict) -> dict:
         result = body["response_format"]["json_schema"]["schema"]["properties"]["result"]

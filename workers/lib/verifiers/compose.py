@@ -1,4 +1,4 @@
-"""Several verifiers as one: weights, gates, limits. A gate that does not hold leaves no credit."""
+"""Combines several verifiers: weights, gates, limits. If a gate fails, there is no credit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ComposeOptions(Options):
 
 @dataclass(frozen=True)
 class Part:
-    """One verifier in the whole. `gate`: without it there is no credit; `optional`: masked, it is left out."""
+    """One of the combined verifiers. `gate`: no credit without it; `optional`: left out if it is masked."""
 
     name: str
     verifier: Verifier
@@ -50,7 +50,7 @@ class Part:
 class Compose:
     """The rewards of the parts, weighted and combined; components are named “part.component”.
 
-    Gates are asked first, and the other parts only about what passed them: a judge is not paid for broken JSON.
+    Gates are evaluated first, and the other parts only if they pass: no judge is paid for broken JSON.
     """
 
     def __init__(self, chosen: ComposeOptions, parts: list[Part]) -> None:
@@ -70,7 +70,7 @@ class Compose:
         return [self.whole(scores) for scores in found]
 
     def goes_on(self, scores: dict[str, Score]) -> bool:
-        """Whether the parts so far leave something to find out."""
+        """Whether the outcome is still open after the parts so far."""
         return all(
             part.optional if score.masked else not part.gate or part.holds(score)
             for part in self.parts
@@ -98,7 +98,7 @@ class Compose:
         return made
 
     def told(self, counted: list[tuple[Part, Score]]) -> Score:
-        """Everything but the reward, from the parts."""
+        """The combined score without its reward."""
         scores = [score for _, score in counted]
         components: dict[str, float] = {}
         for part, score in counted:
@@ -112,14 +112,16 @@ class Compose:
         )  # fmt: skip
 
     def combined(self, counted: list[tuple[Part, Score]]) -> float:
-        """Parts of weight 0 are told and do not count. A product takes the rewards to the power of their weights."""
+        """Parts of weight 0 are reported but do not count. A product raises the rewards to the power of their
+        weights.
+        """
         counted = [(part, score) for part, score in counted if part.weight]
         if not counted:
-            return 1.0  # nothing but gates, and all of them passed
+            return 1.0  # there are only gates, and all have passed
         rewards = [score.reward or 0.0 for _, score in counted]
         weighted = [part.weight * reward for (part, _), reward in zip(counted, rewards, strict=True)]
         if self.combine == "product":
-            # a power of a negative number is not a number: negative rewards count as none
+            # a fractional power of a negative number is undefined, so negative rewards count as 0
             factors = (max(0.0, reward) ** part.weight for (part, _), reward in zip(counted, rewards, strict=True))
             return math.prod(factors)
         if self.combine == "mean":

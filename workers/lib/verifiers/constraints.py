@@ -1,7 +1,7 @@
-"""Constraints on the form of a text that can be checked by rule, after IFEval (Zhou et al. 2023). Light.
+"""Constraints on a text's form that can be checked by rules, after IFEval (Zhou et al. 2023). Light.
 
-A constraint is {"type", …arguments}, in the spec's `constraints`, in the task's `expected.constraints`, as the data set
-has them (`metadata.instruction_id_list` and `kwargs`), or as Flywheel's tasks do (`expected.constraint`, {name: value}).
+A constraint is {"type", …arguments}: in the spec's `constraints`, in the task's `expected.constraints`, in the data
+set's format (`metadata.instruction_id_list` and `kwargs`), or in Flywheel's own (`expected.constraint`, {name: value}).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PHRASES = (
     "forbidden_words",
     "section_spliter",
     "postscript_marker",
-)  # searched in the whole text
+)  # types that search the whole text
 EMPTY_FAILS = "empty answer"
 
 
 def checked(item: Any, where: str) -> dict:
-    """A constraint with its type known and its arguments of the right types. Raises SpecError."""
+    """A constraint with a known type and valid arguments. Raises SpecError."""
     if not isinstance(item, dict) or not isinstance(item.get("type"), str):
         raise SpecError(f"“{where}” must be {{“type”: …}} with the type's arguments.")
     kind = item["type"].rsplit(":", 1)[-1]  # IFEval writes “punctuation:no_comma”
@@ -58,7 +58,7 @@ class ConstraintsOptions(Options):
 
 
 class Constraints(Guarded):
-    """1 where all hold, else 0; with `partial` the share that holds. An empty answer holds to nothing."""
+    """1 if all constraints hold, else 0; with `partial` the share that hold. An empty answer satisfies none."""
 
     def __init__(self, chosen: ConstraintsOptions, path: str) -> None:
         given = chosen.constraints
@@ -81,7 +81,7 @@ class Constraints(Guarded):
         )  # fmt: skip
 
     def checks(self, rollout: Rollout) -> Iterator[tuple[str, Callable[[str], bool]]]:
-        """(name, check) of each constraint; names of equal types are numbered."""
+        """(name, check) for each constraint; names of equal types are numbered."""
         seen: dict[str, int] = {}
         items = self.items if self.items is not None else of_task(rollout)
         for item in items:
@@ -101,7 +101,7 @@ def own_checks(given: Any) -> Iterator[tuple[str, Callable[[str], bool]]]:
 
 
 def of_task(rollout: Rollout) -> list[dict]:
-    """The task's constraints. Raises Unscorable for one there is not."""
+    """The task's constraints. Raises Unscorable for an unknown one."""
     given = rollout.expected.get("constraints")
     metadata = rollout.task.get("metadata") or {}
     if given is None and isinstance(metadata.get("instruction_id_list"), list):

@@ -1,4 +1,4 @@
-"""Whether a task's right answers are such as its verifier can read: found out before anything runs. Pure and quick."""
+"""Checks whether a verifier can parse a task's right answers, before anything runs. Pure and quick."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from workers.lib.verifiers.mathematics import gold_text, number_of
 
 
 def problem_of(spec: dict, expected: dict) -> str:
-    """What is wrong, after its path (“expected.answer[1]”); "" if nothing is. The spec is one that `build` takes.
+    """What is wrong, after its path (“expected.answer[1]”); "" if nothing is. The spec is valid for `build`.
 
-    Of mathematics only the structure is looked at: parsing is for the helper process.
+    For mathematics only the structure is checked; parsing is left to the helper process.
     """
     if spec["kind"] == "expected" and form_of(expected) == RUBRIC and RUBRIC not in (spec.get("verifiers") or {}):
         return f"“expected.rubric” needs a judge. {NO_JUDGE}"
@@ -29,7 +29,7 @@ def problem_of(spec: dict, expected: dict) -> str:
 
 
 def _kinds(spec: dict) -> Iterator[dict]:
-    """The spec and those inside of it that see the same answer."""
+    """The spec, and those inside of it that judge the same answer."""
     yield spec
     inside = [part["verifier"] for part in spec.get("parts") or []] if spec["kind"] == "compose" else []
     inside += [spec["outcome"]] if spec["kind"] == "trajectory" and spec.get("outcome") else []

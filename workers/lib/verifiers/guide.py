@@ -1,4 +1,4 @@
-"""The guide's tool-call reward over a rollout: kind `tool_call`. One call, as text or native. Light and pure."""
+"""The guide's tool-call reward for a rollout: kind `tool_call`. One call, as text or native. Light and pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ class ToolCallOptions(Options):
 
 
 class ToolCall(Guarded):
-    """−1 for what is not exactly one call, else 0.4 tool + 0.4 × arguments + 0.2 executed safely.
+    """−1 if there is not exactly one call, else 0.4 tool + 0.4 × arguments + 0.2 executed safely.
 
-    Whether it worked is taken from the rollout's executed calls; where there are none, from the tool's JSON Schema.
+    Whether the call worked is taken from the rollout's executed calls or, if there are none, from the tool's JSON
+    Schema.
     """
 
     def __init__(self, weights: dict[str, float]) -> None:
@@ -35,7 +36,7 @@ class ToolCall(Guarded):
 
 
 def one_call(rollout: Rollout) -> dict | None:
-    """The call of the last answer, native or as text; several native calls, or a broken one, are no call."""
+    """The call of the last answer, native or as text; None for several native calls or a broken one."""
     native = native_calls(last_answer(rollout.messages))
     if not native:
         return parse_call(rollout.output)
@@ -43,7 +44,7 @@ def one_call(rollout: Rollout) -> dict | None:
 
 
 def by_schema(call: dict, rollout: Rollout, expected: dict) -> Execution:
-    """What would be known of a call without running it: the tool exists and its schema allows the arguments."""
+    """What is known about a call without running it: the tool exists and its schema allows the arguments."""
     tools = rollout.tools or rollout.task.get("tools") or []
     functions = dict(functions_of(tools))
     function = functions.get(call["tool"])

@@ -1,4 +1,4 @@
-"""A person's label of this very output, found by a digest. What nobody has judged is masked. Pure."""
+"""A person's label of exactly this output, looked up by a digest. Outputs without a label are masked. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.lib.verifiers.types import Clients, Rollout, Score
 
 
 def label_key(task: dict, messages: list[dict]) -> str:
-    """SHA-256 of the task's messages and what the agent made of them: the same answer to the same request, the same label."""
+    """SHA-256 of the task's messages and the agent's: the same answer to the same request has the same label."""
     text = json.dumps([task.get("messages"), messages], sort_keys=True, ensure_ascii=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,7 +1,8 @@
-"""The 25 kinds of instructions of IFEval (Zhou et al. 2023), decided as its reference implementation decides them. Light.
+"""The 25 kinds of instructions of IFEval (Zhou et al. 2023), with the results of its reference implementation. Light.
 
-The reference searches for keywords as regular expressions of Python, which may never end; here what is more than plain
-text is an RE2 pattern. nltk (words, sentences) and langdetect are what the reference uses; they load on first use.
+The reference searches for keywords with Python regular expressions, which may never end; here anything but plain text
+becomes an RE2 pattern. Like the reference, it uses nltk (words, sentences) and langdetect, which are imported on first
+use.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from workers.lib.verifiers.base import Unscorable
 LONGEST_WORD = 300
 _PLAIN = re.compile(
     r"[\w\s.,;:!'\"&/@#%=<>~-]*"
-)  # as a pattern it takes no step twice; the full stop stands for any character
+)  # a pattern without backtracking; the full stop stands for any character
 _POSSESSIVE = re.compile(r"([*+?}])\+")
 _DIVIDER, _SIX_STARS = re.compile(r"\s?\*\*\*\s?"), "******"
 _STARRED = (re.compile(r"\*[^\n*]*\*"), re.compile(r"\*\*[^\n*]*\*\*"))
@@ -29,8 +30,8 @@ _SPACE = (
 _BULLETS = (rf"(?m)^{_SPACE}*\*[^*][^\n]*$", rf"(?m)^{_SPACE}*-[^\n]*$")
 _FENCES = ("```json", "```Json", "```JSON", "```")
 _CHOICES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
-# What the English model of Punkt knows from newspapers, without its table of 20,000 words: abbreviations, words that begin a
-# sentence after one, and words (and letters) that it saw both with a capital and without.
+# What the English Punkt model learned from newspapers, without its table of 20,000 words: abbreviations, words that
+# begin a sentence after one, and words (and letters) that it saw both with a capital and without.
 _ABBREVIATIONS = frozenset("""
 a.a a.c a.d a.g a.h a.m a.m.e a.s a.t adm ala ariz aug ave b.f b.v bros c c.i.t c.o.m.b c.v calif chg cie co col colo
 conn corp cos ct d d.c d.h d.w dec dr e e.f e.h e.l e.m f f.g f.j feb fla fri ft g g.d g.f g.k ga gen h h.c h.f h.m
@@ -53,7 +54,7 @@ today two until up was we well were what where which who why will with would you
 
 
 def related(found: int, arguments: dict, count: int | None, relation: str | None = None) -> bool:
-    """Whether a number stands in the wanted relation to the wanted number."""
+    """Whether a number has the required relation to the required number."""
     if count is None:
         raise Unscorable("A constraint has no number to compare with.")
     checks = {
@@ -64,9 +65,9 @@ def related(found: int, arguments: dict, count: int | None, relation: str | None
 
 
 def _finder(pattern: str, around: str = "") -> Callable[[str], Iterator]:
-    """Finds a keyword, which the reference takes for a pattern, whatever its case."""
+    """A function that finds a keyword, which the reference treats as a pattern, ignoring case."""
     if not _PLAIN.fullmatch(pattern):
-        pattern = _POSSESSIVE.sub(r"\1", pattern)  # C++ is “C, as often as possible” to Python 3.11
+        pattern = _POSSESSIVE.sub(r"\1", pattern)  # Python 3.11 reads C++ as “C, possessively repeated”
         try:
             found = compiled(f"{around}(?:{pattern}){around}", case=False)
             return lambda text: found.finditer(as_bytes(text, found))
@@ -109,7 +110,9 @@ def _word_splitter() -> Any:
 
 
 def _in_capitals(text: str) -> int:
-    """The tokens in capitals. What has no capital is not taken apart, and what is longer than any word counts as one."""
+    """The number of tokens in capitals. Parts without capitals are not tokenized, and parts longer than any word count
+    as one.
+    """
     parts = Counter(part for part in text.split() if part != part.lower())
     return sum(count * _capitals_of(part) for part, count in parts.items())
 
@@ -124,11 +127,11 @@ def _capitals_of(part: str) -> int:
 def _detector() -> Any:
     from langdetect import DetectorFactory, LangDetectException, detect
 
-    DetectorFactory.seed = 0  # else it draws
+    DetectorFactory.seed = 0  # otherwise langdetect is random
 
     def language(text: str) -> str | None:
         try:
-            return detect(text[:20_000])  # it reads 10,000 characters after its cleaning
+            return detect(text[:20_000])  # after cleaning, langdetect reads 10,000 characters
         except LangDetectException:
             return None
 
@@ -136,12 +139,12 @@ def _detector() -> Any:
 
 
 def is_language(text: str, code: str) -> bool:
-    """Whether langdetect says so; where it cannot say, the reference lets the text pass."""
+    """Whether langdetect detects the language; if it cannot decide, the text passes, as in the reference."""
     return _detector()(text) in (code, None)
 
 
 def _paragraphs(text: str) -> int:
-    """How many stand between lines of three stars; -1 where one in the middle is empty."""
+    """The number of paragraphs separated by lines of three stars; -1 if one in the middle is empty."""
     parts = [bool(part.strip()) for part in _DIVIDER.split(text)]
     return sum(parts) if all(parts[1:-1]) else -1
 
@@ -249,13 +252,13 @@ TYPES: dict[str, tuple[Check, dict[str, type]]] = {
     "repeat_prompt": (lambda text, a: _begins(text, a["prompt_to_repeat"]), {"prompt_to_repeat": str}),
     "two_responses": (lambda text, a: _two_responses(text), {}),
     "constrained_response": (lambda text, a: any(part in text for part in a.get("options", _CHOICES)), {}),
-    "start_phrase": (lambda text, a: _begins(text, a["phrase"]), {"phrase": str}),  # ours, the only one
+    "start_phrase": (lambda text, a: _begins(text, a["phrase"]), {"phrase": str}),  # our own addition, the only one
 }  # fmt: skip
 """type → how it is checked, and the arguments that it needs."""
 
 
 def loosened(text: str) -> Iterator[str]:
-    """IFEval's loose reading: also without the first line, the last, both, and each of these without asterisks."""
+    """IFEval's loose criterion: also without the first line, the last, both, and each of these without asterisks."""
     rows = text.split("\n")
     for part in (text, *("\n".join(part).strip() for part in (rows[1:], rows[:-1], rows[1:-1]))):
         yield from (part, part.replace("*", ""))

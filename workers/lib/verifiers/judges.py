@@ -1,10 +1,11 @@
 """A language model as judge: by a rubric, against a reference, or ranking a group. Pure: the model is `clients["ask"]`.
 
-What is judged is hostile text. It goes to the judge as a JSON string between two marks that hold a digest of it, which
-no text can contain of itself, and only an answer that is exactly the JSON asked for counts, in a fence or after reasoning perhaps.
+The judged text is untrusted. It is given to the judge as a JSON string between two marks that contain its digest, which
+no text can contain about itself, and only an answer that is exactly the requested JSON counts (optionally in a code
+fence or after reasoning).
 
-`ask(messages)` gives the likeliest answer. Several votes are several draws: `ask(messages, sample=n)`, n from 1. A client
-that takes no `sample` is asked the plain way each time.
+`ask(messages)` returns the likeliest answer. Several votes are several samples: `ask(messages, sample=n)`, n from 1. A
+client without the argument `sample` is asked without it each time.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ def transcript(messages: list[dict]) -> str:
 
 
 class Judge(Guarded):
-    """Rewards in [0, 1]. `score`: the median of the votes, by the rubric's range; `pairwise`: against the reference, in
-    both orders; `group`: all answers to a task at once, each between 0 and 1 (RULER's way), only through `score_group`.
+    """Rewards in [0, 1]. `score`: the median of the votes, scaled by the rubric's range; `pairwise`: against the
+    reference, in both orders; `group`: all answers to a task at once, each between 0 and 1 (as in RULER), only through
+    `score_group`.
     """
 
     def __init__(self, chosen: Any, ask: Ask | None) -> None:
@@ -105,7 +107,7 @@ class Judge(Guarded):
         return "" if answer is None else answer if isinstance(answer, str) else json.dumps(answer)
 
     def rubric(self, rollout: Rollout) -> str:
-        """The verifier's, and below it the task's own."""
+        """The verifier's rubric, followed by the task's own."""
         own = rollout.expected.get("rubric")
         more = f"\n\nFor this task:\n{own.strip()}" if isinstance(own, str) and own.strip() else ""
         return f"Rubric:\n{self.o.rubric}{more}"
@@ -131,13 +133,14 @@ class Judge(Guarded):
         return None if score is None else ((score - self.o.low) / (self.o.high - self.o.low), _reason(value))
 
     def answer(self, messages: list[dict], turn: int) -> dict | None:
-        """The judge's JSON object in the vote `turn` (from 0); None if it answered anything else."""
+        """The judge's JSON object in vote `turn` (from 0); None if it answered anything else."""
         if self.ask is None:
             raise Unavailable("There is no judge model to ask.")
         try:
             said = self.ask(messages, sample=turn + 1) if self.draws else self.ask(messages)
         except Exception as error:
-            gone = Unavailable if getattr(error, "final", False) else Unanswered  # final: so would end every question
+            # Final: every question would end like this.
+            gone = Unavailable if getattr(error, "final", False) else Unanswered
             raise gone(f"The judge gave no answer: {type(error).__name__}: {error}") from error
         value = json_of(unfenced(without_reasoning(said)).strip()) if isinstance(said, str) else None
         return value if isinstance(value, dict) else None
@@ -145,7 +148,9 @@ class Judge(Guarded):
     # Against a reference
 
     def pairwise(self, rollout: Rollout) -> list[tuple[float, str]]:
-        """1 better, 0.5 equal, 0 worse than the reference; each vote asks both orders, since judges like the first."""
+        """1 better, 0.5 equal, 0 worse than the reference. Each vote asks in both orders, since judges prefer the
+        first.
+        """
         reference = self.reference(rollout)
         if not reference:
             raise Unscorable("There is no reference to compare with.")
@@ -186,19 +191,21 @@ class Judge(Guarded):
         except Unscorable as error:
             reason = str(error)
             found = self.ranked_without_culprits(rollouts[0], shown, reason)
-        except Exception as error:  # a fault of the judge is no evidence about the model
+        except Exception as error:  # an error of the judge says nothing about the model
             reason = f"The verifier failed: {type(error).__name__}: {error}"
         scores = [found.get(text) or masked(reason) for text in works]
         return [replace(score, components=dict(score.components)) for score in scores]
 
     def ranked(self, rollout: Rollout, shown: list[str]) -> dict[str, Score]:
-        """The score of each work, all of them different. Raises Unscorable."""
+        """The score of each distinct answer. Raises Unscorable."""
         votes = usable([self.group_vote(rollout, shown, turn) for turn in range(self.o.votes)])
         return {text: self.of_votes([vote[text] for vote in votes], []) for text in shown}
 
     def ranked_without_culprits(self, rollout: Rollout, shown: list[str], reason: str) -> dict[str, Score]:
-        """Where the judge can compare two neutral works, the ones that it cannot compare with them, asked twice, are why it gave
-        no verdict on the group: they fail, and it is asked about the others. Those that it does not judge are left out."""
+        """If the judge can compare two neutral answers, those that it repeatedly cannot compare with them are the
+        reason why it gave no verdict on the group: they fail, and it is asked about the others. Answers that it does
+        not judge are left out.
+        """
         if not self.can_rank(rollout, list(NEUTRAL)):
             return {}
         culprits = [
@@ -210,7 +217,7 @@ class Judge(Guarded):
         others = [text for text in shown if text not in found]
         try:
             return found | (self.ranked(rollout, others) if culprits and len(others) > 1 else {})
-        except Exception:  # the judge broke down since
+        except Exception:  # the judge has failed in the meantime
             return found
 
     def can_rank(self, rollout: Rollout, shown: list[str]) -> bool:
@@ -220,7 +227,7 @@ class Judge(Guarded):
             return False
 
     def group_vote(self, rollout: Rollout, shown: list[str], turn: int) -> dict[str, float] | None:
-        """Each work's grade; the works are turned round from vote to vote, so that no place is the best."""
+        """Each answer's grade. The answers rotate from vote to vote, so that no position has an advantage."""
         start = turn * len(shown) // self.o.votes
         order = shown[start:] + shown[:start]
         names = {f"W{number}": text for number, text in enumerate(order, start=1)}
@@ -241,13 +248,13 @@ class Judge(Guarded):
 
 
 def takes_sample(ask: Ask) -> bool:
-    """Whether a client can be asked for one of several draws."""
+    """Whether a client supports several samples."""
     named = inspect.signature(ask).parameters.values()
     return any(one.name == "sample" or one.kind is one.VAR_KEYWORD for one in named)
 
 
 def usable(votes: list) -> list:
-    """The votes that could be read. Raises Unscorable unless they are more than half."""
+    """The votes that could be parsed. Raises Unscorable unless they are more than half."""
     found = [vote for vote in votes if vote is not None]
     if 2 * len(found) <= len(votes):
         raise Unscorable(f"The judge gave {len(votes) - len(found)} of {len(votes)} answers in no usable form.")

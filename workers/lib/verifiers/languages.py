@@ -1,7 +1,7 @@
-"""Values of Java and JavaScript as BFCL's answers write them, as text in the language: `100L`, `new ArrayList<>(Arrays.asList(1, 2))`,
-`{'a': [1, true]}`. Pure, in time proportional to the text.
+"""Parses Java and JavaScript values in BFCL's answers, which are text in the language: `100L`, `new
+ArrayList<>(Arrays.asList(1, 2))`, `{'a': [1, true]}`. Pure, linear in the text.
 
-What is no literal of the declared type is a variable or an expression, which stays text.
+Anything that is not a literal of the declared type is a variable or an expression, and stays text.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 def value_of(text: str, code: dict) -> Any:
-    """The value that the text is in the language and type that `code` names; the text itself where it is no such literal. As on the
-    leaderboard spaces around a literal make it another one, but for collections in JavaScript."""
+    """The value of the text in the language and type that `code` names; the text itself if it is not such a literal. As
+    on the leaderboard, spaces around a literal make it another one, except for collections in JavaScript.
+    """
     kind = str(code.get("type"))
     if len(text) > LONGEST:
         return text
@@ -41,7 +42,7 @@ def value_of(text: str, code: dict) -> Any:
 
 
 def schema_of(code: dict) -> dict:
-    """The JSON Schema type of a value after it was read."""
+    """The JSON Schema type of a value after parsing."""
     kind = code.get("type")
     name = (
         "integer"
@@ -56,7 +57,7 @@ def schema_of(code: dict) -> dict:
 
 
 def _typed(text: str, kind: str, items: Any, java: bool, depth: int) -> Any:
-    """None if the text is no literal of the type."""
+    """None if the text is not a literal of the type."""
     if kind in WHOLE or kind in REAL:
         found = re.fullmatch(_JS_FLOAT if kind == "float" and not java else _NUMBERS[kind], text, re.ASCII)
         number = found and (found.groups() or (found[0],))[0]
@@ -80,7 +81,7 @@ def _collection(text: str, kind: str, items: Any, java: bool, depth: int) -> Any
 
 
 def _item(text: str, items: Any, java: bool, depth: int) -> Any:
-    """A member of a list, by the type of members where it says more than the literal itself."""
+    """A list item, by the declared type of items where that is more specific than the literal itself."""
     if items in (*WHOLE, *REAL, "boolean", "Boolean"):
         found = _typed(text, str(items), None, java, depth)
         return text if found is None else found
@@ -88,7 +89,7 @@ def _item(text: str, items: Any, java: bool, depth: int) -> Any:
 
 
 def _literal(text: str, java: bool, depth: int) -> Any:
-    """A value by its own look."""
+    """A value by its own syntax."""
     if text in ("true", "false"):
         return text == "true"
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
@@ -126,7 +127,7 @@ def _java_map(text: str, depth: int) -> dict | None:
 
 
 def _arguments(body: str, method: str) -> list[str]:
-    """What stands between the brackets of each `method(…);`."""
+    """The text between the brackets of each `method(…);`."""
     calls = (part.strip() for part in split(body, ";"))
     return [
         call[len(method) + 1 : -1].strip() for call in calls if call.startswith(f"{method}(") and call.endswith(")")
@@ -148,7 +149,7 @@ def _js_object(text: str, depth: int) -> dict | None:
 
 
 def split(text: str, by: str = ",", most: int = 0) -> list[str]:
-    """The parts between separators that stand in no bracket and no quotes; none of an empty text."""
+    """The parts between separators outside of brackets and quotes; [] for an empty text."""
     parts, start, closing, quote = [], 0, list[str](), ""
     for at, char in enumerate(text):
         if quote:

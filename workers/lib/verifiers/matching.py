@@ -1,8 +1,8 @@
-"""Whether a value is one that was accepted: typed, and tolerant where the rules of the leaderboard are. Pure.
+"""Whether a value is one of the accepted ones, given its type, and as tolerant as the leaderboard's rules. Pure.
 
-The rules are those of the Berkeley Function Calling Leaderboard's AST checker: texts are equal without case, spaces and
-the punctuation `,./-_*^`, unless that makes equal amounts or days of others; a whole number passes for a decimal one, not the other way round; "" among the accepted
-values says that the argument may be left out.
+The rules are those of the Berkeley Function Calling Leaderboard's AST checker: texts are compared ignoring case, spaces
+and the punctuation `,./-_*^`, unless that would make different amounts or days equal; an integer is accepted for a
+float, but not the reverse; "" among the accepted values means that the argument may be left out.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from workers.lib.verifiers.numbers import other_numbers
 from workers.lib.verifiers.quantities import date_of, same_quantity
 
 _DROPPED = str.maketrans(dict.fromkeys(" ,./-_*^") | {"'": '"'})
-_ADDRESS = re.compile(r"\S@\S+\.\w|\w://|^(?:www\.|~?/\w|[A-Za-z]:\\)")  # mail, web, path: all of it counts
-LONGEST_UNORDERED = 200  # items of a list that are compared each with each
+# Mail, web address or path: every character counts.
+_ADDRESS = re.compile(r"\S@\S+\.\w|\w://|^(?:www\.|~?/\w|[A-Za-z]:\\)")
+LONGEST_UNORDERED = 200  # items of a list that are compared with each other
 TYPES = {
     "string": (str,), "integer": (int,), "number": (int, float), "float": (int, float), "boolean": (bool,),
     "array": (list,), "tuple": (list,), "object": (dict,), "dict": (dict,), "null": (type(None),),
@@ -50,7 +51,7 @@ class Rules:
 
 
 def loose(text: str) -> str:
-    """Without case, spaces and punctuation, as the leaderboard compares; ' is \"."""
+    """The text without case, spaces and punctuation, as the leaderboard compares it; ' becomes "."""
     return text.translate(_DROPPED).lower()
 
 
@@ -58,7 +59,9 @@ TEXTS: dict[str, Callable[[str], Any]] = {"loose": loose, "spaces": normalise, "
 
 
 def one_of(values: Iterable[Any], nested: bool) -> OneOf:
-    """From the list of accepted values; `nested`: objects in it hold lists of accepted values again (BFCL's files)."""
+    """From the list of accepted values; `nested`: objects in it contain lists of accepted values again (as in BFCL's
+    files).
+    """
     values = tuple(values)
     optional = any(value == "" or value is None for value in values if not isinstance(value, list | dict))
     return OneOf(tuple(_nested(value) for value in values) if nested else values, optional)
@@ -95,7 +98,7 @@ def _type_of(schema: Any) -> Any:
 
 
 def _same_text(given: str, wanted: str, schema: Any, rules: Rules) -> bool:
-    if wanted == "":  # an optional argument given as "" is right only where it is a text
+    if wanted == "":  # an optional argument given as "" is only right if it is a text
         return given == "" and _type_of(schema) in (None, "string", "any")
     standard = normalise if rules.text == "loose" and _ADDRESS.search(wanted) else TEXTS[rules.text]
     if standard(given) == standard(wanted) and not contradicts(given, wanted):
@@ -104,7 +107,9 @@ def _same_text(given: str, wanted: str, schema: Any, rules: Rules) -> bool:
 
 
 def contradicts(given: str, wanted: str) -> bool:
-    """Whether texts that are loosely equal are other amounts or days: -5 and 5, 3.5 km and 35 km, 2024-1-12 and 2024-11-2."""
+    """Whether texts that are loosely equal are different amounts or days: -5 and 5, 3.5 km and 35 km, 2024-1-12 and
+    2024-11-2.
+    """
     if normalise(given) == normalise(wanted):
         return False
     same = same_quantity(given, wanted)
@@ -137,7 +142,7 @@ def _same_list(given: list, wanted: list, schema: Any, rules: Rules, unordered: 
 
 
 def _same_items(given: list, wanted: list) -> bool:
-    """Whether two lists have the same items, to the letter; never where there is a choice among the wanted ones."""
+    """Whether two lists have exactly the same items; False if the accepted list has alternatives."""
     try:
         one, other = (Counter(json.dumps(item, sort_keys=True) for item in items) for items in (given, wanted))
     except TypeError:
@@ -156,7 +161,7 @@ def _same_dict(given: dict, wanted: dict, schema: Any, rules: Rules) -> bool:
 
 
 def fits(value: Any, schema: Any) -> bool:
-    """Whether a value has the type that its schema names; true where the schema names none."""
+    """Whether a value has the type in its schema; true if the schema names none."""
     kinds = TYPES.get(_type_of(schema) or "")
     if kinds is None:
         return True

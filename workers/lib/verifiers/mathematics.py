@@ -1,4 +1,4 @@
-"""The same mathematics as one of the right answers. Light: what is more than a number is compared in `workers.lib.maths`."""
+"""Compares mathematical answers. Light: anything beyond plain numbers is compared in `workers.lib.maths`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ _MORE = re.compile(r"[\s*_`]*(?:,|;|/|or\b|and\b|\()", re.IGNORECASE)
 
 
 def final_answer(text: str) -> str:
-    """What an output gives as its answer: the last \\boxed{…} (with those that “and” or “or” join to it), else what follows the
-    last “answer is” or “answer:” up to the end of the sentence, else the only formula of the last line, else all of it."""
+    """The answer in an output: the last \\boxed{…} (with those joined to it by “and” or “or”), else the text after the
+    last “answer is” or “answer:” up to the end of the sentence, else the only formula of the last line, else the whole
+    output.
+    """
     text = text[:LONGEST].strip()
     if boxes := _boxes(text):
         at = len(boxes) - 1
@@ -43,7 +45,7 @@ def final_answer(text: str) -> str:
 
 
 def _sentence(text: str, said: re.Match) -> str:
-    """What follows “answer is”; nothing where the sentence doubts it."""
+    """The text after “answer is”; "" if the sentence questions it."""
     begin = max((end.end() for end in _END.finditer(text, 0, said.start())), default=0)
     if _DOUBT.search(text, begin, said.start()):
         return ""
@@ -57,12 +59,12 @@ def _sentence(text: str, said: re.Match) -> str:
 
 
 def _unmarked(text: str) -> str:
-    """Without Markdown, unless it is too long for an answer anyway."""
+    """The text without Markdown, unless it is too long for an answer anyway."""
     return unmarked(text) if len(text) <= LONGEST_ANSWER else text
 
 
 def _boxes(text: str) -> list[tuple[int, int, int]]:
-    """(start, end, start of what is inside) of each outermost box that is closed."""
+    """(start, end, start of the content) of each outermost closed box."""
     found: list[tuple[int, int, int]] = []
     opened: list[tuple[int, int] | None] = []
     for match in _BOX.finditer(text):
@@ -79,7 +81,7 @@ def _boxes(text: str) -> list[tuple[int, int, int]]:
 
 
 def number_of(text: str) -> Fraction | None:
-    """A plain number of at most 40 digits on each side; None for what needs more thought."""
+    """A plain number with at most 40 digits on each side; None for anything more complex."""
     found = _NUMBER.fullmatch(text.strip().strip("$").strip().removesuffix("."))
     if found is None or (found[2] is not None and not int(found[2])):
         return None
@@ -92,7 +94,7 @@ class MathOptions(AnswerOptions):
 
 
 class Mathematics(Answer):
-    """Right or wrong; an answer that cannot be read in one way only, or takes too much to compare, is wrong."""
+    """Right or wrong. An answer that is ambiguous, or takes too much to compare, is wrong."""
 
     def __init__(self, chosen: MathOptions, path: str) -> None:
         super().__init__(chosen, path)
@@ -119,7 +121,7 @@ class Mathematics(Answer):
         return right_or_wrong(False, details)
 
     def verdict(self, found: str, gold: str) -> tuple[bool, str]:
-        """Whether it is the same, and if not perhaps why."""
+        """(whether it is equal; if not, possibly why)."""
         one, other = number_of(found), number_of(gold)
         if one is not None and other is not None:
             return one == other, ""
@@ -134,13 +136,13 @@ class Mathematics(Answer):
 
 
 def gold_text(value: Any) -> str:
-    """A right answer; where it is a whole solution, the boxed part of it."""
+    """A right answer; if it is a whole solution, the boxed part of it."""
     text = str(value)
     return final_answer(text) if "\\boxed" in text else text
 
 
 def gold_problem(value: Any) -> str:
-    """ "" for a right answer that can be compared, else what is wrong with it."""
+    """What is wrong with a right answer; "" if it can be compared."""
     text = gold_text(value)
     return "" if number_of(text) is not None else problem_of(text)
 

@@ -1,7 +1,7 @@
 """Numbers as people write them, alone or in a sentence. Pure.
 
-What stands around the digits belongs to the number: a sign, a fraction, a power, per cent. Digits of a date, a time, a ratio or a
-version are no number.
+A sign, a fraction, a power or a percent sign next to the digits belongs to the number. The digits of a date, a time, a
+ratio or a version are not a number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _POWER = re.compile(
     rf"{_SIGN}(?:(?P<times>{_ONE}) ?[×x·*] ?)?(?P<base>{_ONE})(?:\^|\*\*)(?P<brace>\{{)?(?P<power>[-+−]?\d{{1,4}})(?(brace)\}})"
 )
 
-# In a sentence: first what is not a number. Possessive, so that no text takes more than a look at each character.
+# In a sentence: first everything that is not a number. Possessive, so that each character is read only once.
 _FOUND = r"(?:\d[\d,]*+(?:\.\d++)?+|\.\d++)(?:[eE][-+]?\d{1,4})?+"
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
 _TH = r"(?:st|nd|rd|th)?"
@@ -32,7 +32,7 @@ _DIGITS = (
     rf"|\d{{1,3}} \d{{1,4}} ?/ ?\d{{1,4}}(?!\d)|{_FOUND}(?: ?/ ?\d++)?)"
 )
 _FIRST = re.compile(rf"{_NO_NUMBER}|(?P<number>{_DIGITS})", re.IGNORECASE)
-# A sign may stand before a currency's; ±5 and 5-7 are taken whole, and then are no number.
+# A sign may come before a currency's sign; ±5 and 5-7 are matched as a whole, and are then not numbers.
 _SIGNED = r"(?:(?<![\d.])[-+−] ?(?=[$€£¥₹])|± ?)?(?:[$€£¥₹] ?)?"
 _EACH = re.compile(
     rf"{_NO_NUMBER}|(?P<number>{_FOUND}[-–−]{_FOUND}(?![\d.])|{_SIGNED}{_DIGITS}(?: ?(?:%|per ?cent\b))?)",
@@ -54,7 +54,7 @@ def decimal_of(text: Any) -> Decimal | None:
             if found["bottom"]:
                 value /= _value(found["bottom"])
             if found["whole"] and value >= 1:
-                return None  # “2 9/3” is no mixed number
+                return None  # “2 9/3” is not a mixed number
             value = value + _value(found["whole"]) if found["whole"] else value
         elif found := _POWER.fullmatch(text):
             value = _value(found["base"]) ** _value(found["power"]) * _value(found["times"] or "1")
@@ -62,7 +62,7 @@ def decimal_of(text: Any) -> Decimal | None:
             return None
     except (DecimalException, ValueError):
         return None
-    return value.copy_negate() if found["sign"] in ("-", "−") else value  # exact, where -value is rounded
+    return value.copy_negate() if found["sign"] in ("-", "−") else value  # exact, whereas -value is rounded
 
 
 def _value(text: str) -> Decimal:
@@ -70,15 +70,16 @@ def _value(text: str) -> Decimal:
 
 
 def last_number(text: str) -> str:
-    """The last number of a sentence as it is written, with its per cent; "" if there is none."""
+    """The last number in a sentence as it is written, including a percent sign; "" if there is none."""
     text = _LATEX.sub(lambda part: f"{part[1]}{' ' if part[1] else ''}{part[2]}/{part[3]}", text).replace("\\%", "%")
     found = [match["number"] for match in _EACH.finditer(text) if match["number"]]
     return found[-1].rstrip(",") if found else ""
 
 
 def first_number(text: str) -> tuple[str, str, str] | None:
-    """(what stands before, the first number, what stands after); None if there is none, or something else with digits comes
-    first."""
+    """(the text before, the first number, the text after); None if there is none, or if something else with digits
+    comes first.
+    """
     found = _FIRST.search(text)
     if found is None or not found["number"]:
         return None
@@ -86,15 +87,16 @@ def first_number(text: str) -> tuple[str, str, str] | None:
 
 
 def other_numbers(one: str, other: str) -> bool:
-    """Whether two texts have as many numbers and dates, and one of them is another: 3.5 km and 35 km, 1/2 and 12. What follows a
-    letter (v1.2) is part of a name."""
+    """Whether two texts have equally many numbers and dates, of which at least one differs: 3.5 km and 35 km, 1/2 and
+    12. Digits after a letter (v1.2) are part of a name.
+    """
     found, wanted = (list(_among(text)) for text in (one, other))
     kinds = [[type(value) for value in values] for values in (found, wanted)]
     return kinds[0] == kinds[1] and found != wanted
 
 
 def _among(text: str) -> Iterator[Decimal | tuple[str, ...] | None]:
-    """Each number, and of each date, time or version its parts; None for what cannot be read."""
+    """Each number, or the parts of each date, time or version; None for anything that cannot be parsed."""
     for match in _AMONG.finditer(text):
         if match["number"]:
             yield decimal_of(match["number"].rstrip(","))

@@ -1,7 +1,7 @@
-"""Amounts and dates that are given as text. Pure; what can be read in two ways is not read.
+"""Amounts and dates written as text. Pure; anything ambiguous is not parsed.
 
-Babel and dateutil guess (dateutil reads “1/2/2024” as the second of January, and 10 as a day of this month), so the forms
-that cannot be misread stand here.
+Babel and dateutil guess (dateutil reads “1/2/2024” as the second of January, and 10 as a day of the current month), so
+only unambiguous forms are listed here.
 """
 
 from __future__ import annotations
@@ -49,14 +49,16 @@ _LIKE_A_DATE = re.compile(r"\d{1,4}([/.-])\d{1,2}\1\d{1,4}")
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """`currency` is an ISO code, "" if none is named. Per cent are in the value."""
+    """`currency` is an ISO code, "" if none is named. Percentages are converted in the value."""
 
     value: Decimal
     currency: str = ""
 
 
 def amount_of(text: str) -> Amount | None:
-    """-5, $1,000.50, 1.000,50 €, USD 5, 12 %, and ($5.00) as -5; None for what is no amount or could be another."""
+    """Parses -5, $1,000.50, 1.000,50 €, USD 5, 12 %, and ($5.00) as -5; None for anything else, or if it could be
+    another amount.
+    """
     text = " ".join(text[: LONGEST + 1].replace("−", "-").split())
     found = _AMOUNT.fullmatch(text) if len(text) <= LONGEST else None
     if found is None or (found["sign"] and found["inner"]) or bool(found["open"]) != bool(found["close"]):
@@ -67,7 +69,7 @@ def amount_of(text: str) -> Amount | None:
         return None
     currency = _CODES.get((found["before"] or after).lower(), "")
     negative = "-" in (found["sign"] or found["inner"])
-    if found["open"]:  # so do bookkeepers write a loss; a bare number in brackets may be anything
+    if found["open"]:  # accounting notation for a loss; a bare number in brackets may be anything
         if negative or not (currency or re.search(r"[.,]", digits)):
             return None
         negative = True
@@ -78,7 +80,7 @@ def amount_of(text: str) -> Amount | None:
 
 
 def same_currency(one: Amount, other: Amount) -> bool:
-    """An amount that names none is of any."""
+    """An amount without a currency matches any currency."""
     return not one.currency or not other.currency or one.currency == other.currency
 
 
@@ -108,7 +110,7 @@ def _day(year: int, month: int, day: int) -> date | None:
 def same_quantity(given: str, wanted: str) -> bool | None:
     """Whether two texts are the same amount or the same day; None if they are not both amounts or both dates.
 
-    A date that can be read in two ways (1/2/2024) is the same only as one with its numbers in its order.
+    An ambiguous date (1/2/2024) only equals one with the same numbers in the same order.
     """
     if _is_dated(given) and _is_dated(wanted):
         day, other_day = date_of(given), date_of(wanted)

@@ -1,7 +1,7 @@
-"""A learned reward model, by HTTP or as a function. Light.
+"""A learned reward model, over HTTP or as a function. Light.
 
-The request is OpenRLHF's remote one: {"query": [prompt and answer], "prompts": […], "labels": […]}, the answer
-{"rewards": [number]} (or "scores"), one for each query.
+The request has OpenRLHF's format: {"query": [prompt and answer], "prompts": […], "labels": […]}; the response is
+{"rewards": [number]} (or "scores"), one per query.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Scorer = Callable[[dict], Any]
 
 
 class RewardModel(Guarded):
-    """`scale`: "none" gives the model's number, "sigmoid" 1 / (1 + e^−x), "range" puts [low, high] on [0, 1]."""
+    """`scale`: "none" keeps the model's number, "sigmoid" is 1 / (1 + e^−x), "range" maps [low, high] to [0, 1]."""
 
     def __init__(self, chosen: Any, call: Scorer | None, allow_private: bool) -> None:
         self.o, self.call = chosen, call or (self.post if chosen.url else None)
@@ -50,7 +50,7 @@ class RewardModel(Guarded):
             part = rollouts[start : start + self.o.batch]
             try:
                 values = self.values(part)
-            except Exception:  # by one bad answer, or because the server failed: each for itself will show
+            except Exception:  # one bad answer, or a server failure: scoring each separately will show
                 found += [self.score(rollout) for rollout in part]
             else:
                 found += [self.valued(*pair) for pair in zip(part, values, strict=True)]
@@ -63,7 +63,7 @@ class RewardModel(Guarded):
             return self.blamed(rollout, str(error))
 
     def values(self, rollouts: list[Rollout]) -> list[Any]:
-        """What the model says of each. Raises Unavailable, Unanswered."""
+        """The model's value for each rollout. Raises Unavailable, Unanswered."""
         queries = query_of(rollouts)
         if self.call is None:
             raise Unavailable("There is no reward model to ask: give “url”.")
@@ -77,7 +77,7 @@ class RewardModel(Guarded):
         return found
 
     def of_value(self, value: Any) -> Score:
-        """Raises Unscorable for what is not a number."""
+        """Raises Unscorable if the value is not a number."""
         value = value[0] if isinstance(value, list) and len(value) == 1 else value
         if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= LARGEST:
             raise Unscorable("The reward model's answer is not a number.")
@@ -99,7 +99,7 @@ class RewardModel(Guarded):
 
 
 def query_of(rollouts: list[Rollout]) -> dict:
-    """OpenRLHF's remote request."""
+    """A request in OpenRLHF's format."""
     prompts = [transcript(rollout.task.get("messages") or []) for rollout in rollouts]
     answers = [transcript(rollout.messages) for rollout in rollouts]
     labels = [rollout.expected.get("answer", rollout.expected or None) for rollout in rollouts]
@@ -111,7 +111,7 @@ def from_spec(spec: dict, clients: Clients, path: str) -> RewardModel:
     chosen = options(spec, path, RewardModelOptions)
     try:
         if chosen.url is not None:
-            check_url(chosen.url, allow_private=True)  # what this installation allows is checked at the connection
+            check_url(chosen.url, allow_private=True)  # whether this installation allows it is checked when connecting
     except RefusedAddress as error:
         raise SpecError(f"“{path}.url”: {error}") from error
     if chosen.low >= chosen.high:

@@ -1,7 +1,8 @@
-"""The end state of a multi-step run against the state it should have ended in. Pure.
+"""Compares the end state of a multi-step run with the expected one. Pure.
 
-A state is JSON: tables (lists of objects) and objects, nested. Rows of a table have no order unless `ordered`; other lists have
-one, unless their field is `unordered`. The expected state is the rollout's, else the task's `expected.state`.
+A state is JSON: tables (lists of objects) and objects, nested. The rows of a table have no order unless `ordered`;
+other lists have one, unless their field is `unordered`. The expected state is the rollout's, or else the task's
+`expected.state`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ class StateOptions(Options):
 
 
 class State(Guarded):
-    """1 where the states are the same, else 0; with `partial` the share of tables that are.
+    """1 if the states are equal, else 0; with `partial` the share of equal tables.
 
-    `tables` are the only ones compared; `ignore` names fields that are not; `keys` ({table: field}) says how rows are
-    recognised in the differences; `case_insensitive` is true, or the fields whose texts have no case.
+    `tables`: compare only these; `ignore`: names of fields to ignore; `keys` ({table: field}): how rows are identified
+    in the reported differences; `case_insensitive`: true, or the fields whose texts are compared ignoring case.
     """
 
     def __init__(self, chosen: StateOptions) -> None:
@@ -62,7 +63,7 @@ class State(Guarded):
         return self.canonical(given) == self.canonical(wanted)
 
     def canonical(self, value: Any, name: str = "") -> Any:
-        """Equal for values that count as the same."""
+        """A value that is equal for equivalent values."""
         if isinstance(value, dict):
             kept = ((str(key), item) for key, item in value.items() if key not in self.ignore)
             return json.dumps(sorted((key, self.canonical(item, key)) for key, item in kept))
@@ -79,7 +80,7 @@ class State(Guarded):
     def has_no_case(self, name: str) -> bool:
         return self.caseless is True or (isinstance(self.caseless, list) and name in self.caseless)
 
-    # What differs
+    # Differences
 
     def differences(self, state: dict, wanted: dict, names: list) -> Iterator[str]:
         told = (text for name in names for text in self.of_table(str(name), state.get(name), wanted.get(name)))
@@ -118,7 +119,7 @@ class State(Guarded):
         yield from (f"{name}: row too many {_short(row)}" for row in mine if id(row) not in told)
 
     def unlike(self, rows: list, others: list) -> list:
-        """The rows that have no equal among the others, each of which stands for one."""
+        """The rows without an equal row among the others, each of which can be matched once."""
         left = Counter(self.canonical(row) for row in others)
         found = []
         for row in rows:

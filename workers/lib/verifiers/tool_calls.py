@@ -1,4 +1,4 @@
-"""The guide's reward of one tool call. Light and pure."""
+"""The guide's reward for one tool call. Light and pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ TOOL_CALL_WEIGHTS = {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2
 
 
 def parse_call(text: str) -> dict | None:
-    """The agent's output, apart from reasoning in it, as {"tool": str, "args": dict}; None if it is not exactly one such JSON object.
+    """The agent's output, without its reasoning, as {"tool": str, "args": dict}; None if it is not exactly one such
+    JSON object.
 
-    What is nested deeper than MAX_DEPTH counts as invalid: it would make the verifier fail, and a failed verifier
-    masks the sample, so that an absurd answer would escape its penalty.
+    JSON nested deeper than MAX_DEPTH counts as invalid: it would make the verifier fail, which masks the sample, so
+    that an absurd answer would escape its penalty.
     """
     value = json_of(without_reasoning(text))
     if not isinstance(value, dict) or not isinstance(value.get("args"), dict) or not isinstance(value.get("tool"), str):
@@ -26,9 +27,10 @@ def parse_call(text: str) -> dict | None:
 def tool_call(
     call: dict | None, expected: dict, execute: Callable[[dict], Execution], weights: dict[str, float] | None = None
 ) -> Score:
-    """The guide's reward: −1 for what is not one call (None), else 0.4 tool + 0.4 × arguments + 0.2 executed safely.
+    """The guide's reward: −1 if there is not exactly one call (None), else 0.4 tool + 0.4 × arguments + 0.2 executed
+    safely.
 
-    Success is the whole of it: right tool, every argument right, executed, no harm.
+    It is a success only if everything is right: the tool, every argument, executed, without harm.
     """
     w = TOOL_CALL_WEIGHTS | (weights or {})
     if call is None:

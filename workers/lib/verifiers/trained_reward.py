@@ -1,5 +1,6 @@
-"""A reward model version of the registry as a verifier. Light: who scores comes by the digest of its weights, in
-`clients["reward_models"]` (workers.lib.reward_scorer)."""
+"""A registered reward model version as a verifier. Light: the scorer is looked up by the digest of its weights in
+`clients["reward_models"]` (workers.lib.reward_scorer).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class TrainedRewardOptions(Options):
-    """`version` is its name, for people; `digest` says which weights score. `threshold`: of the reward, at which an answer
-    succeeds. All but the name are filled in when a verifier is saved."""
+    """`version` is its name for people; `digest` determines which weights score. `threshold`: the reward from which an
+    answer is a success. Everything except the name is filled in when a verifier is saved.
+    """
 
     version: str
     digest: Digest | None = None
@@ -37,7 +39,7 @@ class TrainedReward(Guarded):
     def score_group(self, rollouts: list[Rollout]) -> list[Score]:
         try:
             found = self.found(rollouts)
-        except Exception:  # each for itself will show whose doing it is
+        except Exception:  # scoring each separately will show which one is at fault
             return [self.score(rollout) for rollout in rollouts]
         return [
             self.of(one) if "error" not in one else self.score(rollout)

@@ -1,4 +1,6 @@
-"""How a multi-step run went, beside its outcome: turns over budget, tool errors, recoveries, harm. Pure."""
+"""Scores the process of a multi-step run in addition to its outcome: turns over budget, tool errors, recoveries, harm.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,11 @@ class TrajectoryOptions(Options):
 
 
 class Trajectory(Guarded):
-    """The outcome's reward, less what each turn over budget and each tool error costs; harm is −1 whatever the rest.
+    """The outcome's reward, minus a penalty for each turn over budget and each tool error; harm gives −1 whatever the
+    rest.
 
-    `outcome` is a verifier (none: 0). An error is recovered where a later call of the same tool works, and gets a part
-    of its cost back; an error is never worth making, so that part may not be larger than the cost.
+    `outcome` is a verifier (without one: 0). An error is recovered if a later call of the same tool works, which
+    returns part of its penalty. That part may not exceed the penalty, so that making an error never pays.
     """
 
     def __init__(self, chosen: TrajectoryOptions, outcome: Verifier | None, path: str) -> None:
@@ -87,7 +90,7 @@ class Trajectory(Guarded):
 
 
 def errors_in(calls: list[Execution]) -> tuple[int, int]:
-    """(calls that failed, those of them after which a call of the same tool worked)."""
+    """(calls that failed, how many of them were followed by a successful call of the same tool)."""
     worked_later: set[str] = set()
     errors = recovered = 0
     for call in reversed(calls):

@@ -1,4 +1,4 @@
-"""What a verifier is given and what it gives back. Light and pure."""
+"""The input and output of verifiers. Light and pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from workers.lib.messages import last_answer, text_of, without_reasoning
 
 @dataclass(frozen=True)
 class Execution:
-    """What happened when a call ran: whether it worked, whether it did harm, what the tool answered.
+    """The result of running a call: whether it worked, whether it did harm, and the tool's answer.
 
-    `name` and `args` are the call's; `error` is the tool's own error where it failed.
+    `name` and `args` are the call's; `error` is the tool's own error if it failed.
     """
 
     ok: bool
@@ -28,7 +28,7 @@ class Execution:
 class Score:
     """A scored output. `reward` is None if and only if `masked`: a verifier's own error is not a 0.
 
-    `components` are named numbers; `details` says in words what was wrong, the first fault first.
+    `components` are named numbers; `details` describes what was wrong, the first fault first.
     """
 
     reward: float | None
@@ -50,7 +50,7 @@ class Rollout:
     """What an agent did with a task.
 
     `task` has id, messages, tools, expected and metadata; `messages` are those after the task's own, in OpenAI's chat
-    form; `state` is the end state, `expected_state` what it should have been; `stats` has turns, tokens, stop_reason.
+    format; `state` is the end state, `expected_state` what it should have been; `stats` has turns, tokens, stop_reason.
     """
 
     task: dict
@@ -68,7 +68,7 @@ class Rollout:
 
     @property
     def answer(self) -> str:
-        """The output without reasoning in it: what is judged, but by verifiers that look for its form."""
+        """The output without reasoning, which is what is judged, except by verifiers of its format."""
         return without_reasoning(self.output).strip()
 
     @property
@@ -78,13 +78,13 @@ class Rollout:
 
     @classmethod
     def of_text(cls, task: dict, output: str, **rest: Any) -> Rollout:
-        """A rollout of one answer."""
+        """A rollout with a single answer."""
         rest.setdefault("tools", task.get("tools") or [])
         return cls(task=task, messages=[{"role": "assistant", "content": output}], **rest)
 
 
 class Verifier(Protocol):
-    """From a rollout to a score. Never raises: an error of its own gives a masked score with its reason."""
+    """Maps a rollout to a score. Never raises: a verifier's own error gives a masked score with the reason."""
 
     def score(self, rollout: Rollout) -> Score: ...
 
