@@ -28,7 +28,7 @@ from apps.core.actions import audit
 from apps.core.locks import ProjectLock
 from apps.core.models import Project, Stage
 from apps.failures.actions import diagnose
-from apps.failures.clusters import identity, signatures
+from apps.failures.clusters import find, identity, signatures
 from apps.failures.clusters.cases import Case, arguments_of, request_of, trouble_of
 from apps.failures.clusters.features import STOP_WORDS, Space
 from apps.failures.clusters.life import Fix, after_news, newest_against
@@ -137,11 +137,9 @@ def recluster(project: Project) -> dict[str, int] | None:
 
     {failures, clusters, born, gone, reopened}
     """
-    from apps.failures.clusters.find import cluster  # scipy's linkage; pages do not need it
-
     began = timezone.now()
     records = {case.id: case for case in cases(_standing_failures(project))}
-    found = cluster(list(records.values()))
+    found = find.cluster(list(records.values()))
     words = words_of([[records[id] for id in group.members] for group in found.clusters])
     return _store(project, began, records, found, words)
 
