@@ -19,7 +19,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.flywheel.machine import Machine, eventually, free_port, up
-from tests.flywheel.test_endpoint_faults import endpoint_url
+from tests.flywheel.test_faults import endpoint_url
 from tests.workers.conftest import make_tiny_model
 from tests.workers.test_model_server import make_adapter
 from workers.lib.engines import Prompt, Sampling

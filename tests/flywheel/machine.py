@@ -24,11 +24,12 @@ T = TypeVar("T")
 
 
 def eventually(ask: Callable[[], T], patience_s: float = 300.0) -> T:
-    """The first true answer. Fails the test when none comes."""
-    deadline = time.monotonic() + patience_s
+    """The first true answer. Fails the test when none comes. Asks less often the longer it waits: to ask may take as much as what is waited for."""
+    deadline, pause = time.monotonic() + patience_s, 0.05
     while not (answer := ask()):
         assert time.monotonic() < deadline, f"not within {patience_s:.0f} s"
-        time.sleep(0.1)
+        time.sleep(pause)
+        pause = min(1.3 * pause, 0.5)
     return answer
 
 
@@ -146,7 +147,8 @@ class Machine:
         return found[0]
 
     def kill_everything(self) -> None:
-        for pid in self.processes():
+        """The supervisor of the services first: it would stop them in order once their last user is gone."""
+        for pid in (*self.processes("flywheel.servers"), *self.processes()):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

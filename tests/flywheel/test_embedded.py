@@ -89,6 +89,7 @@ def test_a_killed_postgres_comes_back_for_those_who_use_it(machine: Machine) -> 
 
 
 def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(machine: Machine) -> None:
+    machine.user()  # else the servers may have stopped, and removed the file
     machine.python(CREATE, apps=False)
     machine.kill_everything()
     layout = Layout.of(machine.data)
@@ -110,6 +111,7 @@ def test_it_runs_for_an_ordinary_user(folder: Path, unprivileged_uid: int | None
     if unprivileged_uid is not None and not machine.use_python_of_all():
         pytest.skip("the checkout lies where no other user can read it")
     try:
+        machine.user()  # its servers run until then
         machine.python(CREATE, apps=False)
         owner = Path(f"/proc/{machine.postmaster()}").stat().st_uid
         assert owner == (os.getuid() if unprivileged_uid is None else unprivileged_uid)
@@ -124,6 +126,7 @@ def test_root_may_keep_its_data_where_no_one_else_can_enter(folder: Path) -> Non
     machine = Machine(folder / "data")
     layout = Layout.of(machine.data)
     try:
+        machine.user()  # its servers run until then
         machine.python(CREATE, apps=False)
         assert layout.home.parent == Path("/var/tmp")
         assert folder.stat().st_mode & 0o777 == 0o700

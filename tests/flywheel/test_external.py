@@ -52,7 +52,7 @@ def database_url(folder: Path) -> Iterator[str]:
     eventually(lambda: listens(port))
     yield f"postgres://them@127.0.0.1:{port}/postgres"
     server.send_signal(signal.SIGINT)
-    server.wait(timeout=30)
+    server.wait(timeout=300)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def broker_url(folder: Path) -> Iterator[str]:
     eventually(lambda: listens(port))
     yield f"redis://127.0.0.1:{port}/0"
     server.terminate()
-    server.wait(timeout=30)
+    server.wait(timeout=300)
 
 
 def test_all_is_up_on_services_of_ones_own(machine: Machine, database_url: str, broker_url: str) -> None:

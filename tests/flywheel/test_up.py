@@ -48,7 +48,7 @@ def it_takes_bodies_without_a_length(port: int, key: str) -> None:
         f"http://127.0.0.1:{port}/api/v1/trajectories/",
         content=iter([packed[:50], packed[50:]]),
         headers={"Authorization": f"Bearer {key}", "Content-Encoding": "gzip", "Content-Type": "application/json"},
-        timeout=60,
+        timeout=300,
     )
     assert answer.status_code == 201, answer.text
 
@@ -122,12 +122,6 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     assert "Traceback" not in said_by_up(output)
     assert "correct horse battery" not in output
     eventually(machine.is_quiet)
-
-
-def test_nothing_is_left_when_it_is_killed(one_machine: Machine) -> None:
-    process = up(one_machine, free_port())
-    process.kill()
-    eventually(one_machine.is_quiet)
 
 
 def test_ctrl_c_while_it_starts_is_quiet(one_machine: Machine) -> None:
