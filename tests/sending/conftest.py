@@ -18,7 +18,7 @@ from tests.sending.snippets import User
 KEY = "fw_test-key-0123456789"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The address of `manage.py up` on a data folder of its own."""
     folder = Path(tempfile.mkdtemp(prefix="flywheel-test-"))
@@ -35,7 +35,7 @@ def server() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def openai_url() -> Iterator[str]:
     with provider() as url:
         yield url
@@ -49,5 +49,5 @@ def user(server: str, openai_url: str, tmp_path: Path) -> User:
 @pytest.fixture
 def api(server: str) -> Iterator[httpx2.Client]:
     base, headers = f"{server}/api/v1/trajectories/", {"Authorization": f"Bearer {KEY}"}
-    with httpx2.Client(base_url=base, headers=headers, timeout=60) as client:
+    with httpx2.Client(base_url=base, headers=headers, timeout=300) as client:
         yield client
