@@ -32,7 +32,7 @@ class Other:
         while self.thread.is_alive() and not _is_blocked():
             time.sleep(0.01)
 
-    def wait(self, seconds: float = 60) -> Any:
+    def wait(self, seconds: float = 300) -> Any:
         self.thread.join(seconds)
         assert not self.thread.is_alive(), "the other connection did not end in time"
         if self.error is not None:

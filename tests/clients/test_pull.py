@@ -258,7 +258,7 @@ def test_processes_that_pull_into_one_cache_at_once_all_get_it(
     def waits(home: Path, live: dict) -> bool:
         whole = extracted(home, live)
         if home.name != "production":
-            together.wait(30)
+            together.wait(300)
         return whole
 
     monkeypatch.setattr(client, "is_whole", waits)

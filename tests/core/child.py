@@ -44,11 +44,11 @@ for what in spec["config"]["script"]:
             sys.exit(1)
     elif what == "hang":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        time.sleep(60)
+        time.sleep(600)
     elif what == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         emit("log", level="info", message="I do not listen")
-        time.sleep(60)
+        time.sleep(600)
     elif what == "checkpoint":
         folder = Path(spec["out_dir"]) / "checkpoint-1"
         folder.mkdir(parents=True, exist_ok=True)

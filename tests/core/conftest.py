@@ -64,7 +64,7 @@ def in_thread(job: Job) -> threading.Thread:
     return thread
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(what: Callable[[], bool], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not happen in time"

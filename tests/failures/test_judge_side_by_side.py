@@ -52,7 +52,7 @@ def test_runs_are_asked_about_at_the_same_time(judge: JudgeServer) -> None:
             seen.append(1)
             needed = 1 if len(seen) == 1 else 3 if len(seen) <= 3 else 7
             together.notify_all()
-            met.append(all(met) and together.wait_for(lambda: len(seen) >= needed, 20))
+            met.append(all(met) and together.wait_for(lambda: len(seen) >= needed, 300))
         return Reply(FAILED, usage=COUNTED)
 
     judge.answer = answer

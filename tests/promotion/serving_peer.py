@@ -190,7 +190,7 @@ def peer_serving(peer: Peer) -> Iterator[tuple[Peer, ModelServer]]:
         yield peer, server
 
 
-def wait_until(condition: Any, seconds: float = 20) -> None:
+def wait_until(condition: Any, seconds: float = 300) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not happen in time"

@@ -424,11 +424,11 @@ def test_a_rollback_wins_over_a_deployment_that_hangs(scene: Scene) -> None:
     peer = scene.target()
     scene.bring(scene.old)
     released, began = threading.Event(), threading.Event()
-    peer.before_load = lambda name: (began.set(), released.wait(30))
+    peer.before_load = lambda name: (began.set(), released.wait(300))
     slow = scene.promote(scene.new)
     worker = Other(lambda: runner.run(slow))
     try:
-        assert began.wait(20)
+        assert began.wait(300)
         job = run(actions.rollback(channel=scene.channel, by=scene.by, reason="now"))
         assert job.state == "succeeded", job.error
         assert scene.live == scene.base

@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 from django.conf import settings as ours
+from django.core.servers.basehttp import ServerHandler
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
@@ -101,7 +102,15 @@ class Far:
 
 
 @pytest.fixture
-def far(live_server: Any, data_dir: Path) -> Iterator[Far]:
+def far(live_server: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
+    shown = ServerHandler.handle_error
+
+    def closed(handler: Any) -> None:
+        """As granian does; else whoever downloads waits a minute for the rest of an answer that broke off."""
+        handler.request_handler.close_connection = True
+        shown(handler)
+
+    monkeypatch.setattr(ServerHandler, "handle_error", closed)
     made = Far(data_dir, live_server.url)
     eventually(lambda: managed.is_up(Server.objects.get(pk=made.server.pk)))
     yield made

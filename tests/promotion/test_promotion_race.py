@@ -95,5 +95,5 @@ def test_a_worker_commits_its_deployment_while_somebody_holds_the_channel(
 
     with transaction.atomic():
         locked(channel)
-        Other(as_a_worker).wait(20)
+        Other(as_a_worker).wait(300)
         assert Deployment.objects.select_for_update(of=("self",)).get(pk=job.pk).label == "Proving"

@@ -134,7 +134,7 @@ def test_two_jobs_at_once_never_take_each_others_adapter(world: World, monkeypat
 
     def slowly(self: Adapters, name: str) -> bool:
         unloading.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         return real(self, name)
 
     monkeypatch.setattr(Adapters, "unload", slowly)
@@ -155,7 +155,7 @@ def test_two_jobs_at_once_never_take_each_others_adapter(world: World, monkeypat
     runs = [world.submit(version) for version in (one, two)]
     assert all(run.claim("w") for run in runs)
     threads = [job(runs[0], "one")]
-    assert unloading.wait(60)
+    assert unloading.wait(300)
     threads.append(job(runs[1], "two"))
     waits_for_the_row()
     go_on.set()

@@ -259,7 +259,7 @@ def test_one_with_transformers_needs_no_vllm_and_is_started_again_after_kill_9(
     assert (named["kind"], named["model"]) == ("openai", managed.served_name(server)) and why_not(server) == ""
     assert in_words(named, world.base).startswith("managed server local (transformers), model")
     assert managed.stop(server=server, by=world.by)
-    eventually(lambda: world.state(server) == "stopped", 30)
+    eventually(lambda: world.state(server) == "stopped")
     assert not world.processes()
 
 

@@ -143,7 +143,7 @@ def test_an_outcome_is_said_later_by_the_id_of_the_trace(user: User, api: httpx2
         "OpenAI SDK", "openai_decorated.py", question("Oslo", "later"), TRAJECTORY_ID_SNIPPET=TRAJECTORY_ID
     )
     name = said.split()[said.split().index("trajectory") + 1]
-    assert eventually(lambda: stored(api).keys() - before, 120) == {name}
+    assert eventually(lambda: stored(api).keys() - before) == {name}
     user.sh(sections()[LATER]["sh"][0], TRAJECTORY_ID=name)
     row = api.get(f"{name}/").json()
     assert row["outcome"] == {"status": "success", "label": "solved", "reward": 1.0, "reason": ""}

@@ -76,13 +76,18 @@ class Running:
     def keys(self, key: Key | None) -> None:
         self.tables.current = replace(self.tables.current, keys={key_digest(SECRET): key})
 
+    def bound(self, **bounds: float) -> None:
+        """From now on."""
+        made = replace(self.endpoint.bounds, **bounds)
+        self.endpoint.bounds = self.endpoint.servers.bounds = self.endpoint.shadows.bounds = made
+
     def client(self, **more: Any) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key=SECRET, max_retries=0, timeout=30, **more)
+        return OpenAI(base_url=f"{self.url}/v1", api_key=SECRET, max_retries=0, timeout=300, **more)
 
     def post(self, body: Any = None, path: str = "/v1/chat/completions", **more: Any) -> httpx2.Response:
         headers = {"Authorization": f"Bearer {SECRET}"} | more.pop("headers", {})
         given = {"json": body} if isinstance(body, dict) else {"content": body}
-        return httpx2.post(f"{self.url}{path}", headers=headers, timeout=30, trust_env=False, **given, **more)
+        return httpx2.post(f"{self.url}{path}", headers=headers, timeout=300, trust_env=False, **given, **more)
 
     def records(self, number: int) -> list[Record]:
         """What was noted, once there is so much of it."""
@@ -94,7 +99,7 @@ class Running:
             found[:] = [record for path in segments(self.folder) for record in read(path)]
             return len(found) >= number
 
-        eventually(enough, 20)
+        eventually(enough)
         assert len(found) == number
         return found
 
@@ -122,10 +127,10 @@ def served(tables: Tables, folder: Path, bounds: Bounds | None = None) -> Iterat
     thread = threading.Thread(target=loop.run_until_complete, args=(server.serve(),), daemon=True)
     thread.start()
     it = Running(f"http://127.0.0.1:{port}", tables, endpoint, folder)
-    eventually(lambda: _is_up(it.url), 20)
+    eventually(lambda: _is_up(it.url))
     yield it
     loop.call_soon_threadsafe(server.stop)
-    thread.join(20)
+    thread.join(300)
 
 
 @pytest.fixture

@@ -234,4 +234,4 @@ def scripted(name: str, kind: type[S] = Scripted) -> Iterator[S]:  # type: ignor
         with contextlib.suppress(Exception):
             it.kill()
         it.loop.call_soon_threadsafe(it.loop.stop)
-        thread.join(10)
+        thread.join(300)

@@ -59,7 +59,7 @@ class Production:
                 assert not text.done(), text.result()
             return sum(len(server.held) for server in self.servers) == before + number
 
-        eventually(all_speak, 120)
+        eventually(all_speak)
 
     async def _one(self, number: int) -> tuple[str, str]:
         asked: Any = {"model": "production", "messages": [{"role": "user", "content": f"Question {number}"}]}
@@ -71,7 +71,7 @@ class Production:
         """Ends when the endpoint has heard of it."""
         assert run(job).state == "succeeded", job.error
         routes = lambda: self.running.tables.current.routes[self.scene.project.pk]  # noqa: E731
-        eventually(lambda: routes()["production"].lanes[0].version == str(version), 60)
+        eventually(lambda: routes()["production"].lanes[0].version == str(version))
 
     def promote(self, version: ModelVersion) -> None:
         self.moved(self.scene.promote(version), version)
@@ -100,21 +100,21 @@ def production(
         tables = Tables()
         tables.start()
         stack.callback(stop, tables, project, monkeypatch)
-        eventually(lambda: tables.known, 60)
+        eventually(lambda: tables.known)
         served_by = stack.enter_context(served(tables, tmp_path / "spool", PATIENT))
         made = Production(scene, served_by, servers, secret)
         thread = threading.Thread(target=made.loop.run_forever, daemon=True)
         thread.start()
         yield made
         made.loop.call_soon_threadsafe(made.loop.stop)
-        thread.join(10)
+        thread.join(300)
 
 
 def stop(tables: Tables, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh, "EVERY_S", 0.05)
     tables.stop()
     create_api_key(project=project, name="wakes it", by=None)
-    tables._thread.join(30)
+    tables._thread.join(300)
 
 
 def add_target(scene: Scene, server: LoraServer) -> None:
@@ -136,7 +136,7 @@ def stored(production: Production) -> list[Trajectory]:
             pass
         return Trajectory.objects.count() >= len(production.texts)
 
-    eventually(all_are_there, 60)
+    eventually(all_are_there)
     return with_content(list(Trajectory.objects.all()))
 
 
@@ -202,7 +202,7 @@ def test_while_a_channel_is_archived_open_streams_end_whole_and_new_requests_get
     channel = Channel.objects.select_related("project").get(pk=scene.channel.pk)
     objects.archive(managed=objects.KINDS["channel"], row=channel, by=by)
     table = lambda: production.running.tables.current  # noqa: E731
-    eventually(lambda: "production" in table().closed.get(scene.project.pk, {}), 60)
+    eventually(lambda: "production" in table().closed.get(scene.project.pk, {}))
     with pytest.raises(NotFoundError, match="The channel “production” is archived and serves nothing"):
         asyncio.run_coroutine_threadsafe(production._one(0), production.loop).result(60)
     assert unloading.unload_leaving() == 0 and all(server.peer.adapters for server in production.servers)

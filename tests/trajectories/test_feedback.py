@@ -197,7 +197,7 @@ def test_a_run_and_its_feedback_that_cross_find_each_other(first: str) -> None:
     mine, theirs = (send, say) if first == "run" else (say, send)
 
     def other() -> None:
-        begun.wait(30)
+        begun.wait(300)
         try:
             theirs()
         finally:
@@ -214,7 +214,7 @@ def test_a_run_and_its_feedback_that_cross_find_each_other(first: str) -> None:
                 if cursor.fetchone()[0]:
                     waiting.set()
         assert waiting.is_set(), "the other one did not wait"
-    thread.join(30)
+    thread.join(300)
     assert Trajectory.objects.get(project=project).outcome_status == "failure"
 
 

@@ -62,13 +62,13 @@ def test_a_batch_that_commits_late_is_shown(project: Project, viewer: Client) ->
             with transaction.atomic():
                 arrived(project, 600, name="late", started_at="2026-11-01T00:00:00Z")
                 begun.set()
-                may_commit.wait(60)
+                may_commit.wait(300)
         finally:
             connection.close()
 
     storing = threading.Thread(target=slowly)
     storing.start()
-    assert begun.wait(60)
+    assert begun.wait(300)
     arrived(project, 0, name="early")
     tabs = [look(viewer, project)["tail"] for _ in range(2)]
     assert [[row.external_id for row in tab.rows] for tab in tabs] == [["early"]] * 2

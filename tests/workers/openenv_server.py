@@ -129,9 +129,9 @@ def serving(**options: Any) -> Iterator[Server]:
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(300)
     try:
         yield server
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(60)
+        thread.join(300)

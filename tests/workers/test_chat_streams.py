@@ -177,7 +177,7 @@ def test_what_is_written_is_shown_before_the_answer_is_whole() -> None:
 
     def stream(_: dict) -> Iterator[bytes]:
         yield from begun("Clo")
-        assert seen.wait(60)
+        assert seen.wait(300)
         yield from [chunk({"content": "sed."}), *ended()]
 
     async def run(base: str) -> dict:
@@ -258,7 +258,7 @@ def test_nothing_is_awaited_behind_the_end() -> None:
 
     def stream(_: dict) -> Iterator[bytes]:
         yield from [*begun("4"), *ended()]
-        assert over.wait(60)
+        assert over.wait(300)
 
     answers, *_, bodies = ask(stream, times=2)
     over.set()

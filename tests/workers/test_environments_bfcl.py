@@ -35,7 +35,8 @@ class TicketAPI:
         self._seen += 1
         return len(self.tickets)
     def hang(self):
-        while True: pass
+        import time
+        time.sleep(600)
 """
 QUESTION = {
     "id": "multi_turn_miss_func_0", "initial_config": {"TicketAPI": {"tickets": ["old"]}}, "involved_classes": ["TicketAPI"], "path": [],
@@ -73,6 +74,7 @@ def play(*said: dict) -> Finished:
 
 
 URGENT = assistant(("open", {"text": "a", "urgent": True}))
+HANG = assistant(("hang", {}))
 RIGHT = (OPEN, SAY, SAY, COUNT, SAY, SAY)
 
 
@@ -83,13 +85,13 @@ RIGHT = (OPEN, SAY, SAY, COUNT, SAY, SAY)
         ((SAY, SAY, COUNT, SAY, SAY), 0.0, "turn 1: no call"), ((OPEN, OPEN, *RIGHT[1:]), 0.0, "turn 1: the state"),
         ((OPEN, SAY, COUNT, SAY, SAY, SAY), 0.0, "turn 3: no call"), (RIGHT[:-1], 0.0, "ended before"), ((*[COUNT] * 30,), 0.0, "more turns than it may"),
         ((OPEN, SAY, SAY, URGENT, SAY, SAY), 0.0, "turn 3: the state"), ((OPEN, SAY, SAY, OPEN, SAY, SAY), 0.0, "turn 3"),
-        ((assistant(("hang", {})), *RIGHT), 1.0, ""),
+        ((HANG, *RIGHT), 1.0, ""),
     ],
 )  # fmt: skip
 def test_turns_are_right_by_their_state_and_answers(
     said: tuple, reward: float, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bfcl, "LIMITS", bfcl.Limits(seconds=1.0))
+    monkeypatch.setattr(bfcl, "LIMITS", bfcl.Limits(seconds=4.0 if HANG in said else 60.0))
     done = play(*said)
     assert (done.score.reward, done.score.masked) == (reward, False), done.score
     assert why in " ".join(done.score.details)

@@ -159,8 +159,12 @@ def test_a_tool_that_fails_is_an_observation(server: Server) -> None:
 
 
 def test_a_call_that_takes_too_long_is_an_observation_where_the_server_answers_others(server: Server) -> None:
-    server.answers["add"] = lambda: (time.sleep(0.5), 0)[1]
-    answers, score = play(server, assistant(("add", {"n": 2})), assistant(text="Hm."), timeout_s=0.1)
+    over = threading.Event()
+    server.answers["add"] = lambda: over.wait(300)
+    answers, score = play(
+        server, assistant(("add", {"n": 2})), assistant(text="Hm."), timeout_s=4
+    )  # for the others as well
+    over.set()
     assert answers == ["Error: The tool did not answer (ReadTimeout)."] and not score.masked
 
 

@@ -113,7 +113,11 @@ def test_values_are_compared_as_python_does(expression: str, right: str | None) 
      ("print(4); import sys; sys.exit(1)", False)],
 )  # fmt: skip
 def test_programs_by_their_output(code: str, right: bool) -> None:
-    spec = {"kind": "unit_tests", "tests": [{"stdin": "2\n", "stdout": "4\n"}], "seconds": 0.5}
+    spec = {
+        "kind": "unit_tests",
+        "tests": [{"stdin": "2\n", "stdout": "4\n"}],
+        "seconds": 0.5 if "while" in code else 60,
+    }
     assert build(spec).score(rollout(code)).success is right
 
 

@@ -72,7 +72,7 @@ class Running:
         self.adapters = Adapters(self.address, "transformers")
 
     def post(self, path: str, body: Any, **more: Any) -> httpx2.Response:
-        return httpx2.post(f"{self.root}/v1/{path}", json=body, timeout=60, **more)
+        return httpx2.post(f"{self.root}/v1/{path}", json=body, timeout=300, **more)
 
     def chat(self, model: str = "base", messages: list[dict] = ASKED, **body: Any) -> dict:
         answer = self.post("chat/completions", {"model": model, "messages": messages, "max_tokens": 12} | body)

@@ -456,9 +456,9 @@ def test_an_engine_that_fails_ends_the_job_with_a_sentence() -> None:
 
 
 def test_waiting_for_the_shared_engine_is_not_the_episodes_time() -> None:
-    policy = Scripted(by_gold, wait=0.3)
+    policy = Scripted(by_gold, wait=2.1)
     policy.shares_time = True
-    assert one(policy, Limits(seconds=0.2)).score.reward == 1
+    assert one(policy, Limits(seconds=2)).score.reward == 1
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ class Endless:
     def until(self, running: int, waiting: int) -> None:
         slots = self.pool._slots
         with slots._changed:
-            assert slots._changed.wait_for(lambda: len(slots._running) == running, 60)
-        for _ in range(6000):
+            assert slots._changed.wait_for(lambda: len(slots._running) == running, 300)
+        for _ in range(30_000):
             if slots._waiting[self.owner] == waiting:
                 return
             threading.Event().wait(0.01)
@@ -89,7 +89,7 @@ def test_what_starts_or_waits_while_the_pool_closes_does_not_run_on(monkeypatch:
     endless = [Endless(pool, "one", 2), Endless(pool, "two", 2)]
     for _ in range(2):
         starting.acquire()
-    for _ in range(6000):
+    for _ in range(30_000):
         if sum(pool._slots._waiting.values()) == 2:
             break
         threading.Event().wait(0.01)
@@ -97,7 +97,7 @@ def test_what_starts_or_waits_while_the_pool_closes_does_not_run_on(monkeypatch:
     goes_on.set()
     for one in endless:
         for thread in one.threads:
-            thread.join(60)
+            thread.join(300)
     assert [outcome for one in endless for outcome in one.outcomes] == [CodeError] * 4
     assert len(ended) >= 2 and None not in ended and not pool._all
 

@@ -225,7 +225,7 @@ def test_one_step_off_policy_samples_the_next_batch_with_the_weights_before_the_
 
     def waiting(trainer: grpo.Trainer, *given: Any, **more: Any) -> dict:
         if trainer.done + 1 < CONFIG["steps"]:
-            assert began.wait(30), "the next batch was not begun before the update"
+            assert began.wait(300), "the next batch was not begun before the update"
         began.clear()
         return update(trainer, *given, **more)
 

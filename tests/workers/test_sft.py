@@ -249,7 +249,7 @@ def test_sigterm_leaves_a_checkpoint_and_status_143(make_spec: Callable[..., dic
         seen.append(json.loads(line))  # nothing but events is written there
         if seen[-1]["type"] == "metric" and seen[-1]["step"] == 3:
             process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 143
+    assert process.wait(300) == 143
     [saved] = [row for row in seen if row["type"] == "checkpoint"]
     assert saved["step"] >= 3 and checkpoint.step_of(saved["path"]) == saved["step"]
     assert seen[-1]["type"] == "log" and seen[-1]["message"] == "Stopped on request."
