@@ -252,6 +252,8 @@ def set_initial(*, channel: Channel, version: ModelVersion, by: Any) -> Promotio
     """What production ran before Flywheel was introduced. Only for a channel that has no version yet."""
     if version.kind == ModelKind.REWARD:
         raise PromotionError(f"{version} is a reward model, not an agent, so it cannot run in {channel.name}.")
+    if version.archived_at:
+        raise PromotionError(f"{version} is archived. Unarchive it under “Manage” on its page first.")
     channel = locked(channel)
     if channel.current_id:
         raise PromotionError(f"{channel.name} already runs {channel.current}. Promote through the gate instead.")
@@ -384,8 +386,8 @@ def rollback(
     to_version: str = "",
 ) -> Promotion | Deployment:
     """Moves the channel back to what ran before, or to `to_version`, any version that it ran. Repeating it goes back further, unless
-    `from_version` names the version to take back: the one that was live when somebody looked. It stops a running deployment, and a
-    freeze does not block it. `key`: the API key used.
+    `from_version` names the version to take back: the one that was live when somebody looked. It stops a running deployment, a freeze does
+    not block it, and a version that was archived meanwhile is unarchived. `key`: the API key used.
 
     Raises PromotionError; PermissionDenied for a key that the policy does not allow, and for what only an owner may do: going back to a
     version that was itself taken back.

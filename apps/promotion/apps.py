@@ -27,8 +27,8 @@ class PromotionConfig(AppConfig):
             names = ", ".join(version.live_in.current().values_list("name", flat=True))
             if names:
                 return f"It is live in {names}. Promote another version or roll back first."
-            trial = version.trials.active().first()
-            return f"“{trial}” is under way. Stop it first." if trial else ""
+            active = version.trials.active().first() or version.deployments.active().first()
+            return f"“{active}” is under way. Stop it first." if active else ""
 
         def keeps(version: ModelVersion) -> str:
             run = TrainingRun.objects.filter(project=version.project_id, spec__teacher=version.pk).first()

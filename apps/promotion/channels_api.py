@@ -188,7 +188,7 @@ def _moved(moved: Promotion | Deployment | Approval) -> Response:
     responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409), examples=[BACK_EXAMPLE, BACK_TO_EXAMPLE, BEGUN_EXAMPLE],
     description="Moves a channel back to what ran before, or to `to_version`; repeated, it goes back further, unless `from_version` "
     "names what is live. 202 where the channel has targets: `deployment` looks whether they still hold it, and stops what else is being "
-    "deployed. A freeze does not hold it up. An API key may do so only where the channel's policy allows it. 409 where nothing ran before.",
+    "deployed. A freeze does not hold it up, and an archived version is unarchived. An API key may do so only where the channel's policy allows it. 409 where nothing ran before.",
 )  # fmt: skip
 @api_view(["POST"])
 def rollback(request: Request, name: str) -> Response:

@@ -8,7 +8,9 @@ from typing import Any
 
 from apps.core.models import AuditEvent, JobState, object_name
 from apps.promotion.models import Channel
+from apps.registry.models import ModelVersion
 
+MODEL = ModelVersion._meta.label_lower
 ARCHIVING = {
     "object.archived": ("archived", "Archived"),
     "object.unarchived": ("unarchived", "Unarchived"),
@@ -45,7 +47,10 @@ def entries_of(channel: Channel) -> list[Entry]:
         if row.lifted_at:
             found.append(Entry(row.lifted_at, "unfrozen", "Freeze lifted", row.lifted_by_name))
     for row in AuditEvent.objects.filter(about__contains=[object_name(channel)], action__in=ARCHIVING):
-        found.append(Entry(row.at, *ARCHIVING[row.action], row.actor_label))
+        kind, title = ARCHIVING[row.action]
+        if version := row.detail.get("name", "") if row.target_type == MODEL else "":
+            title = f"{title} {version}"
+        found.append(Entry(row.at, kind, title, row.actor_label, row.detail.get("reason", "")))
     for row in channel.policies.select_related("by"):
         who = row.by.get_username() if row.by else "command line"
         found.append(Entry(row.at, "policy", f"Policy version {row.version}", who, row.reason))

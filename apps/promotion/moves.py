@@ -48,7 +48,8 @@ def move(
     deployment: Deployment | None = None,
     **detail: Any,
 ) -> Promotion:
-    """`channel`: from `locked`."""
+    """`channel`: from `locked`. A version that is archived is unarchived: what is live is in the lists."""
+    _unarchive(version, channel, by, reason, detail.get("actor_label", ""))
     promotion = Promotion.objects.create(
         channel=channel,
         kind=kind,
@@ -84,6 +85,19 @@ def move(
     ending.channel_moved(promotion)
     notify_listeners(channel)
     return promotion
+
+
+def _unarchive(version: ModelVersion, channel: Channel, by: Any, reason: str, actor_label: str) -> None:
+    """Locked first, so that nobody archives it just before the channel moves."""
+    rows = ModelVersion.objects.filter(pk=version.pk)
+    list(rows.select_for_update(of=("self",), no_key=True).values_list("pk"))
+    if not rows.filter(archived_at__isnull=False).update(archived_at=None):
+        return
+    version.archived_at = None
+    audit(
+        "object.unarchived", project=channel.project, by=by, actor_label=actor_label, target=version, about=[channel],
+        noun="the model", name=str(version), channel=channel.name, reason=reason,
+    )  # fmt: skip
 
 
 def require_files(version: ModelVersion) -> None:

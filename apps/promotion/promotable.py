@@ -46,6 +46,8 @@ def require_promotable(
         )
     if channel.current_id == candidate.pk:
         raise PromotionError(f"{channel.name} already runs {candidate}.")
+    if candidate.archived_at:
+        raise PromotionError(f"{candidate} is archived. Unarchive it under “Manage” on its page first.")
     if channel.current_id and channel.current_id != baseline.pk:
         raise PromotionError(
             f"The report compares with {baseline}, but {channel.name} runs {channel.current} now. Compare again."

@@ -19,6 +19,7 @@ from apps.serving.asked import CHAT, RESPONSES, Asked, BadRequest, read_request
 from apps.serving.callers import Callers
 from apps.serving.lanes import Sessions, is_shadow, may_be_shadowed, unit_of
 from apps.serving.pieces import Pieces, error_event, is_complete
+from apps.serving.recording import failure_in
 from apps.serving.refresh import Tables
 from apps.serving.routes import CANARY, Key, Lane, Route
 from apps.serving.servers import Begun, Servers, is_stream
@@ -159,14 +160,14 @@ class Endpoint:
 
     async def _from_candidate(self, turn: Turn) -> Begun | None:
         """None if the candidate has no good answer. That is recorded and the current version takes over; the client
-        only notices the delay.
+        only notices the delay. A stream is held back until the model has written something, so that this is known.
         """
         lane, record = turn.lane, turn.record
         try:
             if not lane.backends or self.servers.all_down(lane):
                 raise NoAnswer(lane.problem or "its servers did not answer a moment ago")
-            begun = await self.servers.first_within(turn, self.bounds.canary_s)
-            if begun.has_answer:
+            begun = await self.servers.first_within(turn, self.bounds.canary_s, words=True)
+            if begun.has_words or not failure_in(record, begun.first, stream=is_stream(begun.answer)):
                 return begun
             turn.parts = [begun.first]
             self.servers.end(begun)
@@ -214,7 +215,7 @@ class Endpoint:
             raise Refusal(504 if late else 502, f"The server {server} of {channel} gave no answer: {error}.", code="upstream_timeout" if late else "upstream_unreachable", headers=self._said_of(turn)) from error  # fmt: skip
 
     async def _send_on(self, turn: Turn, begun: Begun, send: Send) -> None:
-        turn.record.first_ns = time.time_ns()
+        turn.record.first_ns = turn.record.first_ns or time.time_ns()
         answer = begun.answer
         headers = [*passed_on(answer.headers), *self._said_of(turn)]
         if not is_stream(answer):

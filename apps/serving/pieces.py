@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 
 from apps.serving.asked import CHAT
+from workers.lib.streamed import END, ChatPieces, Events, ResponsePieces
 
 COUNTED = re.compile(rb'"(?:prompt_tokens|completion_tokens|input_tokens|output_tokens)":\s*(\d{1,9})')
 TAIL = 16 * 1024  # bytes at the end of an answer that are searched for its usage
@@ -16,8 +18,7 @@ TAIL = 16 * 1024  # bytes at the end of an answer that are searched for its usag
 COMPLETE = re.compile(
     rb'data:\s*\[DONE\]|"finish_reason":\s*"|"type":\s*"(?:response\.(?:completed|incomplete|failed)|error)"|"error":\s*[{"]'
 )
-FAILED = re.compile(rb'data:\s*\{\s*"error":\s*[{"]|"type":\s*"(?:error|response\.failed)"')
-_whole = msgspec.json.Decoder(dict[str, msgspec.Raw])
+ITEM, MESSAGE = "response.output_item.added", "message"
 
 
 class Pieces:
@@ -43,23 +44,36 @@ class Pieces:
         return whole
 
 
+class Beginning:
+    """Reads a stream until the model has written something: text, reasoning, a refusal or a tool call. The events before
+    that only announce an answer, or are comments that keep the connection open.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.events, self.has_begun = Events(), False
+        self.pieces: ChatPieces | ResponsePieces = ChatPieces() if path == CHAT else ResponsePieces()
+
+    def feed(self, part: bytes) -> bool:
+        """Whether to stop reading: the answer has begun, or the stream announced its end or is not JSON."""
+        for data in self.events.feed(part):
+            try:
+                if data == END or self._add(json.loads(data)):
+                    return True
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                return True
+        return False
+
+    def _add(self, event: dict[str, Any]) -> bool:
+        over = self.pieces.add(event)
+        # such as a search, or reasoning that is not shown
+        other_item = event.get("type") == ITEM and event["item"].get("type") != MESSAGE
+        self.has_begun = not over and (self.pieces.size > 0 or other_item)
+        return over or self.has_begun
+
+
 def is_complete(parts: Sequence[bytes]) -> bool:
     """Whether a stream has announced its end, successfully or with an error."""
     return bool(COMPLETE.search(b"".join(parts)))
-
-
-def has_answer(first: bytes, *, stream: bool) -> bool:
-    """Whether an HTTP 200 response starts with an answer rather than an error. `first`: the first piece of a stream,
-    otherwise the whole body.
-    """
-    if stream:
-        return not FAILED.search(first)
-    try:
-        found = _whole.decode(first)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
-    chosen = bytes(found.get("choices", b"")).strip(b"[] \t\r\n") not in (b"", b"null")
-    return bytes(found.get("error", b"null")) == b"null" and (chosen or "output" in found)
 
 
 def error_event(path: str, error: dict[str, Any]) -> bytes:

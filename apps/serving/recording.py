@@ -175,6 +175,12 @@ def usage_of(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def failure_in(record: Record, answer: bytes, *, stream: bool) -> str:
+    """What `problem_of` will say of a whole answer; `record.status` is known."""
+    whole = msgspec.structs.replace(record, answer=answer, stream=stream)
+    return problem_of(whole, answer_of(whole))
+
+
 def problem_of(record: Record, answer: dict[str, Any]) -> str:
     """Why a call failed, on one line; "" if it did not. A client that disconnects is not the model's failure."""
     if record.ended in ("whole", "left"):

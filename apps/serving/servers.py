@@ -6,12 +6,12 @@ import asyncio
 import hashlib
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from apps.registry.models import Dialect
 from apps.serving.answers import SENT_ON, Refusal
 from apps.serving.asked import CHAT, RESPONSES, BadRequest, body_for, counts_tokens
-from apps.serving.pieces import has_answer
+from apps.serving.pieces import Beginning
 from apps.serving.routes import Backend, Lane
 from apps.serving.turns import Bounds, Turn
 from workers.lib.keys import bearer
@@ -21,16 +21,21 @@ from workers.lib.relaying import Relay, Relayed
 
 log = logging.getLogger(__name__)
 GONE = (502, 503, 504)  # statuses for which another server may be able to answer
+MOST_BEFORE_WORDS = 8 * 2**20  # bytes of a candidate's stream that are held back
 DOWN_S = 5.0  # seconds during which a server that did not answer is tried last
 
 
 @dataclass(frozen=True)
 class Begun:
-    """An answer that has started: its first piece, or all of it if it is not streamed. Finish it with `Servers.end`."""
+    """An answer that has started: its first piece, or all of it if it is not streamed. Finish it with `Servers.end`.
+
+    `has_words`: the model has already written something in this stream; only set for a candidate's.
+    """
 
     answer: Relayed
     first: bytes
     backend: Backend
+    has_words: bool = False
 
     @property
     def lacks_it(self) -> bool:
@@ -48,10 +53,6 @@ class Begun:
     def is_empty(self) -> bool:
         return is_stream(self.answer) and not self.first
 
-    @property
-    def has_answer(self) -> bool:
-        return self.answer.status == 200 and has_answer(self.first, stream=is_stream(self.answer))
-
 
 class Servers:
     def __init__(self, bounds: Bounds) -> None:
@@ -64,14 +65,38 @@ class Servers:
         for relay in self.relays.values():
             await relay.aclose()
 
-    async def first_within(self, turn: Turn, seconds: float) -> Begun:
-        """Like `first_of`, with one time limit for all servers together."""
+    async def first_within(self, turn: Turn, seconds: float, *, words: bool = False) -> Begun:
+        """Like `first_of`, with one time limit for all servers together. `words`: reads a stream up to the first word of
+        its answer; what came before a failure stays in `turn.parts`.
+        """
         try:
             async with asyncio.timeout(seconds):
-                return await self.first_of(turn)
+                begun = await self.first_of(turn)
+                return await self._first_words(turn, begun) if words and is_stream(begun.answer) else begun
         except TimeoutError as error:
             self.down |= {_place(backend): time.monotonic() + DOWN_S for backend in turn.lane.backends}
             raise TooLate(f"no answer began within {seconds:g} s") from error
+
+    async def _first_words(self, turn: Turn, begun: Begun) -> Begun:
+        """Raises NoAnswer."""
+        beginning, part, size = Beginning(turn.asked.path), begun.first, 0
+        turn.record.first_ns = time.time_ns()  # of the first byte, as of an answer that is not kept back
+        try:
+            while part:
+                turn.parts.append(part)
+                size += len(part)
+                if beginning.feed(part):
+                    break
+                if size > MOST_BEFORE_WORDS:
+                    raise NoAnswer(f"it sent {size >> 20} MiB without an answer")
+                part = await begun.answer.part()
+        except BaseException as error:
+            if isinstance(error, NoAnswer):
+                self.down[_place(begun.backend)] = time.monotonic() + DOWN_S
+            self.end(begun)
+            raise
+        first, turn.parts = b"".join(turn.parts), []
+        return replace(begun, first=first, has_words=beginning.has_begun)
 
     async def first_of(self, turn: Turn) -> Begun:
         """Try servers until one answers, which is safe since nothing was sent to the client yet. Raises NoAnswer, or

@@ -14,6 +14,9 @@ from django.urls import reverse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from apps.core.auditing.words import sentence
+from apps.core.managed import objects
+from apps.core.managed.objects import KINDS, ManagedError
 from apps.core.models import AuditEvent, Project, Role
 from apps.environments.actions import save_environment
 from apps.environments.models import Environment
@@ -21,9 +24,10 @@ from apps.evals.actions import freeze, new_version
 from apps.evals.models import EvalRun, EvalSet, Sample
 from apps.promotion import actions
 from apps.promotion.gate.policy import Policy
+from apps.promotion.history import entries_of
 from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.moves import locked, move
-from apps.promotion.policies import save_policy
+from apps.promotion.policies import channel_of, save_policy
 from apps.promotion.views import change_of, shown_of, suggested_pair
 from apps.promotion.wear import comparison_number
 from apps.registry.models import ModelVersion
@@ -178,6 +182,45 @@ def test_it_promotes_what_is_better_and_rolls_back(
     kinds = list(channel.promotions.order_by("pk").values_list("kind", flat=True))
     assert kinds == ["initial", "promote", "rollback"]
     assert AuditEvent.objects.filter(action="channel.rollback", detail__reason="users complain").exists()
+
+
+def test_a_rollback_to_an_archived_version_unarchives_it_and_says_so(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    """What takes production back to what worked is not refused for tidiness, and what is live is in the lists."""
+    by, report, client = admin_of(project), report_on(project, base, data_dir), Client()
+    client.force_login(by)
+    actions.promote(channel=channel, gate_report=report, by=by, reason="better")
+    objects.archive(managed=KINDS["model"], row=base, by=by)
+    page = reverse("promotion:channel", args=[project.slug, channel.name])
+    assert "This unarchives it." in client.get(page).content.decode()
+    rolled = reverse("promotion:rollback", args=[project.slug, channel.name])
+    client.post(rolled, {"to_version": str(base), "reason": "users complain"})
+    channel.refresh_from_db()
+    base.refresh_from_db()
+    assert channel.current == base and base.archived_at is None
+    found = [(entry.kind, entry.title, entry.why) for entry in entries_of(channel)[:2]]
+    assert sorted(found) == [
+        ("rollback", f"{report.candidate.model_version} → {base}", "users complain"),
+        ("unarchived", f"Unarchived {base}", "users complain"),
+    ]
+    (event,) = AuditEvent.objects.filter(action="object.unarchived", target_id=str(base.pk))
+    assert f"by moving the channel {channel.name} to it" in sentence(event)
+    with pytest.raises(ManagedError, match="It is live in production"):
+        objects.archive(managed=KINDS["model"], row=base, by=by)
+
+
+def test_an_archived_version_is_not_promoted(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
+    by, report = admin_of(project), report_on(project, base, data_dir)
+    candidate = report.candidate.model_version
+    objects.archive(managed=KINDS["model"], row=candidate, by=by)
+    candidate.refresh_from_db()
+    with pytest.raises(actions.PromotionError, match=f"{candidate} is archived. Unarchive it"):
+        actions.promote(channel=channel, gate_report=report, by=by, reason="better")
+    with pytest.raises(actions.PromotionError, match=f"{candidate} is archived. Unarchive it"):
+        actions.set_initial(channel=channel_of(project, "other"), version=candidate, by=by)
 
 
 def test_a_channel_does_not_move_to_files_that_are_gone(

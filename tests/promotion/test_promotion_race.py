@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from django.db import transaction
 
+from apps.core.managed import objects
+from apps.core.managed.objects import KINDS, ManagedError
 from apps.core.models import Project
 from apps.promotion import actions
 from apps.promotion.models import Channel, Deployment, GateReport
@@ -76,6 +78,18 @@ def test_a_rollback_goes_back_from_what_was_promoted_meanwhile(
     assert (move.from_version, move.to_version) == (reports[0].candidate.model_version, base)
     channel.refresh_from_db()
     assert channel.current == base
+
+
+def test_what_is_promoted_is_not_archived_in_the_same_moment(channel: Channel, reports: list[GateReport]) -> None:
+    candidate, by = reports[0].candidate.model_version, admin_of(channel.project)
+    with transaction.atomic():
+        promote(channel, reports[0])
+        other = Other(lambda: objects.archive(managed=KINDS["model"], row=candidate, by=by))
+        other.wait_until_it_waits()
+    with pytest.raises(ManagedError, match="It is live in production"):
+        other.wait()
+    candidate.refresh_from_db()
+    assert candidate.archived_at is None
 
 
 def test_a_worker_commits_its_deployment_while_somebody_holds_the_channel(

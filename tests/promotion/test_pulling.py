@@ -145,7 +145,17 @@ def test_weights_that_were_altered_break_the_answer_off(channel: Channel, adapte
         b"".join(answer.streaming_content)
 
 
-def test_used_addresses_are_forgotten_when_they_would_have_expired(channel: Channel, project: Project) -> None:
+def test_an_address_works_once_for_a_server_whose_clock_is_behind(channel: Channel, monkeypatch: Any) -> None:
+    link, now = link_of(channel.project), timezone.now()
+    assert Client().get(link).status_code == 200
+    monkeypatch.setattr(
+        links.timezone, "now", lambda: now + links.LASTS * 2
+    )  # of another server, which forgets old ones
+    assert Client().get(link_of(channel.project)).status_code == 200
+    assert Client().get(link).status_code == 410
+
+
+def test_used_addresses_are_forgotten_a_day_later(channel: Channel, project: Project) -> None:
     old = UsedLink.objects.create(nonce="0" * 32, project=project, expires_at=timezone.now() - timedelta(hours=1))
     Client().get(link_of(project))
     assert not UsedLink.objects.filter(pk=old.pk).exists() and UsedLink.objects.count() == 1

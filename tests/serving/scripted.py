@@ -26,6 +26,7 @@ class Scripted:
         self.busy = False  # answers 503 to everything
         self.refuses = 0  # a status that it answers to everything
         self.hangs = False
+        self.says = ""  # what decides instead of the last message
         self.raw = b""  # sent instead of every answer
         self.lacks = False  # has started, and not yet loaded what is asked for
         self.loop = asyncio.new_event_loop()
@@ -75,7 +76,7 @@ class Scripted:
     async def _answer(self, path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         asked = body.get("messages") or body["input"]
         said = asked if isinstance(asked, str) else asked[-1].get("content") or ""
-        words = said.split() if isinstance(said, str) else []
+        words = (self.says or said).split() if isinstance(said, str) else []
         verb, number = (words or [""])[0], int(words[-1]) if words and words[-1].isdigit() else 5
         if self.busy or self.refuses:
             verb, number = "status", self.refuses or 503

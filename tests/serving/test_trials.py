@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from apps.serving.pieces import Beginning
 from apps.serving.recording import span_of
 from apps.serving.routes import SHADOW
 from apps.serving.spool import Record
@@ -16,7 +17,7 @@ from apps.serving.turns import Bounds
 from tests.flywheel.machine import eventually
 from tests.serving.conftest import TRIAL, Running
 from tests.serving.scripted import Scripted
-from tests.serving.test_endpoint import TOOL, ask
+from tests.serving.test_endpoint import TOOL, ask, raw
 
 Make = Callable[[str], Scripted]
 
@@ -100,6 +101,120 @@ def test_no_user_waits_long_for_a_candidate_that_hangs(running: Running, server:
 def test_a_candidate_that_nothing_serves_leaves_all_to_the_current_version(running: Running, server: Make) -> None:
     running.try_out(server("alpha"))
     assert who(running, "s") == "v1"
+
+
+CHUNK = {
+    "id": "c",
+    "object": "chat.completion.chunk",
+    "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}],
+}
+CREATED = {"type": "response.created", "response": {"status": "in_progress", "output": []}, "sequence_number": 0}
+ADDED = {
+    "type": "response.output_item.added",
+    "output_index": 0,
+    "item": {"type": "message", "role": "assistant", "content": []},
+}
+NOTHING = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]}]
+
+
+def whole(message: Any) -> bytes:
+    return raw(json.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}))
+
+
+def events(*data: Any, more: str = "") -> bytes:
+    text = "".join(f"data: {one if isinstance(one, str) else json.dumps(one)}\n\n" for one in data)
+    return raw(text + more, kind="text/event-stream")
+
+
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+NO_ANSWERS = [
+    (CHAT, whole(None), "empty"),
+    (CHAT, whole({"role": "assistant", "content": None}), "empty"),
+    (CHAT, whole({"role": "assistant", "content": "", "tool_calls": []}), "empty"),
+    (CHAT, raw('{"choices": [null]}'), "empty"),
+    (CHAT, raw('{"choices": "many"}'), "empty"),
+    (CHAT, raw('{"choices": [{"message": {"content": "Hi"}}'), "without an answer"),
+    (RESPONSES, raw('{"object": "response", "output": []}'), "empty"),
+    (RESPONSES, raw(json.dumps({"object": "response", "output": NOTHING})), "empty"),
+    (RESPONSES, raw('{"object": "response", "output": null}'), "without an answer"),
+]  # fmt: skip
+FAILED = {"type": "response.failed", "response": {"error": {"message": "no memory"}}}
+NO_WORDS = [
+    (CHAT, events(CHUNK, "[DONE]"), "empty"),
+    (CHAT, events(CHUNK), "empty"),
+    (CHAT, events(CHUNK, {"error": {"message": "no memory"}}, "[DONE]"), "no memory"),
+    (CHAT, events(CHUNK, "{not json", CHUNK), "empty"),
+    (CHAT, events("<html>"), "without an answer"),
+    (CHAT, events(more=": still thinking\n\n"), "without an answer"),
+    (CHAT, events(CHUNK)[:-1] + b"x", "without an answer"),
+    (RESPONSES, events(CREATED, ADDED), "without an answer"),
+    (RESPONSES, events(CREATED, FAILED), "no memory"),
+    (RESPONSES, events(CREATED, ADDED, {"type": "response.completed", "response": {"output": NOTHING}}), "empty"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_user_gets_an_answer_of_a_candidate_that_has_no_word(running: Running, server: Make, stream: bool) -> None:
+    running.try_out(server("alpha"), beta := server("beta"))
+    cases = NO_WORDS if stream else NO_ANSWERS
+    for path, beta.raw, _ in cases:
+        answer = running.post(ask("stream 2") | {"input": "stream 2", "stream": stream}, path)
+        assert answer.headers["x-flywheel-version"] == "v1" and "alpha" in answer.text, beta.raw
+        assert "no memory" not in answer.text and "html" not in answer.text
+    tried = by_lane(running.records(2 * len(cases)))["canary"]
+    for (_, sent, problem), one in zip(cases, tried, strict=True):
+        assert not one.served and problem in span_of(one).status_message, sent
+
+
+@pytest.mark.parametrize("bounds", [Bounds(canary_s=0.3)])
+def test_no_user_gets_a_stream_of_a_candidate_that_stops_before_its_first_word(running: Running, server: Make) -> None:
+    running.try_out(server("alpha"), beta := server("beta"))
+    for beta.says, left in (("hang after 0", 1), ("die after 0", 2)):
+        running.endpoint.servers.down.clear()
+        answer = running.post(ask("stream 2") | {"stream": True})
+        assert answer.headers["x-flywheel-version"] == "v1" and answer.text.count("alpha ") == 2
+        eventually(lambda left=left: beta.left == left and not beta.open, 10)  # type: ignore[misc]
+    tried = by_lane(running.records(4))["canary"]
+    assert [one.served for one in tried] == [False, False] and all(one.problem and one.answer for one in tried)
+
+
+def choice(**delta: Any) -> dict[str, Any]:
+    return CHUNK | {"choices": [{"index": 0, "delta": delta}]}
+
+
+def item(kind: str) -> dict[str, Any]:
+    return {"type": "response.output_item.added", "output_index": 0, "item": {"type": kind, "name": "look"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "event", "begun"),
+    [
+        ("/chat/completions", choice(content="\n"), True), ("/chat/completions", choice(reasoning_content="Hm"), True),
+        ("/chat/completions", choice(refusal="No."), True),
+        ("/chat/completions", choice(tool_calls=[{"index": 0, "id": "c", "function": {"name": "look", "arguments": ""}}]), True),
+        ("/responses", {"type": "response.output_text.delta", "delta": "a"}, True), ("/responses", item("function_call"), True),
+        ("/responses", item("web_search_call"), True), ("/responses", item("reasoning"), True),
+        ("/chat/completions", choice(role="assistant", content=""), False), ("/responses", item("message"), False),
+        ("/responses", CREATED, False), ("/responses", {"type": "response.output_text.delta", "delta": ""}, False),
+        ("/chat/completions", {"choices": [], "usage": None}, False), ("/chat/completions", choice(content=None), False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_an_answer_begins_with_a_word_a_thought_a_refusal_or_a_call(
+    path: str, event: dict, begun: bool, size: int
+) -> None:
+    beginning, text = Beginning(path), f": ping\n\ndata: {json.dumps(event)}\n\n".encode()
+    stops = [beginning.feed(text[at : at + size]) for at in range(0, len(text), size)]
+    assert beginning.has_begun == begun and any(stops) == begun
+
+
+def test_a_candidates_stream_is_kept_back_no_longer_than_to_its_first_word(running: Running, server: Make) -> None:
+    running.try_out(server("alpha"), beta := server("beta"))
+    beta.says = "hang after 1"
+    with running.client().chat.completions.create(**ask("Hi"), stream=True) as stream:
+        assert [next(stream).choices[0].delta.content for _ in range(2)] == ["", "beta "]
+    (noted,) = running.records(1)
+    assert (noted.lane, noted.ended, noted.served) == ("canary", "left", True)
 
 
 def test_a_candidate_that_breaks_off_within_its_answer_ends_it(running: Running, server: Make) -> None:

@@ -57,7 +57,7 @@ WORDS: dict[str, str] = {
     "project.deleted": "deleted the project {name} with {rows|row|rows}",
     "object.renamed": "renamed {noun} “{before}” to {name@}",
     "object.archived": "archived {noun} {name@}",
-    "object.unarchived": "unarchived {noun} {name@}",
+    "object.unarchived": "unarchived {noun} {name@}[ by moving the channel {channel} to it]",
     "object.deleted": "deleted {noun} {name}",
     "login.failed": "failed to log in[ from {address}]",
     "login.locked": "failed to log in too often[ from {address}]; locked[ until {until}]",

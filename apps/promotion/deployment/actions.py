@@ -18,6 +18,8 @@ from apps.promotion.deployment.unloading import leave, unload_soon
 from apps.promotion.listeners import notify_listeners
 from apps.promotion.models import Channel, GateReport
 from apps.promotion.moves import locked, name_of, require_files, restored
+from apps.promotion.trials.ending import end
+from apps.promotion.trials.models import Trial, TrialState
 from apps.registry.actions import ModelError
 from apps.registry.models import ModelVersion, Server
 from apps.webhooks.models import Format, Webhook
@@ -66,7 +68,8 @@ def add_target(
 
 @transaction.atomic
 def remove_target(*, target: Target, by: Any, actor_label: str = "") -> None:
-    """Unloads what it holds; an archived channel can lose targets, too. Raises PromotionError while a deployment is running."""
+    """Unloads what it holds, and ends a trial whose candidate no target holds any more; an archived channel can lose targets, too. Raises
+    PromotionError while a deployment is running."""
     channel = locked(target.channel, archived=True)
     _require_idle(channel)
     if not Target.objects.current().filter(pk=target.pk).update(removed_at=timezone.now()):
@@ -76,8 +79,24 @@ def remove_target(*, target: Target, by: Any, actor_label: str = "") -> None:
         channel=channel.name, name=str(target.server or target.webhook),
     )  # fmt: skip
     leave(Placement.objects.filter(target=target))
+    _end_trial_without_servers(channel, target, by, actor_label)
     transaction.on_commit(unload_soon)
     notify_listeners(channel)
+
+
+def _end_trial_without_servers(channel: Channel, removed: Target, by: Any, actor_label: str) -> None:
+    """Otherwise its candidate would answer nobody, and be rolled back for that."""
+    if channel.targets.current().filter(server__isnull=False).exists():
+        return
+    if (
+        trial := Trial.objects.active()
+        .filter(channel=channel)
+        .exclude(deployment=None)
+        .select_related("channel")
+        .first()
+    ):
+        why = f"{actor_label or name_of(by)} removed {removed.server}, the last server that was loaded with its candidate."
+        end(trial, TrialState.STOPPED, why, by=by, actor_label=actor_label)
 
 
 def _require_idle(channel: Channel) -> None:

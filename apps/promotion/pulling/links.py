@@ -18,6 +18,8 @@ from apps.registry.models import Artifact, ModelVersion, UsedLink
 
 SALT = "flywheel.download"
 LASTS = timedelta(minutes=10)
+# For which a used one is remembered: longer, since the clocks of two web servers may differ, and one of them still accepts it.
+REMEMBERED = timedelta(days=1)
 
 
 class LinkRefused(Exception):
@@ -73,7 +75,7 @@ def use(version: ModelVersion, artifact: Artifact, nonce: UUID) -> None:
     UsedLink.objects.filter(expires_at__lt=now).delete()
     try:
         with transaction.atomic():
-            UsedLink.objects.create(nonce=nonce, project=version.project, expires_at=now + LASTS)
+            UsedLink.objects.create(nonce=nonce, project=version.project, expires_at=now + REMEMBERED)
     except IntegrityError as error:
         raise LinkRefused(USED, 410) from error
     audit("model_version.downloaded", project=version.project, by=None, actor_label="a signed address", target=version,

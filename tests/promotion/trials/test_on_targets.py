@@ -177,11 +177,27 @@ def test_a_server_that_was_restarted_gets_the_candidate_back(scene: Scene) -> No
     assert trial.state == "running" and trial.deployment == job
 
 
-def test_what_is_tried_is_not_archived(scene: Scene) -> None:
+def test_what_is_tried_or_being_deployed_is_not_archived(scene: Scene) -> None:
     scene.target()
-    loaded(scene)
-    managed = objects.KINDS["model"]
+    trial, managed = loaded(scene), objects.KINDS["model"]
     assert "under way" in managed.stays(scene.old)
+    actions.stop(trial=trial, by=scene.by, reason="enough")
+    assert not managed.stays(scene.old)
+    scene.promote(scene.old)
+    assert "Promote" in managed.stays(scene.old)
+
+
+def test_a_trial_ends_with_its_last_server_and_goes_on_without_another(scene: Scene) -> None:
+    """A candidate that is taken off all servers has not become worse."""
+    scene.target(), scene.target()
+    trial = loaded(scene)
+    first, last = scene.channel.targets.current()
+    deployments.remove_target(target=first, by=scene.by)
+    assert active_trial(scene.channel) == trial
+    assert [place.target for place in placements_of(scene.channel, scene.old)] == [last]
+    deployments.remove_target(target=last, by=scene.by)
+    trial.refresh_from_db()
+    assert trial.state == "stopped" and f"removed {last.server}, the last server" in trial.ended_because
 
 
 def test_a_trial_that_is_stopped_while_it_is_promoted_moves_nothing(scene: Scene) -> None:
