@@ -15,6 +15,7 @@ import struct
 import sys
 from typing import Any, BinaryIO
 
+from workers.lib.garbage import is_imported
 from workers.lib.maths import CPU_SECONDS, MEMORY
 from workers.lib.maths.comparing import Comparison, check
 from workers.lib.maths.reading import Unreadable, read
@@ -61,6 +62,7 @@ def main() -> None:
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries' output must not be mistaken for an answer
     answer({"gold": "\\frac{1}{2}", "given": "x", "positive": False})  # builds the parser's tables
+    is_imported()
     serve(sys.stdin.buffer, sink)
 
 

@@ -26,6 +26,7 @@ from jinja2 import TemplateError
 from workers.lib.answer_text import CallText, StopText, TokenText, message_of
 from workers.lib.engines import Sampling
 from workers.lib.errors import sentence
+from workers.lib.garbage import is_imported
 from workers.lib.openai_requests import (
     ApiError,
     ChatRequest,
@@ -634,6 +635,7 @@ def main() -> None:
     from granian.server.embed import Server
 
     served = load(given)
+    is_imported()
     log.info("%s is loaded: %d tokens of context, %d LoRA slots", given.served_model_name, served.context, served.slots)
     server = Server(
         App(served), given.host, given.port, interface=Interfaces.ASGINL, http=HTTPModes.http1, websockets=False, backlog=1024,

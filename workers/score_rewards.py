@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from workers.lib.errors import JobError, sentence
 from workers.lib.folder_digest import folder_digest
+from workers.lib.garbage import is_imported
 from workers.lib.reward_scorer import RewardModelFolder
 from workers.lib.typed import convert
 
@@ -58,6 +59,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         try:
             if scorer is None:
                 scorer, found = Scorer(convert(request, RewardModelFolder)), dict[str, Any]()
+                is_imported()
             else:
                 found = {"scores": scorer.scores(request["conversations"])}
         except Exception as error:

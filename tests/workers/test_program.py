@@ -204,6 +204,16 @@ def test_sigterm_ends_the_program_where_it_checks(monkeypatch: pytest.MonkeyPatc
     assert [event["message"] for event in events] == ["still here", "Stopped on request."]
 
 
+def test_the_garbage_collector_is_put_off_only_while_a_program_imports() -> None:
+    program = (
+        "import sys, gc\nusual = gc.get_threshold()\nsys.argv = {argv}\nimport workers\nput_off = gc.get_threshold() > usual\n"
+        "from workers.lib.garbage import is_imported\nis_imported()\nprint(put_off, gc.get_freeze_count() > 0, gc.get_threshold() == usual)"
+    )
+    for argv, said in (["-m"], "True True True"), (["-c"], "False False True"):
+        done = subprocess.run([sys.executable, "-c", program.format(argv=argv)], capture_output=True, text=True)
+        assert done.stdout.strip() == said, done.stderr
+
+
 @pytest.mark.parametrize(("kind", "lacks"), [("evaluate", "model"), ("sft", "out_dir"), ("grpo", "out_dir")])
 def test_every_program_runs_by_hand_and_says_what_is_wrong(kind: str, lacks: str, tmp_path: Path) -> None:
     path = tmp_path / "spec.json"

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from workers.lib import processes
 from workers.lib.errors import SpecError, sentence
 from workers.lib.events import Emitter
+from workers.lib.garbage import is_imported
 from workers.lib.memory import is_out_of_memory
 from workers.lib.specs import checked
 
@@ -76,6 +77,7 @@ def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> No
     (reported without a traceback, since it is not an error of the program), 143 asked to stop, 76 ended with another
     process of the job. If the spec asks for several processes, this one starts them (workers.lib.processes).
     """
+    is_imported()
     if len(sys.argv) != 2:
         sys.exit(f"usage: python -m workers.{kind} spec.json")
     events, stop = Emitter(mute=processes.number() > 0), StopFlag()
