@@ -32,7 +32,7 @@ def unit_of(asked: Asked, headers: Mapping[str, str]) -> str:
     trace = headers.get("traceparent", "").split("-")
     if asked.session:
         said = ["session", asked.session]
-    elif len(trace) > 2 and len(trace[1]) == 32:
+    elif len(trace) > 2 and len(trace[1]) == 32 and trace[1].strip("0"):
         said = ["trace", trace[1]]
     else:
         said = ["opening", asked.user, *_opening(asked)]

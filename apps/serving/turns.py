@@ -12,7 +12,8 @@ from apps.serving.pieces import tokens_counted
 from apps.serving.routes import Key, Lane, Route
 from apps.serving.spool import Record, Writer
 
-TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+# Ids of only zeros mean “no trace” (W3C Trace Context 3.2.2).
+TRACE = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True)

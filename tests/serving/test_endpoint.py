@@ -196,9 +196,11 @@ def test_a_server_that_has_not_loaded_the_version_is_passed_over_and_said(runnin
 def test_only_what_concerns_the_server_is_sent_on(running: Running, server: Make) -> None:
     running.serve(alpha := server("alpha"), secret="sk-ours")
     sent = {"Cookie": "session=1", "X-Request-Id": "mine", "X-Forwarded-For": "10.0.0.1"}
+    sent |= {"User-Agent": "agent/中".encode(), "traceparent": f"00-{'0' * 32}-{'0' * 16}-00"}
     answer = running.post(ask("Hi"), headers=sent)
     (got,) = alpha.headers
     assert got["authorization"] == "Bearer sk-ours" and got["x-request-id"] == "mine"
+    assert got["user-agent"] == "agent/中" and answer.headers["x-flywheel-trace-id"].strip("0")
     assert not {"cookie", "x-forwarded-for"} & got.keys()
     assert not {"keep-alive", "set-cookie"} & answer.headers.keys()
     assert answer.headers["x-flywheel-version"] == "v1"

@@ -91,6 +91,7 @@ def test_a_unit_is_the_session_then_the_trace_then_how_the_conversation_opens() 
     assert unit(said("S", "Hi"), {"x-session-id": "7"}) == unit(said("other"), {"x-session-id": "7"} | trace)
     assert unit(said("S", "Hi"), trace) == unit(said("S", "Bye"), trace) != unit(said("S", "Hi"))
     first = unit(said("S", "Hi"))
+    assert unit(said("S", "Hi"), {"traceparent": f"00-{'0' * 32}-{'0' * 16}-00"}) == first
     assert first == unit(said("S", "Hi", "Hello", "And now?"))
     others = [said("S", "Hi!"), said("T", "Hi"), said("S", "Hi") | {"user": "u"}, {"input": "Hi", "instructions": "S"}]
     assert len({first, *map(unit, others)}) == 5

@@ -217,7 +217,7 @@ class Relay(Posts):
             answer = self._idle() or cast(Relayed, await self._connect())
             answer.pool = self.idle
             try:
-                await answer.ask(head.encode("latin-1") + body, first_s, idle_s)
+                await answer.ask(head.encode() + body, first_s, idle_s)
             except Stale:
                 continue
             except BaseException:
