@@ -13,6 +13,7 @@ from apps.serving.spool import Record
 from apps.trajectories.decoding import clean
 from apps.trajectories.otlp.spans import Scope, Span
 from workers.lib.messages import Message, content_text, error_text, from_items
+from workers.lib.messages.content import REASONING_FIELDS
 from workers.lib.streamed import END, ChatPieces, Events, ResponsePieces
 
 SCOPE = Scope("flywheel.endpoint", "1")
@@ -22,6 +23,7 @@ INCOMPLETE = {
     "late": "The server sent nothing for too long.",
     "unreached": "No server answered.",
 }
+ANSWER_FIELDS = ("content", "tool_calls", "function_call", "refusal", *REASONING_FIELDS)  # of a chat message
 CLIENT, ERROR = 3, 2  # of OTLP's span kinds and status codes
 CALLERS_FAULT = (400, 413, 415, 422)  # statuses caused by the request, which no version would have answered
 
@@ -142,9 +144,7 @@ def _answer_messages(record: Record, answer: dict[str, Any]) -> list[Message]:
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(message, dict):
         return []
-    kept = {
-        name: message[name] for name in ("content", "tool_calls", "reasoning_content", "refusal") if message.get(name)
-    }
+    kept = {name: message[name] for name in ANSWER_FIELDS if message.get(name)}
     return [{"role": "assistant"} | kept] if kept else []
 
 

@@ -121,6 +121,7 @@ def test_a_failed_call_is_a_failure_and_one_that_was_left_is_not(project: Projec
 CHOICE = {"index": 0, "finish_reason": "stop"}
 END = {"choices": [CHOICE | {"delta": {"role": "assistant", "content": ""}}]}
 NO_TEXT = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]}
+REFUSED = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
 CALLED = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
 
@@ -137,6 +138,10 @@ CALLED = {"id": "c", "type": "function", "function": {"name": "look", "arguments
         ({"choices": [CHOICE | {"message": {"role": "assistant", "content": None, "tool_calls": [CALLED]}}]}, {}, ""),
         ({"choices": [CHOICE | {"message": {"role": "assistant", "content": None, "refusal": "No."}}]}, {}, ""),
         ({"choices": [CHOICE | {"message": {"role": "assistant", "content": "", "reasoning_content": "Hm"}}]}, {}, ""),
+        ({"choices": [CHOICE | {"message": {"role": "assistant", "content": None, "reasoning": "Hm"}}]}, {}, ""),
+        ({"choices": [CHOICE | {"message": {"role": "assistant", "content": None, "function_call": CALLED["function"]}}]}, {}, ""),
+        (f"data: {json.dumps({'choices': [CHOICE | {'delta': {'function_call': CALLED['function']}}]})}\n\ndata: [DONE]\n\n", {"stream": True}, ""),
+        ({"output": [REFUSED]}, {"protocol": "responses"}, ""),
         ({"choices": [CHOICE | {"message": {"role": "assistant", "content": "Hi"}}]}, {"protocol": "responses"}, ""),
         ("", {"ended": "left", "stream": True}, ""),
     ],

@@ -190,7 +190,8 @@ def item(kind: str) -> dict[str, Any]:
     ("path", "event", "begun"),
     [
         ("/chat/completions", choice(content="\n"), True), ("/chat/completions", choice(reasoning_content="Hm"), True),
-        ("/chat/completions", choice(refusal="No."), True),
+        ("/chat/completions", choice(refusal="No."), True), ("/chat/completions", choice(reasoning="Hm"), True),
+        ("/chat/completions", choice(function_call={"name": "look", "arguments": ""}), True),
         ("/chat/completions", choice(tool_calls=[{"index": 0, "id": "c", "function": {"name": "look", "arguments": ""}}]), True),
         ("/responses", {"type": "response.output_text.delta", "delta": "a"}, True), ("/responses", item("function_call"), True),
         ("/responses", item("web_search_call"), True), ("/responses", item("reasoning"), True),

@@ -144,6 +144,8 @@ class ChatPieces(_Pieces):
         self.put(self.refusal, delta.get("refusal") or "")
         for piece in delta.get("tool_calls") or ():
             self._add_call(piece)
+        if older := delta.get("function_call"):
+            self._add_call({"index": 0, "function": older})
 
     def _add_call(self, piece: dict[str, Any]) -> None:
         """Add to the call at the index that the piece names. Some servers name none, or the same for all, and only mark
