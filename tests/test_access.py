@@ -225,6 +225,8 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
                 trajectory.failure.pk,
             ),
             "failures:split": trajectory.failure.pk,
+            "failures:part": (trajectory.failure.pk, 0),
+            "failures:check_part": (trajectory.pk, 0),
             "failures:blame": trajectory.failure.pk,
             "failures:mark": trajectory.pk,
             "failures:check_answer": trajectory.pk,
