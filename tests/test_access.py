@@ -618,7 +618,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     for method in ("__getitem__", "__contains__", "getlist", "lists"):  # the others read by these
         noted(method)
-    refuse = access.refuse_nul
+    refuse = access.refuse_unstorable_text
 
     def unnoted(request: HttpRequest) -> None:
         before = found.copy()
@@ -627,7 +627,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         finally:
             found.intersection_update(before)
 
-    monkeypatch.setattr(access, "refuse_nul", unnoted)
+    monkeypatch.setattr(access, "refuse_unstorable_text", unnoted)
     return found
 
 
