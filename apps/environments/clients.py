@@ -55,7 +55,18 @@ def needs_judge(value: Any) -> bool:
     return isinstance(value, list) and any(needs_judge(item) for item in value)
 
 
-def client_specs(environment: Environment, verifier: dict) -> dict[str, Any]:
+def job_spec(environment: Environment, prompt: dict | None = None, verifier: dict | None = None) -> dict:
+    """The `environment` part of a job's spec (docs/jobs.md), see `Environment.as_spec`. `verifier`: a spec that replaces its own.
+
+    Raises ServerError if the judge may not be called, RefusedKey if a remote server's key may not be sent, ArtifactError if the
+    weights of a reward model are missing or were altered.
+    """
+    check_key(environment)
+    verifier = verifier or environment.verifier.spec
+    return environment.as_spec(prompt) | {"verifier": verifier, "clients": _client_specs(environment, verifier)}
+
+
+def _client_specs(environment: Environment, verifier: dict) -> dict[str, Any]:
     """For a job's process: the address of the judge that the environment calls, and the folders of reward models that score
     (workers.lib.clients); {} if it calls none. Raises ServerError, RefusedKey, ArtifactError."""
     folders = reward_models.folders(environment.project, verifier)
