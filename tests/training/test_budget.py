@@ -23,7 +23,7 @@ from apps.training import forking
 from apps.training.budget import measuring
 from apps.training.budget.asked import Asked, whole
 from apps.training.budget.estimate import estimate
-from apps.training.budget.learning import teaching
+from apps.training.budget.learning import NO_SCORES, teaching
 from apps.training.budget.truth import compared, factor_of
 from apps.training.budget.words import in_words
 from apps.training.models import Checkpoint, Measurement, TrainingRun
@@ -362,6 +362,10 @@ def test_the_newest_evaluation_of_the_parent_says_whether_the_tasks_teach(run: E
     assert "succeeds in 55% of the samples" in teaching(asked(run, "sft")).sentence
     run.samples.update(success=False, reward=0.0)
     assert teaching(asked(run)).tone == "error" and "cannot learn" in teaching(asked(run)).sentence
+    run.samples.update(masked=True)
+    run.result["metrics"]["success"] = {"mean": None, "low": None, "high": None, "n": 0}
+    run.save()
+    assert {teaching(asked(run, method)).sentence for method in ("grpo", "sft")} == {NO_SCORES}
 
 
 def test_without_an_evaluation_it_offers_one(run: EvalRun) -> None:
