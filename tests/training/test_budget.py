@@ -416,6 +416,10 @@ def test_a_fork_is_estimated_for_the_steps_that_are_left(
     forked = forking.fork(run=made, step=6, config=made.spec["config"], by=admin_of(run.project))
     both = [one.spec["estimate"]["rollout_tokens"]["likely"] for one in (made, forked)]
     assert both[1] == pytest.approx(both[0] * 2 / 8)
+    made.spec["rollouts"] = {"servers": [{"server": 1, "server_name": "gpu", "model": "m"}], "steps_ahead": 0}
+    made.save()  # it samples on a server, and so would the fork: what was measured here says nothing of that
+    html = client.post(url, fields).content.decode()
+    assert "Rollout tokens" in html and "Peak memory" not in html
 
 
 def test_an_attempt_that_was_broken_off_has_no_factor(client: Client, run: EvalRun, measured: Measurement) -> None:

@@ -47,7 +47,7 @@ def of_fork(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     def asked() -> Asked:
         return asked_of(
             project=project, method=run.method, parent=run.parent, environment=run.environment, dataset=run.dataset,
-            config=form.cleaned_data["config"], start=form.cleaned_data["step"],
+            config=form.cleaned_data["config"], rollouts=run.spec.get("rollouts"), start=form.cleaned_data["step"],
             teacher=teacher_of(run), teacher_engine=run.spec.get("teacher_engine"),
         )  # fmt: skip
 
