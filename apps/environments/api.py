@@ -118,7 +118,7 @@ def item(request: Request, slug: str, version: int) -> Response:
 
 
 def _find(request: Request, slug: str, version: int) -> Environment:
-    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
+    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project", "package")
     found = rows.filter(slug=slug, version=min(version, 10**9)).first()
     if found is None:
         raise NotFound("No environment of this project has this name and version.")
