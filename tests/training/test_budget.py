@@ -362,7 +362,7 @@ def test_the_newest_evaluation_of_the_parent_says_whether_the_tasks_teach(run: E
     assert "succeeds in 55% of the samples" in teaching(asked(run, "sft")).sentence
     run.samples.update(success=False, reward=0.0)
     assert teaching(asked(run)).tone == "error" and "cannot learn" in teaching(asked(run)).sentence
-    run.samples.update(masked=True)
+    run.samples.update(masked=True, reward=None)
     run.result["metrics"]["success"] = {"mean": None, "low": None, "high": None, "n": 0}
     run.save()
     assert {teaching(asked(run, method)).sentence for method in ("grpo", "sft")} == {NO_SCORES}
