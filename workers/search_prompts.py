@@ -110,7 +110,7 @@ class Search:
         self.progress()
         return found
 
-    def told(self, said: dict[str, Any]) -> None:
+    def add_candidate(self, said: dict[str, Any]) -> None:
         found = {name: value for name, value in said.items() if name != "tell"}
         self.candidates.append(found)
         self.proposals = max(self.proposals, found["number"])
@@ -196,7 +196,7 @@ async def _converse(spec: SearchPrompts, found: Search) -> str:
         "settings": settings,
     }
     try:
-        await converse(spec.python, ROOT, start, found.answer, found.told)
+        await converse(spec.python, ROOT, start, found.answer, found.add_candidate)
     except (Spent, Ended) as end:
         return str(end)
     except PolicyError as error:

@@ -304,8 +304,8 @@ def _train(now: _Now, step: specs.Train) -> Forecast:
 
 
 def _taught(step: specs.Train) -> str:
-    told = f", on samples of {step.samples_of}" if step.samples_of else ""
-    return told + (f", taught by {step.teacher}" if step.teacher else "")
+    source = f", on samples of {step.samples_of}" if step.samples_of else ""
+    return source + (f", taught by {step.teacher}" if step.teacher else "")
 
 
 def _gate(now: _Now, step: specs.Gate) -> Forecast:

@@ -74,10 +74,10 @@ class FailureCluster(models.Model):
     mode = models.ForeignKey(FailureMode, models.SET_NULL, null=True, related_name="clusters")
     state = models.CharField(max_length=10, choices=State, default=State.NEW)
     signature = models.JSONField(help_text="See `clusters.signatures.Signature`")
-    size = models.PositiveIntegerField(default=0, help_text="Standing failures in it")
+    size = models.PositiveIntegerField(default=0, help_text="Number of its failures that are not dismissed")
     first_seen = models.DateTimeField()
     last_seen = models.DateTimeField()
-    versions = ArrayField(models.CharField(max_length=240), default=list, help_text="Agent versions touched")
+    versions = ArrayField(models.CharField(max_length=240), default=list, help_text="Agent versions of its failures")
     fixed_version = models.CharField(max_length=120, blank=True)
     fixed_at = models.DateTimeField(null=True)
     gone = models.BooleanField(default=False, help_text="The last run found no such group")
@@ -145,13 +145,15 @@ class Failure(models.Model):
     source = models.CharField(max_length=10, choices=Source, default=Source.RULE)
     blamed_message = models.PositiveIntegerField(null=True, help_text="Index into the trajectory's messages")
     evidence = models.JSONField(default=list, help_text="[{rule, message_index, text, quote, mode, confidence}]")
-    rule_mode = models.CharField(max_length=60, blank=True, help_text="What the rules say, whoever decided")
-    judge_mode = models.CharField(max_length=60, blank=True, help_text="What the judge says, whoever decided")
+    rule_mode = models.CharField(max_length=60, blank=True, help_text="The rules' verdict, whoever decided in the end")
+    judge_mode = models.CharField(
+        max_length=60, blank=True, help_text="The judge's verdict, whoever decided in the end"
+    )
     also = models.ManyToManyField(FailureMode, related_name="also_in", blank=True, help_text="Split off by a person")
     cluster = models.ForeignKey(FailureCluster, models.SET_NULL, null=True, related_name="failures", db_index=False)
     assigned_to = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     reserved_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
-    reserved_until = models.DateTimeField(null=True, help_text="On someone's screen until then")
+    reserved_until = models.DateTimeField(null=True, help_text="Reserved for the person who has it on screen")
     decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     decided_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -197,7 +199,7 @@ class DailyRuns(models.Model):
     agent_name = models.CharField(max_length=120, blank=True)
     agent_version = models.CharField(max_length=120, blank=True)
     model = models.CharField(max_length=200, blank=True)
-    runs = models.BigIntegerField(help_text="Always above 0")
+    runs = models.BigIntegerField(help_text="Number of runs, always above 0")
     first = models.DateTimeField(help_text="The hour in which the first of them started")
 
     class Meta:
@@ -263,8 +265,8 @@ class SystemPrompt(models.Model):
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="system_prompts", db_index=False)
     digest = models.CharField(max_length=32, help_text="See `rules.policy.digest_of`")
-    opening = models.CharField(max_length=300, help_text="How it begins")
-    length = models.PositiveIntegerField(help_text="Characters")
+    opening = models.CharField(max_length=300, help_text="The beginning of the prompt")
+    length = models.PositiveIntegerField(help_text="Length of the prompt, in characters")
     first_seen = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -310,7 +312,7 @@ class PolicyRule(models.Model):
     state = models.CharField(max_length=10, choices=State, default=State.PROPOSED)
     decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     decided_at = models.DateTimeField(null=True)
-    written = models.BooleanField(default=False, help_text="By a person, not read in the prompt")
+    written = models.BooleanField(default=False, help_text="Written by a person, not read from the prompt")
     written_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     version = models.PositiveIntegerField(default=1)
     replaces = models.ForeignKey("self", models.SET_NULL, null=True, related_name="+", help_text="The previous version")
@@ -447,12 +449,12 @@ class Rubric(models.Model):
     project = models.ForeignKey(Project, models.CASCADE, related_name="rubrics")
     version = models.PositiveIntegerField(default=1)
     text = models.TextField(help_text="Instructions before the list of failure modes and the conversation")
-    base_url = models.URLField(help_text="Of an OpenAI-compatible server, ending in /v1")
+    base_url = models.URLField(help_text="Address of an OpenAI-compatible server, ending in /v1")
     model = models.CharField(max_length=200)
     key_variable = models.CharField(max_length=80, blank=True, help_text="Environment variable that holds its key")
     usd_per_million_input = models.FloatField(default=0)
     usd_per_million_output = models.FloatField(default=0)
-    usd_per_day = models.FloatField(default=1, help_text="No more is asked of it in a day (UTC)")
+    usd_per_day = models.FloatField(default=1, help_text="Limit of the judge's cost per day (UTC), in USD")
     strategy = models.CharField(
         max_length=10, choices=Strategy, default=Strategy.WHOLE, help_text="Method for finding the blamed step"
     )
@@ -478,15 +480,17 @@ class JudgeVerdict(models.Model):
     """
 
     rubric = models.ForeignKey(Rubric, models.CASCADE, related_name="verdicts")
-    content_digest = models.CharField(max_length=32, help_text="Of what was judged, as it was then")
+    content_digest = models.CharField(max_length=32, help_text="Digest of the run's content when it was judged")
     trajectory = models.ForeignKey(Trajectory, models.CASCADE, null=True, related_name="+")
-    mode = models.CharField(max_length=60, blank=True, help_text="Slug; empty where it sees no failure")
+    mode = models.CharField(
+        max_length=60, blank=True, help_text="Slug of the failure mode; empty if the judge found no failure"
+    )
     blamed_message = models.PositiveIntegerField(null=True)
     quote = models.TextField(blank=True)
     reason = models.TextField(blank=True)
     error = models.TextField(blank=True, help_text="Why there is no verdict")
     probability = models.FloatField(
-        null=True, help_text="With which the run was drawn; null where it was asked about anyway"
+        null=True, help_text="Probability with which the run was drawn; null if it was judged for another reason"
     )
     input_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
@@ -512,10 +516,10 @@ class OutcomeModel(models.Model):
     weights = models.JSONField(help_text="See `outcomes.model.Weights`")
     usual = models.JSONField(default=dict, help_text="Quantiles of the sizes of the project's runs")
     measured = models.JSONField(
-        default=dict, help_text="Out of fold, see `outcomes.training.measures`; empty: shipped weights"
+        default=dict, help_text="Measured out of fold, see `outcomes.training.measures`; empty for the shipped weights"
     )
     note = models.TextField(blank=True, help_text="Why nothing was learned")
-    decisions = models.PositiveIntegerField(default=0, help_text="Decided runs there were when it was made")
+    decisions = models.PositiveIntegerField(default=0, help_text="Number of decided runs when it was fitted")
     made_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -532,7 +536,9 @@ class OutcomeEstimate(models.Model):
     trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="outcome_estimate")
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
     probability = models.FloatField()
-    reasons = models.JSONField(default=list, help_text="[{rule, message_index, text, quote, weight}]; of low ones none")
+    reasons = models.JSONField(
+        default=list, help_text="[{rule, message_index, text, quote, weight}]; empty for low estimates"
+    )
     model = models.ForeignKey(OutcomeModel, models.SET_NULL, null=True, related_name="estimates", db_index=False)
 
     class Meta:
@@ -547,10 +553,10 @@ class RunSketch(models.Model):
 
     trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="+")
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
-    task = models.CharField(max_length=120, blank=True, help_text="The task that the run carries")
-    words = models.BinaryField(help_text="MinHash of what users say")
-    names = models.BinaryField(help_text="Hashes of what users name")
-    changes = models.BigIntegerField(help_text="The same for the same changes; 0 where nothing was changed")
+    task = models.CharField(max_length=120, blank=True, help_text="The run's task id")
+    words = models.BinaryField(help_text="MinHash of the user's words")
+    names = models.BinaryField(help_text="Hashes of the names that the user mentions")
+    changes = models.BigIntegerField(help_text="Hash of the run's changes; 0 if it changed nothing")
 
     class Meta:
         indexes = [

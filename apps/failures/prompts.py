@@ -85,9 +85,9 @@ def record(project: Project, given: Mapping[UUID, dict]) -> None:
     Inside the transaction that classifies them.
     """
     PolicyExample.objects.filter(trajectory_id__in=list(given)).delete()
-    systems = {pk: system_of(told["messages"]) for pk, told in given.items()}
+    systems = {pk: system_of(run["messages"]) for pk, run in given.items()}
     prompts = {policy.digest_of(system): system for system in systems.values() if policy.rules_of(system)}
-    if not prompts and not any(told.get("written_rules") for told in given.values()):
+    if not prompts and not any(run.get("written_rules") for run in given.values()):
         return
     known = _known(project, prompts)
     is_new = any(

@@ -105,7 +105,9 @@ class Server(models.Model):
     serving = models.JSONField(default=dict)
     key_variable = models.CharField(max_length=80, blank=True)
     dialect = models.CharField(max_length=10, choices=Dialect, default=Dialect.NATIVE)
-    adapters_at = models.CharField(max_length=500, blank=True, help_text="Where it sees our folder of artifacts")
+    adapters_at = models.CharField(
+        max_length=500, blank=True, help_text="Path of our artifact folder on the server's machine"
+    )
     prices = models.JSONField(default=dict)
     health = models.CharField(max_length=10, choices=Health, default=Health.UNCHECKED)
     health_detail = models.CharField(max_length=500, blank=True)
@@ -175,8 +177,10 @@ class ServerRun(Job):
     detail = models.TextField(blank=True)
     restarts = models.PositiveIntegerField(default=0)
     up_at = models.DateTimeField(null=True)
-    data_folder = models.CharField(max_length=80, blank=True, help_text="Of its machine (`data_folder.identity`)")
-    data_path = models.CharField(max_length=500, blank=True, help_text="Where that machine sees it")
+    data_folder = models.CharField(
+        max_length=80, blank=True, help_text="Identity of its machine's data folder (`data_folder.identity`)"
+    )
+    data_path = models.CharField(max_length=500, blank=True, help_text="Path of the data folder on that machine")
     tail = models.JSONField(default=list, help_text="The last lines of its log")
 
     class Meta(Job.Meta):
@@ -301,8 +305,10 @@ class ModelVersion(Archivable):
     agent_version = models.CharField(max_length=200, blank=True)
     reached_by = models.CharField(max_length=10, choices=Reach, blank=True)
     protocol = models.CharField(max_length=10, choices=Protocol, blank=True)
-    prompt = models.JSONField(default=dict, help_text="Of a prompt version: system_prompt, tools, examples, sampling")
-    template = models.JSONField(default=dict, help_text="Of a base model: what its chat template can do; {} unknown")
+    prompt = models.JSONField(default=dict, help_text="For a prompt version: system_prompt, tools, examples, sampling")
+    template = models.JSONField(
+        default=dict, help_text="For a base model: the features of its chat template; {} if unknown"
+    )
     digest = models.CharField(max_length=64)
     lineage = models.JSONField(default=dict)
     notes = models.TextField(blank=True)
@@ -462,7 +468,7 @@ class AdapterPart(models.Model):
 
     upload = models.ForeignKey(AdapterUpload, models.CASCADE, related_name="parts")
     path = models.CharField(max_length=80)
-    number = models.PositiveIntegerField(help_text="From 0")
+    number = models.PositiveIntegerField(help_text="Counted from 0")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["upload", "path", "number"], name="one_row_per_part")]

@@ -107,9 +107,9 @@ def send_outputs(
     return review, len(fresh)
 
 
-def _tell_judged(review: RewardReview) -> None:
+def _notify_judged(review: RewardReview) -> None:
     if review.training:
-        transaction.on_commit(lambda: [hear(review) for hear in JUDGED])
+        transaction.on_commit(lambda: [listener(review) for listener in JUDGED])
 
 
 @transaction.atomic
@@ -127,7 +127,7 @@ def judge(*, item: ReviewItem, success: bool, by: Any, note: str = "") -> Judgem
         raise ReviewError("This sample needs no more judgements. Nothing was changed.")
     judgement = Judgement.objects.create(item=item, by=by, success=success, note=note.strip())
     audit("review.judged", project=item.review.project, by=by, target=item, success=success)
-    _tell_judged(item.review)
+    _notify_judged(item.review)
     return judgement
 
 
@@ -183,7 +183,7 @@ def rule(*, item: ReviewItem, success: bool, reason: str, by: Any) -> ReviewItem
     item.ruling, item.ruled_by, item.ruled_at, item.ruling_reason = success, by, timezone.now(), reason.strip()
     item.save(update_fields=["ruling", "ruled_by", "ruled_at", "ruling_reason"])
     audit("review.ruled", project=item.review.project, by=by, target=item, success=success, reason=item.ruling_reason)
-    _tell_judged(item.review)
+    _notify_judged(item.review)
     return item
 
 

@@ -7,9 +7,9 @@ class TrainingConfig(AppConfig):
 
     def ready(self) -> None:
         from apps.reviews.actions import JUDGED
-        from apps.training.judged_outputs import hear
+        from apps.training.judged_outputs import on_judged
 
-        JUDGED.append(hear)
+        JUDGED.append(on_judged)
         from apps.core.managed.objects import Managed, register
         from apps.evals.models import EvalRun, Split
         from apps.registry import artifacts
@@ -42,14 +42,14 @@ class TrainingConfig(AppConfig):
                 return "It ran on a hold-out, and counts towards the number of comparisons made there."
             chose = TrainingRun.objects.filter(project=run.project_id, spec__picked_by=str(run.pk)).exists()
             gave = TrainingRun.objects.filter(project=run.project_id, spec__samples_of=str(run.pk)).exists()
-            told = (
+            reason = (
                 "It was used to pick the tasks of a training run"
                 if chose
                 else "A training run learned from its samples"
                 if gave
                 else ""
             )
-            return f"{told}, whose lineage it is." if told else ""
+            return f"{reason}, whose lineage it is." if reason else ""
 
         register(Managed(
             kind="evaluation", noun="the evaluation", plural="Eval sets", model=EvalRun, name="name", versioned=False, listing="evals:list",

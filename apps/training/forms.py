@@ -281,8 +281,8 @@ class TrainingForm(GrpoFields, PlainForm):
                 [*common, *(name for name in self.fields if name in of_method - {*LORA, *MORE, *EXAMPLES})],
             )
         )
-        told = "For a new adapter. A run that starts from an adapter keeps that adapter's settings."
-        named.append(("LoRA adapter", told, list(LORA)))
+        help_text = "For a new adapter. A run that starts from an adapter keeps that adapter's settings."
+        named.append(("LoRA adapter", help_text, list(LORA)))
         named.append(("More options", "", [name for name in MORE if name in self.fields]))
         named.append(
             (

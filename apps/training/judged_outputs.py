@@ -98,7 +98,7 @@ def verdicts_of(run: TrainingRun) -> dict[int, str]:
     return found
 
 
-def hear(review: RewardReview) -> None:
+def on_judged(review: RewardReview) -> None:
     """People have judged an output of a run: update its metrics and evaluate the alarm `judge_gap` again."""
     training = review.training or {}
     run = (

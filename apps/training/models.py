@@ -96,7 +96,7 @@ class Example(models.Model):
     split = models.CharField(max_length=12, default=Split.TRAIN, editable=False)
     trajectory = models.ForeignKey(Trajectory, models.SET_NULL, null=True, related_name="examples")
     data = models.JSONField(
-        help_text="chosen and rejected, or answer and good; messages and tools where no task has them"
+        help_text="chosen and rejected, or answer and good; messages and tools if no task provides them"
     )
 
     class Meta:
@@ -155,15 +155,19 @@ class TrainingRun(Archivable, Job):
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="training_runs")
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="training_runs")
     model_version = models.ForeignKey(
-        ModelVersion, models.PROTECT, null=True, related_name="made_by", help_text="What the run made"
+        ModelVersion,
+        models.PROTECT,
+        null=True,
+        related_name="made_by",
+        help_text="The model version that the run produced",
     )
 
     forked_from = models.ForeignKey(
-        "self", models.SET_NULL, null=True, related_name="forks", help_text="Whose checkpoint it started from"
+        "self", models.SET_NULL, null=True, related_name="forks", help_text="The run whose checkpoint it started from"
     )
 
     reduced = models.JSONField(
-        default=dict, help_text="Settings in place of the spec’s, since an attempt ran out of memory"
+        default=dict, help_text="Settings that replace the spec's after an attempt ran out of memory"
     )
 
     objects = TrainingRunQuerySet.as_manager()
@@ -312,7 +316,7 @@ class PromptSearch(Job):
     model_version = models.ForeignKey(
         ModelVersion, models.PROTECT, null=True, related_name="found_by", help_text="The prompt version that was found"
     )
-    used = models.JSONField(default=dict, help_text="calls, input_tokens, output_tokens, usd, of all attempts")
+    used = models.JSONField(default=dict, help_text="calls, input_tokens, output_tokens and usd, over all attempts")
 
     def get_absolute_url(self) -> str:
         return reverse("training:search", args=[self.project.slug, self.pk])

@@ -119,8 +119,8 @@ def test_what_is_expected_is_rather_too_much() -> None:
         for wish in write_variants.wishes({"seeds": [SEED], "kinds": ["paraphrase", "arguments"], "each": 3})
     ]
     assert cost.questions == 6 and cost.input_tokens > sum(map(len, prompts)) / BYTES_PER_TOKEN
-    assert cost.dearest > MAX_TOKENS and cost.most_tokens >= 2 * cost.tokens
-    assert cost.most_tokens >= write_variants.PARALLEL * cost.dearest
+    assert cost.max_request_tokens > MAX_TOKENS and cost.most_tokens >= 2 * cost.tokens
+    assert cost.most_tokens >= write_variants.PARALLEL * cost.max_request_tokens
 
 
 def wish(size: int) -> Wish:

@@ -166,7 +166,7 @@ def test_tokens_that_a_server_does_not_count_are_estimated(judge: JudgeServer) -
 def test_prices() -> None:
     server = Server("http://x/v1", "m", usd_per_million_input=3, usd_per_million_output=15)
     assert server.cost(Usage(1_000_000, 100_000)) == pytest.approx(4.5)
-    assert server.dearest(CHAT) > 2 * server.cost(Usage(estimate(CHAT), 800))
+    assert server.max_cost(CHAT) > 2 * server.cost(Usage(estimate(CHAT), 800))
 
 
 # The key

@@ -162,7 +162,7 @@ def test_nobody_is_asked_for_the_step_of_a_run_that_went_well(judge: JudgeServer
 
 def test_all_questions_of_a_strategy_are_booked() -> None:
     server = rubrics.server_of(rubrics.Rubric(base_url="http://x/v1", model="m", **PRICE))
-    whole, steps, halving = (question(strategy).dearest(server) for strategy in STRATEGIES)
+    whole, steps, halving = (question(strategy).max_cost(server) for strategy in STRATEGIES)
     assert steps > 7 * whole and 4 * whole < halving < steps
 
 

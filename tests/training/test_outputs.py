@@ -270,7 +270,7 @@ def test_people_who_agree_raise_nothing_and_a_run_that_ended_is_only_warned_of(
         judge_all(review, lambda item: item.position != 0, by=admin_of(run.project))
     assert not run.alarms.exists()
     ReviewItem.objects.filter(position__gt=0).update(ruling=False, ruled_at="2026-11-23T12:00Z")
-    judged_outputs.hear(review)
+    judged_outputs.on_judged(review)
     assert list(run.alarms.values_list("name", "action")) == [("judge_gap", "warn")]
 
 

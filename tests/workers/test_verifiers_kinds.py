@@ -335,7 +335,7 @@ WANTED = {"mails": [{"id": 1, "to": "Ann"}, {"id": 2, "to": "Bo"}], "open": 3}
         ({"mails": [{"id": 9, "to": "Ann"}, {"id": 8, "to": "Bo"}], "open": 3}, {"ignore": ["id"]}, 1.0, ""),
         ({"mails": WANTED["mails"], "open": 4}, {"tables": ["mails"]}, 1.0, ""),
         ({"mails": WANTED["mails"], "open": 4}, {"partial": True}, 0.5, "open is 4, should be 3"),
-        ({"mails": WANTED["mails"] * 2, "open": 3}, {}, 0.0, "mails: row too many"),
+        ({"mails": WANTED["mails"] * 2, "open": 3}, {}, 0.0, "mails: extra row"),
         ({"mails": WANTED["mails"][:1], "open": 3}, {}, 0.0, "mails: missing row"),
         ({"open": 3}, {}, 0.0, "mails is null"),
         (WANTED | {"more": []}, {}, 0.0, "more is []"),

@@ -353,7 +353,7 @@ def adapter_folders(address: Address) -> set[str] | None:
 
 
 def probe(
-    address: Address, kind: Kind, model: str, told: Callable[[str], None], dialect: Dialect = "native"
+    address: Address, kind: Kind, model: str, progress: Callable[[str], None], dialect: Dialect = "native"
 ) -> tuple[Listing, str, dict[str, dict]]:
     """(the list of models, the model that was asked, its capabilities). `model` "": the first one listed.
 
@@ -365,7 +365,7 @@ def probe(
         chosen = model or next((row["id"] for row in listing.models if not row["parent"]), "")
         if listing.health == "down" or not chosen:
             return listing, "", {}
-        told(f"asking {chosen}")
+        progress(f"asking {chosen}")
         return listing, chosen, await capabilities(server, kind, listing, chosen, address, dialect)
 
     return asyncio.run(_with_server(address, asked))

@@ -25,18 +25,18 @@ class Migration(migrations.Migration):
                 ("enabled", models.BooleanField(default=True)),
                 (
                     "next_run_at",
-                    models.DateTimeField(help_text="By its clocks; None where it has none or is off", null=True),
+                    models.DateTimeField(help_text="By its schedules; None if it has none or is off", null=True),
                 ),
                 (
                     "looked_at",
                     models.DateTimeField(
-                        default=django.utils.timezone.now, help_text="When its other starts were last looked at"
+                        default=django.utils.timezone.now, help_text="When its other triggers were last checked"
                     ),
                 ),
                 (
                     "seen",
                     models.JSONField(
-                        default=list, help_text="Versions and models that have started it, or were there before it"
+                        default=list, help_text="Versions and models that have started it or existed before it"
                     ),
                 ),
                 (
@@ -82,7 +82,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "not_before",
-                    models.DateTimeField(help_text="Of a queued one that waits for a time: others go first", null=True),
+                    models.DateTimeField(help_text="A queued run waits until then; others may go first", null=True),
                 ),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("started_at", models.DateTimeField(null=True)),
@@ -132,14 +132,19 @@ class Migration(migrations.Migration):
                 ),
                 ("jobs", models.JSONField(default=dict, help_text="{name: [model label, id]}")),
                 ("outputs", models.JSONField(default=dict)),
-                ("said", models.TextField(blank=True, help_text="What it does, waits for, found, or why it failed")),
-                ("attempt", models.PositiveIntegerField(default=0, help_text="How often it has failed")),
+                (
+                    "said",
+                    models.TextField(
+                        blank=True, help_text="What it is doing, waiting for or has found, or why it failed"
+                    ),
+                ),
+                ("attempt", models.PositiveIntegerField(default=0, help_text="Number of failed attempts")),
                 ("not_before", models.DateTimeField(null=True)),
                 (
                     "seconds",
-                    models.FloatField(default=0, help_text="That its jobs computed, of all attempts that ended"),
+                    models.FloatField(default=0, help_text="Compute time of its jobs, over all finished attempts"),
                 ),
-                ("usd", models.FloatField(default=0, help_text="That they cost as far as is known")),
+                ("usd", models.FloatField(default=0, help_text="Known cost of its jobs, over all finished attempts")),
                 ("started_at", models.DateTimeField(null=True)),
                 ("finished_at", models.DateTimeField(null=True)),
                 (

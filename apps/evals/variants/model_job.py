@@ -71,9 +71,9 @@ def submit(*, eval_set: EvalSet, wanted: WriteOrder, by: Any) -> VariantJob:
     eval_set = actions.locked_draft(eval_set)
     cost = cost_of(batches.usable_seeds(eval_set), wanted)
     limit = wanted.tokens or cost.most_tokens
-    if limit < cost.dearest:
+    if limit < cost.max_request_tokens:
         raise actions.EvalSetError(
-            f"One request may need up to {cost.dearest:,} tokens. Raise the limit to at least that."
+            f"One request may need up to {cost.max_request_tokens:,} tokens. Raise the limit to at least that."
         )
     if eval_set.variant_jobs.active().exists():
         raise actions.EvalSetError("A model is already writing variants for this set. Wait for it, or stop it.")

@@ -40,7 +40,7 @@ def diagnose(project: Project, chunk: list[Trajectory]) -> int:
     modes = ensure_modes(project)
     inputs = inputs_of(project, chunk)
     given = {row.pk: (row, inputs[row.pk]) for row in chunk}
-    diagnoses = {pk: classify(told) for pk, (_, told) in given.items()}
+    diagnoses = {pk: classify(run) for pk, (_, run) in given.items()}
     guessed = estimates.write(project, given)
     diagnoses = {pk: diagnosis or guessed.get(pk) for pk, diagnosis in diagnoses.items()}
     known = Failure.objects.select_for_update().filter(trajectory_id__in=diagnoses).order_by("pk")

@@ -22,8 +22,8 @@ from apps.failures.rules.words import word_set
 COLUMNS_PER_FIELD = 1 << 15
 GRAM = 4  # characters; inflections and compounds of a word share most of them
 IDF_STEP = 1 / 16  # IDFs are stored as one byte: 0 … 15.9
-TELLING_IDF = 0.7  # ln 2
-LEAST_TELLING = 0.4
+INFORMATIVE_IDF = 0.7  # ln 2: the mean IDF from which a row has full weight
+MIN_INFORMATIVENESS = 0.4
 FIELDS: tuple[tuple[str, float, Callable[[Case], str]], ...] = (
     ("mode", 0.05, lambda case: case.mode),
     ("tool", 0.30, lambda case: case.tool.lower()),
@@ -121,8 +121,8 @@ class Space:
         idf = self.idf[number * COLUMNS_PER_FIELD : (number + 1) * COLUMNS_PER_FIELD].astype(np.float32) * IDF_STEP
         rows = sparse.csr_array(presence @ sparse.diags_array(idf))
         mean = rows.sum(axis=1) / np.maximum(np.diff(rows.indptr), 1)
-        telling = np.clip(mean / TELLING_IDF, LEAST_TELLING, 1).astype(np.float32)
-        return sparse.csr_array(sparse.diags_array(telling) @ unit_rows(rows))
+        informativeness = np.clip(mean / INFORMATIVE_IDF, MIN_INFORMATIVENESS, 1).astype(np.float32)
+        return sparse.csr_array(sparse.diags_array(informativeness) @ unit_rows(rows))
 
     def as_json(self) -> str:
         return base64.b64encode(zlib.compress(self.idf.tobytes(), 9)).decode()

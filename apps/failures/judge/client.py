@@ -31,7 +31,7 @@ class Server(ChatServer):
         """In USD."""
         return Price(self.usd_per_million_input, self.usd_per_million_output).of(usage)
 
-    def dearest(self, chat: list[dict[str, str]]) -> float:
+    def max_cost(self, chat: list[dict[str, str]]) -> float:
         """An upper estimate of the cost of an answer to this, and a second one after an error, in USD."""
         first = estimate(chat)
         again = first + 2 * MAX_OUTPUT

@@ -109,24 +109,24 @@ def _ask_all(
     server, booked = rubrics.server_of(rubric), []
     try:
         for label, question in part:
-            dearest = question.dearest(server)
-            if dearest > 0 and dearest > left - sum(usd for _, _, usd in booked):
+            max_cost = question.max_cost(server)
+            if max_cost > 0 and max_cost > left - sum(usd for _, _, usd in booked):
                 raise rubrics.NoMoney(
-                    f"The limit of this comparison does not allow another question (up to ${dearest:.4f})."
+                    f"The limit of this comparison does not allow another question (up to ${max_cost:.4f})."
                 )
             rubrics.book_try(
-                project=project, by=by, trajectory=label.trajectory, dearest=dearest, budget=rubric.usd_per_day
+                project=project, by=by, trajectory=label.trajectory, max_cost=max_cost, budget=rubric.usd_per_day
             )
-            booked.append((label, question, dearest))
+            booked.append((label, question, max_cost))
     except rubrics.NoMoney:
-        for label, _, dearest in booked:
-            rubrics.settle_try(project=project, by=by, trajectory=label.trajectory, dearest=dearest, cost=0.0)
+        for label, _, max_cost in booked:
+            rubrics.settle_try(project=project, by=by, trajectory=label.trajectory, max_cost=max_cost, cost=0.0)
         raise
     spent = 0.0
     answers = threads.map(lambda item: item[1].ask(server, sleep), booked)
-    for (label, question, dearest), judged in zip(booked, answers, strict=True):
+    for (label, question, max_cost), judged in zip(booked, answers, strict=True):
         cost = server.cost(judged.usage)
-        rubrics.settle_try(project=project, by=by, trajectory=label.trajectory, dearest=dearest, cost=cost)
+        rubrics.settle_try(project=project, by=by, trajectory=label.trajectory, max_cost=max_cost, cost=cost)
         score.add(judged, question, label, cost)
         spent += cost
     return spent

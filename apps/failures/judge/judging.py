@@ -156,7 +156,7 @@ class _Asked:
     subject: Subject
     verdict: JudgeVerdict
     server: Server
-    dearest: float
+    max_cost: float
 
 
 class _Batch:
@@ -172,7 +172,7 @@ class _Batch:
         # questions at a time: doubled by each verdict up to the rubric's limit, back to 1 after an error, to go easy on
         # a server that is down
         self._room = 1
-        self._times_dearer = 1.0  # factor on the estimated cost: some servers count more tokens than estimated
+        self._cost_factor = 1.0  # factor on the estimated cost: some servers count more tokens than estimated
 
     def judge(self, subject: Subject) -> None:
         """Reserve the cost of a run and ask about it, once a slot is free.
@@ -186,14 +186,14 @@ class _Batch:
             return
         server = rubrics.server_of(self._rubric)
         question = Question.of(self._rubric.strategy, self._rubric.text, self._modes, subject.run)
-        estimated = question.dearest(server)
-        standing, verdict = _claim(self._project, self._rubric, subject, dearest := estimated * self._times_dearer)
+        estimated = question.max_cost(server)
+        standing, verdict = _claim(self._project, self._rubric, subject, max_cost := estimated * self._cost_factor)
         while standing is Standing.NO_MONEY and self._under_way:
             self._settle_first()
-            standing, verdict = _claim(self._project, self._rubric, subject, dearest := estimated * self._times_dearer)
+            standing, verdict = _claim(self._project, self._rubric, subject, max_cost := estimated * self._cost_factor)
         if standing is Standing.OURS:
             asked = self._threads.submit(question.ask, server, self._sleep)
-            self._under_way[asked] = _Asked(subject, verdict, server, dearest)
+            self._under_way[asked] = _Asked(subject, verdict, server, max_cost)
         elif standing is Standing.ANSWERED:
             self._report.kept += 1
             if subject.trajectory:
@@ -223,9 +223,9 @@ class _Batch:
 
     def _settle(self, asked: _Asked, judged: Judged) -> None:
         cost = asked.server.cost(judged.usage)
-        _settle(self._project, self._known, asked.subject, asked.verdict, judged, cost - asked.dearest)
-        if asked.dearest:
-            self._times_dearer *= max(1.0, cost / asked.dearest)
+        _settle(self._project, self._known, asked.subject, asked.verdict, judged, cost - asked.max_cost)
+        if asked.max_cost:
+            self._cost_factor *= max(1.0, cost / asked.max_cost)
         self._report.spent_usd += cost
         self._report.failures += bool(judged.verdict and judged.verdict.failed)
         if judged.verdict is None:
@@ -251,7 +251,7 @@ def _why(standing: Standing, rubric: Rubric) -> str:
 
 
 @transaction.atomic
-def _claim(project: Project, rubric: Rubric, subject: Subject, dearest: float) -> tuple[Standing, JudgeVerdict | None]:
+def _claim(project: Project, rubric: Rubric, subject: Subject, max_cost: float) -> tuple[Standing, JudgeVerdict | None]:
     """Reserve the maximum cost and claim the run, if it is due. The verdict's `at` marks when it was claimed."""
     rubrics.locked(project)
     if not Rubric.objects.filter(pk=rubric.pk, is_on=True).exists():
@@ -261,14 +261,14 @@ def _claim(project: Project, rubric: Rubric, subject: Subject, dearest: float) -
         return Standing.ANSWERED, found
     if found and not _is_due(found):
         return Standing.LATER, None
-    if rubrics.spent_since(project, rubrics.midnight()) + dearest > rubric.usd_per_day and dearest > 0:
+    if rubrics.spent_since(project, rubrics.midnight()) + max_cost > rubric.usd_per_day and max_cost > 0:
         return Standing.NO_MONEY, None
     chance = _chance(subject.trajectory) if subject.trajectory else None
     verdict = found or JudgeVerdict(rubric=rubric, content_digest=subject.digest, probability=chance)
     verdict.trajectory, verdict.at = subject.trajectory, timezone.now()
     verdict.error = f"{tries(verdict.error) + 1} {OF} {UNDER_WAY}."
     # The cost of earlier tries moves to today together with this one, so the budget is never undercounted.
-    verdict.cost_usd += dearest
+    verdict.cost_usd += max_cost
     verdict.save()
     return Standing.OURS, verdict
 

@@ -24,7 +24,7 @@ from apps.failures.models import FailureState, JudgeVerdict, Rubric, Source
 
 SERVER = ("base_url", "model", "key_variable")
 PRICES = ("usd_per_million_input", "usd_per_million_output", "usd_per_day")
-ASKING = {"strategy": Rubric.Strategy.WHOLE.value, "concurrency": 4}  # what is not said
+ASKING = {"strategy": Rubric.Strategy.WHOLE.value, "concurrency": 4}  # defaults
 FIELDS = ("text", *SERVER, *PRICES, *ASKING)
 TRIED, TRY_ENDED = "rubric.tried", "rubric.try_ended"
 DEFAULT_TEXT = """\
@@ -178,14 +178,14 @@ class NoMoney(Exception):
 
 
 @transaction.atomic
-def book_try(*, project: Project, by: Any, trajectory: Any, dearest: float, budget: float) -> None:
+def book_try(*, project: Project, by: Any, trajectory: Any, max_cost: float, budget: float) -> None:
     """Reserves the maximum cost of a try before it is made. Raises NoMoney."""
     locked(project)
-    if dearest > 0 and spent_since(project, midnight()) + dearest > budget:
-        raise NoMoney(f"Today's budget of ${budget:g} does not allow another try (up to ${dearest:.4f}).")
-    audit(TRIED, project=project, by=by, trajectory=str(trajectory), cost_usd=dearest)
+    if max_cost > 0 and spent_since(project, midnight()) + max_cost > budget:
+        raise NoMoney(f"Today's budget of ${budget:g} does not allow another try (up to ${max_cost:.4f}).")
+    audit(TRIED, project=project, by=by, trajectory=str(trajectory), cost_usd=max_cost)
 
 
-def settle_try(*, project: Project, by: Any, trajectory: Any, dearest: float, cost: float) -> None:
+def settle_try(*, project: Project, by: Any, trajectory: Any, max_cost: float, cost: float) -> None:
     """Corrects the reservation; `cost` in USD."""
-    audit(TRY_ENDED, project=project, by=by, trajectory=str(trajectory), cost_usd=cost - dearest, paid_usd=cost)
+    audit(TRY_ENDED, project=project, by=by, trajectory=str(trajectory), cost_usd=cost - max_cost, paid_usd=cost)

@@ -55,14 +55,14 @@ class Question:
         """The agent's own messages."""
         return sorted(self.prompt.agents)
 
-    def dearest(self, server: Server) -> float:
+    def max_cost(self, server: Server) -> float:
         """An upper estimate of the cost of all its questions, and a second try of each, in USD."""
         count = len(self.steps)
-        whole = server.dearest(self.prompt.chat)
+        whole = server.max_cost(self.prompt.chat)
         if self.strategy == WHOLE or not 1 < count <= MAX_STEPS:
             return whole
         asked = count if self.strategy == STEPS else (count - 1).bit_length()
-        return whole + asked * server.dearest([*self.prompt.chat, {"role": "user", "content": "x" * 2000}])
+        return whole + asked * server.max_cost([*self.prompt.chat, {"role": "user", "content": "x" * 2000}])
 
     def ask(self, server: Server, sleep: Sleep = time.sleep) -> Judged:
         """Raises nothing that a server can cause. If a later question gets no usable answer, the first answer's step is used."""

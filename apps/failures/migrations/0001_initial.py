@@ -98,7 +98,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("signature", models.JSONField(help_text="See `clusters.signatures.Signature`")),
-                ("size", models.PositiveIntegerField(default=0, help_text="Standing failures in it")),
+                (
+                    "size",
+                    models.PositiveIntegerField(default=0, help_text="Number of its failures that are not dismissed"),
+                ),
                 ("first_seen", models.DateTimeField()),
                 ("last_seen", models.DateTimeField()),
                 (
@@ -106,7 +109,7 @@ class Migration(migrations.Migration):
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.CharField(max_length=240),
                         default=list,
-                        help_text="Agent versions touched",
+                        help_text="Agent versions of its failures",
                         size=None,
                     ),
                 ),
@@ -176,13 +179,20 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "rule_mode",
-                    models.CharField(blank=True, help_text="What the rules say, whoever decided", max_length=60),
+                    models.CharField(
+                        blank=True, help_text="The rules' verdict, whoever decided in the end", max_length=60
+                    ),
                 ),
                 (
                     "judge_mode",
-                    models.CharField(blank=True, help_text="What the judge says, whoever decided", max_length=60),
+                    models.CharField(
+                        blank=True, help_text="The judge's verdict, whoever decided in the end", max_length=60
+                    ),
                 ),
-                ("reserved_until", models.DateTimeField(help_text="On someone's screen until then", null=True)),
+                (
+                    "reserved_until",
+                    models.DateTimeField(help_text="Reserved for the person who has it on screen", null=True),
+                ),
                 ("decided_at", models.DateTimeField(null=True)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
@@ -554,7 +564,7 @@ class Migration(migrations.Migration):
                     "text",
                     models.TextField(help_text="Instructions before the list of failure modes and the conversation"),
                 ),
-                ("base_url", models.URLField(help_text="Of an OpenAI-compatible server, ending in /v1")),
+                ("base_url", models.URLField(help_text="Address of an OpenAI-compatible server, ending in /v1")),
                 ("model", models.CharField(max_length=200)),
                 (
                     "key_variable",
@@ -562,7 +572,10 @@ class Migration(migrations.Migration):
                 ),
                 ("usd_per_million_input", models.FloatField(default=0)),
                 ("usd_per_million_output", models.FloatField(default=0)),
-                ("usd_per_day", models.FloatField(default=1, help_text="No more is asked of it in a day (UTC)")),
+                (
+                    "usd_per_day",
+                    models.FloatField(default=1, help_text="Limit of the judge's cost per day (UTC), in USD"),
+                ),
                 (
                     "strategy",
                     models.CharField(
@@ -612,15 +625,26 @@ class Migration(migrations.Migration):
             name="JudgeVerdict",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("content_digest", models.CharField(help_text="Of what was judged, as it was then", max_length=32)),
-                ("mode", models.CharField(blank=True, help_text="Slug; empty where it sees no failure", max_length=60)),
+                (
+                    "content_digest",
+                    models.CharField(help_text="Digest of the run's content when it was judged", max_length=32),
+                ),
+                (
+                    "mode",
+                    models.CharField(
+                        blank=True,
+                        help_text="Slug of the failure mode; empty if the judge found no failure",
+                        max_length=60,
+                    ),
+                ),
                 ("blamed_message", models.PositiveIntegerField(null=True)),
                 ("quote", models.TextField(blank=True)),
                 ("reason", models.TextField(blank=True)),
                 (
                     "probability",
                     models.FloatField(
-                        null=True, help_text="With which the run was drawn; null where it was asked about anyway"
+                        null=True,
+                        help_text="Probability with which the run was drawn; null if it was judged for another reason",
                     ),
                 ),
                 ("error", models.TextField(blank=True, help_text="Why there is no verdict")),
@@ -660,7 +684,7 @@ class Migration(migrations.Migration):
                 ("agent_name", models.CharField(blank=True, max_length=120)),
                 ("agent_version", models.CharField(blank=True, max_length=120)),
                 ("model", models.CharField(blank=True, max_length=200)),
-                ("runs", models.BigIntegerField(help_text="Always above 0")),
+                ("runs", models.BigIntegerField(help_text="Number of runs, always above 0")),
                 ("first", models.DateTimeField(help_text="The hour in which the first of them started")),
                 (
                     "project",
@@ -711,13 +735,14 @@ class Migration(migrations.Migration):
                 (
                     "measured",
                     models.JSONField(
-                        default=dict, help_text="Out of fold, see `outcomes.training.measures`; empty: shipped weights"
+                        default=dict,
+                        help_text="Measured out of fold, see `outcomes.training.measures`; empty for the shipped weights",
                     ),
                 ),
                 ("note", models.TextField(blank=True, help_text="Why nothing was learned")),
                 (
                     "decisions",
-                    models.PositiveIntegerField(default=0, help_text="Decided runs there were when it was made"),
+                    models.PositiveIntegerField(default=0, help_text="Number of decided runs when it was fitted"),
                 ),
                 ("made_at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
@@ -751,7 +776,7 @@ class Migration(migrations.Migration):
                 (
                     "reasons",
                     models.JSONField(
-                        default=list, help_text="[{rule, message_index, text, quote, weight}]; of low ones none"
+                        default=list, help_text="[{rule, message_index, text, quote, weight}]; empty for low estimates"
                     ),
                 ),
                 (
@@ -849,12 +874,12 @@ class Migration(migrations.Migration):
                         to="trajectories.trajectory",
                     ),
                 ),
-                ("task", models.CharField(blank=True, help_text="The task that the run carries", max_length=120)),
-                ("words", models.BinaryField(help_text="MinHash of what users say")),
-                ("names", models.BinaryField(help_text="Hashes of what users name")),
+                ("task", models.CharField(blank=True, help_text="The run's task id", max_length=120)),
+                ("words", models.BinaryField(help_text="MinHash of the user's words")),
+                ("names", models.BinaryField(help_text="Hashes of the names that the user mentions")),
                 (
                     "changes",
-                    models.BigIntegerField(help_text="The same for the same changes; 0 where nothing was changed"),
+                    models.BigIntegerField(help_text="Hash of the run's changes; 0 if it changed nothing"),
                 ),
                 (
                     "project",
@@ -942,8 +967,8 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("digest", models.CharField(help_text="See `rules.policy.digest_of`", max_length=32)),
-                ("opening", models.CharField(help_text="How it begins", max_length=300)),
-                ("length", models.PositiveIntegerField(help_text="Characters")),
+                ("opening", models.CharField(help_text="The beginning of the prompt", max_length=300)),
+                ("length", models.PositiveIntegerField(help_text="Length of the prompt, in characters")),
                 ("first_seen", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "project",
@@ -1001,7 +1026,10 @@ class Migration(migrations.Migration):
                         to="failures.systemprompt",
                     ),
                 ),
-                ("written", models.BooleanField(default=False, help_text="By a person, not read in the prompt")),
+                (
+                    "written",
+                    models.BooleanField(default=False, help_text="Written by a person, not read from the prompt"),
+                ),
                 ("version", models.PositiveIntegerField(default=1)),
                 (
                     "written_by",

@@ -67,7 +67,7 @@ def write(project: Project, given: Mapping[UUID, tuple[Trajectory, dict]]) -> di
     diagnoses.
     """
     estimator = Estimator.of(project)
-    runs = {pk: read(told) for pk, (_, told) in given.items()}
+    runs = {pk: read(given_run) for pk, (_, given_run) in given.items()}
     found = sketches.compare(project, {pk: (given[pk][0], run) for pk, run in runs.items()})
     runs = {pk: run for pk, run in runs.items() if given[pk][0].outcome_status == Outcome.UNKNOWN}
     made = {}

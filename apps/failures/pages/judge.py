@@ -255,7 +255,7 @@ def try_one(request: HttpRequest, project: Project) -> HttpResponse:
 def _try(
     request: HttpRequest, project: Project, row: Trajectory, rubric: Rubric, server: Server, question: Question
 ) -> dict[str, Any]:
-    booked = {"project": project, "by": request.user, "trajectory": row.pk, "dearest": question.dearest(server)}
+    booked = {"project": project, "by": request.user, "trajectory": row.pk, "max_cost": question.max_cost(server)}
     try:
         rubrics.book_try(**booked, budget=rubric.usd_per_day)
     except rubrics.NoMoney as error:

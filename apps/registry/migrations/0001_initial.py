@@ -111,7 +111,7 @@ class Migration(migrations.Migration):
                 (
                     "prompt",
                     models.JSONField(
-                        default=dict, help_text="Of a prompt version: system_prompt, tools, examples, sampling"
+                        default=dict, help_text="For a prompt version: system_prompt, tools, examples, sampling"
                     ),
                 ),
                 ("digest", models.CharField(max_length=64)),
@@ -119,7 +119,7 @@ class Migration(migrations.Migration):
                 (
                     "template",
                     models.JSONField(
-                        default=dict, help_text="Of a base model: what its chat template can do; {} unknown"
+                        default=dict, help_text="For a base model: the features of its chat template; {} if unknown"
                     ),
                 ),
                 ("notes", models.TextField(blank=True)),
@@ -255,7 +255,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "adapters_at",
-                    models.CharField(blank=True, help_text="Where it sees our folder of artifacts", max_length=500),
+                    models.CharField(
+                        blank=True, help_text="Path of our artifact folder on the server's machine", max_length=500
+                    ),
                 ),
                 ("prices", models.JSONField(default=dict)),
                 (
@@ -471,9 +473,16 @@ class Migration(migrations.Migration):
                 ("up_at", models.DateTimeField(null=True)),
                 (
                     "data_folder",
-                    models.CharField(blank=True, help_text="Of its machine (`data_folder.identity`)", max_length=80),
+                    models.CharField(
+                        blank=True,
+                        help_text="Identity of its machine's data folder (`data_folder.identity`)",
+                        max_length=80,
+                    ),
                 ),
-                ("data_path", models.CharField(blank=True, help_text="Where that machine sees it", max_length=500)),
+                (
+                    "data_path",
+                    models.CharField(blank=True, help_text="Path of the data folder on that machine", max_length=500),
+                ),
                 ("tail", models.JSONField(default=list, help_text="The last lines of its log")),
                 (
                     "created_by",
@@ -640,7 +649,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("path", models.CharField(max_length=80)),
-                ("number", models.PositiveIntegerField(help_text="From 0")),
+                ("number", models.PositiveIntegerField(help_text="Counted from 0")),
                 (
                     "upload",
                     models.ForeignKey(

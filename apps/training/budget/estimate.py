@@ -148,9 +148,8 @@ def estimate(asked: Asked) -> Estimate:
         processes = asked.config.get("processes", 1)
         if processes > 1:
             found.measured_on += f"; {processes} processes share each step"
-        copies = (
-            1 if result["machine"].get("gpu") else processes
-        )  # each has the whole model, on a GPU of its own where there are some
+        # copies of the whole model in one memory: each process holds one, but on its own GPU if there are GPUs
+        copies = 1 if result["machine"].get("gpu") else processes
         add_time(found, asked, works, rates, shared_by=processes // copies)
         parts = processes if asked.config.get("shard") else 1
         rates = replace(

@@ -113,7 +113,7 @@ class Migration(migrations.Migration):
                 (
                     "data",
                     models.JSONField(
-                        help_text="chosen and rejected, or answer and good; messages and tools where no task has them"
+                        help_text="chosen and rejected, or answer and good; messages and tools if no task provides them"
                     ),
                 ),
                 (
@@ -188,7 +188,7 @@ class Migration(migrations.Migration):
                 (
                     "used",
                     models.JSONField(
-                        default=dict, help_text="calls, input_tokens, output_tokens, usd, of all attempts"
+                        default=dict, help_text="calls, input_tokens, output_tokens and usd, over all attempts"
                     ),
                 ),
                 (
@@ -364,13 +364,13 @@ class Migration(migrations.Migration):
                 (
                     "reduced",
                     models.JSONField(
-                        default=dict, help_text="Settings in place of the spec’s, since an attempt ran out of memory"
+                        default=dict, help_text="Settings that replace the spec's after an attempt ran out of memory"
                     ),
                 ),
                 (
                     "forked_from",
                     models.ForeignKey(
-                        help_text="Whose checkpoint it started from",
+                        help_text="The run whose checkpoint it started from",
                         null=True,
                         on_delete=django.db.models.deletion.SET_NULL,
                         related_name="forks",
@@ -380,7 +380,7 @@ class Migration(migrations.Migration):
                 (
                     "model_version",
                     models.ForeignKey(
-                        help_text="What the run made",
+                        help_text="The model version that the run produced",
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="made_by",

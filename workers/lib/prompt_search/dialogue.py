@@ -21,9 +21,9 @@ Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 async def converse(
-    python: str, folder: str, start: dict[str, Any], answer: Answer, told: Callable[[dict], None]
+    python: str, folder: str, start: dict[str, Any], answer: Answer, on_message: Callable[[dict], None]
 ) -> None:
-    """Run until the library has ended its search. `answer` gets each of its questions, `told` all other messages; an
+    """Run until the library has ended its search. `answer` gets each of its questions, `on_message` all other messages; an
     error in either ends it. Raises JobError if the library fails.
     """
     process = await _start(python, folder)
@@ -35,7 +35,7 @@ async def converse(
             if said.get("tell") == "end":
                 return
             if "tell" in said:
-                told(said)
+                on_message(said)
             else:
                 await _write(process, await answer(said))
     finally:

@@ -76,8 +76,8 @@ def _content(message: dict) -> str:
 
 def _as_text(calls: list[dict]) -> str:
     """The calls with their arguments as text, the format that is requested."""
-    told = [call | {"arguments": json.dumps(call["arguments"], ensure_ascii=False)} for call in calls]
-    return json.dumps(told, ensure_ascii=False)
+    rendered = [call | {"arguments": json.dumps(call["arguments"], ensure_ascii=False)} for call in calls]
+    return json.dumps(rendered, ensure_ascii=False)
 
 
 def _tools(seed: dict) -> list[dict]:
@@ -101,7 +101,7 @@ class Cost:
     questions: int
     input_tokens: int
     output_tokens: int
-    dearest: int
+    max_request_tokens: int
 
     @property
     def tokens(self) -> int:
@@ -110,7 +110,7 @@ class Cost:
     @property
     def most_tokens(self) -> int:
         """The default limit: twice the expected tokens, with room for concurrent questions."""
-        return max(-(-2 * self.tokens // 1_000) * 1_000, PARALLEL * self.dearest)
+        return max(-(-2 * self.tokens // 1_000) * 1_000, PARALLEL * self.max_request_tokens)
 
 
 def expected(spec: dict) -> Cost:

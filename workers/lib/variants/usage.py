@@ -97,10 +97,10 @@ def cost_of(body: bytes, answer: Answer) -> tuple[int, int, bool]:
 
 def _usage(content: bytes) -> dict:
     try:
-        told = json.loads(content)
+        body = json.loads(content)
     except (ValueError, RecursionError):
         return {}
-    usage = told.get("usage") if isinstance(told, dict) else None
+    usage = body.get("usage") if isinstance(body, dict) else None
     return usage if isinstance(usage, dict) else {}
 
 

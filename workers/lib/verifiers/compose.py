@@ -88,7 +88,7 @@ class Compose:
         if not counted:
             return masked("No part could be scored.")
         closed = [part.name for part, score in counted if part.gate and not part.holds(score)]
-        made = self.told(counted)
+        made = self.merged(counted)
         made.reward = self.gate_reward if closed else self.combined(counted)
         made.success = not closed and self.succeeds(counted)
         if made.unsafe and self.unsafe is not None:
@@ -97,7 +97,7 @@ class Compose:
         made.details = [f"gate not passed: {name}" for name in closed] + made.details
         return made
 
-    def told(self, counted: list[tuple[Part, Score]]) -> Score:
+    def merged(self, counted: list[tuple[Part, Score]]) -> Score:
         """The combined score without its reward."""
         scores = [score for _, score in counted]
         components: dict[str, float] = {}

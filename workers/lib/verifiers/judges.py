@@ -60,11 +60,11 @@ def fenced(label: str, text: str, most: int) -> str:
 
 def transcript(messages: list[dict]) -> str:
     """A conversation as text: who said or called what."""
-    told = []
+    lines = []
     for message in messages:
         calls = message.get("tool_calls") or []
-        told.append(f"{message.get('role')}: {text_of(message)}" + (f" {json.dumps(calls)}" if calls else ""))
-    return "\n".join(told)
+        lines.append(f"{message.get('role')}: {text_of(message)}" + (f" {json.dumps(calls)}" if calls else ""))
+    return "\n".join(lines)
 
 
 class Judge(Guarded):

@@ -83,8 +83,8 @@ class State(Guarded):
     # Differences
 
     def differences(self, state: dict, wanted: dict, names: list) -> Iterator[str]:
-        told = (text for name in names for text in self.of_table(str(name), state.get(name), wanted.get(name)))
-        for at, text in enumerate(told):
+        texts = (text for name in names for text in self.of_table(str(name), state.get(name), wanted.get(name)))
+        for at, text in enumerate(texts):
             if at == MOST_DETAILS:
                 yield "… and more"
                 return
@@ -108,15 +108,15 @@ class State(Guarded):
             yield f"{name}: the rows are the same, in another order"
         key = self.keys.get(name, "id")
         by_key = {repr(row[key]): row for row in mine if isinstance(row, dict) and key in row}
-        told: set[int] = set()
+        paired: set[int] = set()
         for row in theirs:
             other = by_key.get(repr(row.get(key))) if isinstance(row, dict) and key in row else None
             if other is None:
                 yield f"{name}: missing row {_short(row)}"
             else:
-                told.add(id(other))
+                paired.add(id(other))
                 yield from self.of_table(f"{name}[{row[key]!r}]"[:120], other, row)
-        yield from (f"{name}: row too many {_short(row)}" for row in mine if id(row) not in told)
+        yield from (f"{name}: extra row {_short(row)}" for row in mine if id(row) not in paired)
 
     def unlike(self, rows: list, others: list) -> list:
         """The rows without an equal row among the others, each of which can be matched once."""

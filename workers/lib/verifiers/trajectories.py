@@ -81,11 +81,11 @@ class Trajectory(Guarded):
         }
 
     def details(self, counts: dict[str, int], rollout: Rollout) -> list[str]:
-        told = {
+        labels = {
             "turn": "turns over budget", "token": "tokens over budget", "error": "tool errors",
             "recovered": "errors recovered from", "stopped": f"stopped by {rollout.stats.get('stop_reason')}",
         }  # fmt: skip
-        found = [f"{told[name]}: {count}" for name, count in counts.items() if count]
+        found = [f"{labels[name]}: {count}" for name, count in counts.items() if count]
         return [f"unsafe: {call.name}" for call in rollout.calls if call.unsafe] + found
 
 
