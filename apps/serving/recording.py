@@ -176,7 +176,7 @@ def usage_of(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def failure_in(record: Record, answer: bytes, *, stream: bool) -> str:
-    """What `problem_of` will say of a whole answer; `record.status` is known."""
+    """The result of `problem_of` for a complete answer, before it is recorded. `record.status` must be set."""
     whole = msgspec.structs.replace(record, answer=answer, stream=stream)
     return problem_of(whole, answer_of(whole))
 

@@ -66,8 +66,8 @@ class Servers:
             await relay.aclose()
 
     async def first_within(self, turn: Turn, seconds: float, *, words: bool = False) -> Begun:
-        """Like `first_of`, with one time limit for all servers together. `words`: reads a stream up to the first word of
-        its answer; what came before a failure stays in `turn.parts`.
+        """Like `first_of`, with one time limit for all servers together. `words`: read a stream up to the
+        first word of its answer; if that fails, the parts read so far are in `turn.parts`.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -78,7 +78,7 @@ class Servers:
             raise TooLate(f"no answer began within {seconds:g} s") from error
 
     async def _first_words(self, turn: Turn, begun: Begun) -> Begun:
-        """Raises NoAnswer."""
+        """Read a stream until the model has written something (`pieces.Beginning`). Raises NoAnswer."""
         beginning, part, size = Beginning(turn.asked.path), begun.first, 0
         turn.record.first_ns = time.time_ns()  # of the first byte, as of an answer that is not kept back
         try:

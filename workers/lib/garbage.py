@@ -1,4 +1,6 @@
-"""While a program (`python -m workers.…`) imports torch and the like, the garbage collector runs seldom: it took a fifth of that time."""
+"""Makes the garbage collector run rarely while a program (`python -m workers.…`) imports torch and other large libraries,
+where it took a fifth of the time.
+"""
 
 import gc
 import sys
@@ -12,7 +14,9 @@ def put_off_garbage_collection() -> None:
 
 
 def is_imported() -> None:
-    """Called once a program has what it starts with: that stays, and from now on the garbage collector runs as usual, past it."""
+    """Call this when a program has imported what it needs. The garbage collector runs as usual from then on, but skips the
+    objects that exist now, which stay alive anyway.
+    """
     if _IS_PROGRAM:
         gc.freeze()
         gc.set_threshold(*_USUAL)
