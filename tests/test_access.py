@@ -225,8 +225,6 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
                 trajectory.failure.pk,
             ),
             "failures:split": trajectory.failure.pk,
-            "failures:part": (trajectory.failure.pk, 0),
-            "failures:check_part": (trajectory.pk, 0),
             "failures:blame": trajectory.failure.pk,
             "failures:mark": trajectory.pk,
             "failures:check_answer": trajectory.pk,
@@ -618,7 +616,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     for method in ("__getitem__", "__contains__", "getlist", "lists"):  # the others read by these
         noted(method)
-    refuse = access.refuse_unstorable_text
+    refuse = access.refuse_nul
 
     def unnoted(request: HttpRequest) -> None:
         before = found.copy()
@@ -627,7 +625,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         finally:
             found.intersection_update(before)
 
-    monkeypatch.setattr(access, "refuse_unstorable_text", unnoted)
+    monkeypatch.setattr(access, "refuse_nul", unnoted)
     return found
 
 

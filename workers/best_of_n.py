@@ -11,35 +11,55 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs, to_builtins
+from transformers import AutoTokenizer
 
 from workers import sft
 from workers.evaluate import emit_sample, limits_of
 from workers.lib.chat_policy import ChatPolicy
+from workers.lib.control_tokens import control_text_in, control_texts
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, load
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
+from workers.lib.model_names import MOST_NAMES, Answering
 from workers.lib.policies import SPENT, EnginePolicy, Policy, PolicyError, Reply
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
+from workers.lib.sampled_tasks import SAMPLED, read
+from workers.lib.serving import ADAPTER_PREFIX
 from workers.lib.specs import BestOfN, BestOfNConfig, Sft, SftConfig, SftRow
 from workers.lib.teacher_server import NAME, account_of, spent
 from workers.lib.training_cost import SAMPLED_TOGETHER
 from workers.lib.typed import convert
 from workers.ml import checkpoint
+from workers.ml.models import stop_token_ids
 from workers.ml.ranks import ALONE, Ranks, join
 from workers.ml.transformers_engine import TransformersEngine
 
-SAMPLED = "sampled.jsonl"  # one line per task
+EMPTY = (
+    "Open a rollout. A model that reasons may have answered in its reasoning alone, and a server may have dropped a call that it could not "
+    "parse. If it is right to answer nothing, there is nothing that SFT can learn from it."
+)
+UNUSABLE = {  # why samples that passed are not learned from
+    "cut_off": "Cut off: {n}. Raise max_new_tokens, which is {most}.",
+    "filtered": "Withheld by the server’s content filter: {n}. Change the tasks or the teacher.",
+    "empty": f"Empty: {{n}}. The model ended them itself, so a higher max_new_tokens does not help. {EMPTY}",
+    "unfinished": "Empty, without a finish_reason that says why: {n}. Open a rollout, and check what the server answers.",
+    "control": "With a control token of the student as text: {n}. Open a rollout to see which.",
+}
+COUNTED = ("samples", "passed", "masked", "kept", "all_empty", *UNUSABLE)
 
 
 def main(spec: BestOfN, events: Emitter, stop: StopFlag) -> None:
-    rows = sampled(spec, events, stop)
+    rows, answered_as = sampled(spec, events, stop)
     names = [field.name for field in structs.fields(SftConfig)]
     same = {
         name: getattr(spec, name)
@@ -53,11 +73,12 @@ def main(spec: BestOfN, events: Emitter, stop: StopFlag) -> None:
         ),
         events,
         stop,
+        {"teacher_answered_as": answered_as} if answered_as else {},
     )  # fmt: skip
 
 
-def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> list[SftRow]:
-    """The accepted samples, in the order of the tasks."""
+def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> tuple[list[SftRow], dict[str, int]]:
+    """The accepted samples, in the order of the tasks; and the model names in a server's answers with their counts."""
     file, ranks = Path(spec.out_dir) / SAMPLED, join(spec.config.processes)
     found = ranks.from_main(lambda: read(file))
     # once it learns, tasks that a limit has left out stay out
@@ -73,16 +94,19 @@ def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> list[SftRow]:
             if ranks.is_main:
                 keep(spec, events)
             raise
-    totals = {name: sum(one[name] for one in found.values()) for name in ("samples", "passed", "masked", "kept")}
+    totals = {name: sum(one.get(name, 0) for one in found.values()) for name in COUNTED}
     unmasked = max(1, totals["samples"] - totals["masked"])
-    events.metric(0, {f"rejection/{name}": float(value) for name, value in totals.items()} | {
+    events.metric(0, {f"rejection/{name}": float(totals[name]) for name in COUNTED[:4]} | {
         "rejection/success": totals["passed"] / unmasked, "rejection/tasks": float(sum(one["kept"] > 0 for one in found.values())),
     })  # fmt: skip
     if not totals["kept"]:
         raise JobError(why_nothing(spec, totals))
     # fewer tasks if a limit ended the sampling
     sampled_tasks = [found[task["id"]] for task in spec.tasks if task["id"] in found]
-    return [convert(row, SftRow) for one in sampled_tasks for row in one["rows"]]
+    answered_as = sum((Counter(one.get("models") or {}) for one in sampled_tasks), Counter[str]())
+    return [convert(row, SftRow) for one in sampled_tasks for row in one["rows"]], dict(
+        answered_as.most_common(MOST_NAMES)
+    )
 
 
 def why_nothing(spec: BestOfN, totals: dict[str, int]) -> str:
@@ -91,9 +115,16 @@ def why_nothing(spec: BestOfN, totals: dict[str, int]) -> str:
     if totals["masked"] == totals["samples"]:
         return f"{of} could be scored. Open a rollout for the reason."
     if totals["passed"]:
+        reasons = " ".join(
+            sentence.format(n=f"{totals[name]:,}", most=f"{spec.config.max_new_tokens:,}")
+            for name, sentence in UNUSABLE.items()
+            if totals[name]
+        )
+        return f"{totals['passed']:,} of {totals['samples']:,} samples passed, but none of them can be learned from. {reasons}".strip()
+    if totals["all_empty"] * 2 > totals["samples"] - totals["masked"]:
         return (
-            f"{totals['passed']:,} of {totals['samples']:,} samples passed, but each of them is empty or was cut off, and such answers are not "
-            f"learned from. Raise max_new_tokens, which is {spec.config.max_new_tokens:,}."
+            f"{of} passed, and {totals['all_empty']:,} of {totals['samples']:,} are empty answers that the model ended itself, so a higher "
+            f"max_new_tokens does not help. {EMPTY}"
         )
     return f"{of} passed, so there is nothing to learn from. Sample more of each, raise the temperature, or begin with SFT on demonstrations."
 
@@ -113,7 +144,7 @@ def sample(
         return
     with stop.at_once():
         environment = load(spec.environment)
-        sampler = Sampler(spec, environment, stop)
+        sampler = Sampler(spec, environment, events, stop)
     sample_tasks(spec, found, lines, events, stop, environment, sampler, ranks)
 
 
@@ -121,7 +152,9 @@ def ask_teacher(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitt
     """Like `sample`, with the teacher on its server; returns `found` including the new results. Raises TeacherLost."""
     with stop.at_once():
         environment = load(spec.environment)
-        sampler = Sampler(spec, environment, stop)
+        sampler = Sampler(spec, environment, events, stop)
+    for one in found.values():  # of earlier attempts
+        sampler.answering.names.update(one.get("models") or {})
     try:
         sample_tasks(spec, found, lines, events, stop, environment, sampler)
     except PolicyError as error:
@@ -153,18 +186,24 @@ class Sampler:
     at the end).
     """
 
-    def __init__(self, spec: BestOfN, environment: Environment, stop: StopFlag) -> None:
+    def __init__(self, spec: BestOfN, environment: Environment, events: Emitter, stop: StopFlag) -> None:
         self.sampling = Sampling(spec.config.temperature, spec.config.top_p, spec.config.max_new_tokens)
         self.goes_on, self.served = environment.multi_turn, spec.teacher_server
+        tokenizer = AutoTokenizer.from_pretrained(spec.model.base, local_files_only=True)
+        self.control_texts = control_texts(tokenizer, stop_token_ids(tokenizer))
         if self.served:
             self.journal, self.account = account_of(self.served, Path(spec.out_dir))
+            self.answering = Answering(
+                self.served.model, spec.config.teacher_answers_as, exact=self.served.model.rpartition(":")[2].startswith(ADAPTER_PREFIX),
+                note=partial(events.log, "warning"),
+            )  # fmt: skip
             return
         self.engine = TransformersEngine.load(spec.engine, spec.teacher or spec.model)
         self.engine.check = stop.check
 
     def policy(self) -> Policy:
         if self.served:
-            return ChatPolicy(self.served, self.sampling, self.account, exact_model=True, name=NAME)
+            return ChatPolicy(self.served, self.sampling, self.account, answering=self.answering, name=NAME)
         return EnginePolicy(self.engine, self.sampling, goes_on=self.goes_on)
 
     def at_once(self, episodes: int) -> int:
@@ -188,7 +227,13 @@ def sample_tasks(
     ranks: Ranks = ALONE,
 ) -> None:  # fmt: skip
     config, n = spec.config, spec.config.samples
-    total = len(spec.tasks) * n
+    total, played = len(spec.tasks) * n, len(found) * n
+    events.progress(played, total, f"sampling {played:,} of {total:,}")
+
+    def sampling() -> str:
+        passed = sum(one["passed"] for one in found.values())
+        return f"sampling {played:,} of {total:,}" + (f": {passed:,} of {len(found) * n:,} passed" if found else "")
+
     for start in range(0, len(spec.tasks), SAMPLED_TOGETHER):
         tasks = spec.tasks[start : start + SAMPLED_TOGETHER]
         if all(task["id"] in found for task in tasks):
@@ -197,7 +242,11 @@ def sample_tasks(
         unanswered: list[int] = []
 
         def tell(index: int, number: int, done: Finished, tasks: Any = tasks, waiting: Any = waiting) -> None:
+            nonlocal played
             waiting[index][number] = done
+            if tasks[index]["id"] not in found:
+                played += 1
+                events.progress(played, total, sampling())
             if len(waiting[index]) < n or tasks[index]["id"] in found:
                 return
             if sampler.served and any(one.stop_reason == "policy error" for one in waiting[index].values()):
@@ -207,14 +256,15 @@ def sample_tasks(
 
         def record(index: int, tasks: Any = tasks, waiting: Any = waiting) -> None:
             task = tasks[index]
-            found[task["id"]] = result = result_of(environment, task, [waiting[index][at] for at in range(n)], config)
+            found[task["id"]] = result = result_of(
+                environment, task, [waiting[index][at] for at in range(n)], config, sampler.control_texts
+            )
             for at in range(n):
                 emit_sample(events, task, at, waiting[index][at], phase="train", step=0)
             if lines:
                 lines.write(json.dumps(result) + "\n")
                 lines.flush()
-            passed = sum(one["passed"] for one in found.values())
-            events.progress(len(found) * n, total, f"sampling: {passed} of {len(found) * n} passed")
+            events.progress(played, total, sampling())
 
         def play_some(some: range, tell: Any, tasks: Any = tasks, seed: int = spec.seed * 100_003 + start) -> None:
             try:
@@ -233,30 +283,58 @@ def sample_tasks(
             record(index)
 
 
-def result_of(environment: Environment, task: dict, episodes: list[Finished], config: BestOfNConfig) -> dict[str, Any]:
+def result_of(
+    environment: Environment, task: dict, episodes: list[Finished], config: BestOfNConfig, control: Sequence[str] = ()
+) -> dict[str, Any]:
     """The result of a task. The component `kept` of each score says whether the sample is learned from."""
-    chosen = kept_of(episodes, config)
+    chosen = kept_of(episodes, config, control)
+    reasons = [unusable(one, control) for one in episodes]
     for at, one in enumerate(episodes):
         one.score.components = one.score.components | {"kept": float(at in chosen)}
+        if reasons[at] == "control":
+            one.score.details = [
+                *one.score.details,
+                f"Not learned from: it contains {control_text_of(one, control)} as text, which is a control token.",
+            ]
+    passed = [
+        reason for one, reason in zip(episodes, reasons, strict=True) if one.score.success and not one.score.masked
+    ]
     return {
         "task": task["id"],
         "samples": len(episodes),
         "passed": sum(one.score.success and not one.score.masked for one in episodes),
         "masked": sum(one.score.masked for one in episodes),
         "kept": len(chosen),
+        "all_empty": sum(
+            reason == "empty" and not one.score.masked for one, reason in zip(episodes, reasons, strict=True)
+        ),
+        **{name: passed.count(name) for name in UNUSABLE if name in passed},
+        "models": Counter(reply.model for one in episodes for reply in one.replies if reply.model),
         "rows": [to_builtins(row_of(environment, task, episodes[at])) for at in chosen],
     }
 
 
-def kept_of(episodes: list[Finished], config: BestOfNConfig) -> list[int]:
+def unusable(done: Finished, control: Sequence[str]) -> str:
+    """Why a sample cannot be learned from even if it passed (UNUSABLE); "" where it can."""
+    if done.truncated:
+        return "cut_off"
+    if any(reply.finish_reason == "content_filter" for reply in done.replies):
+        return "filtered"
+    if not any(written(reply) for reply in done.replies):
+        return "empty" if done.replies and all(reply.finish_reason for reply in done.replies) else "unfinished"
+    return "control" if control_text_of(done, control) else ""
+
+
+def control_text_of(done: Finished, texts: Sequence[str]) -> str:
+    return next((found for reply in done.replies if (found := control_text_in(reply.message or reply.text, texts))), "")
+
+
+def kept_of(episodes: list[Finished], config: BestOfNConfig, control: Sequence[str] = ()) -> list[int]:
     """The indices of the samples to learn from: the best, or all, of those that passed and are distinct, best first."""
     good = [
         at
         for at, done in enumerate(episodes)
-        if done.score.success
-        and not done.score.masked
-        and not done.truncated
-        and any(written(reply) for reply in done.replies)
+        if done.score.success and not done.score.masked and not unusable(done, control)
     ]
     good.sort(key=lambda at: -float(episodes[at].score.reward or 0))
     different = {said(episodes[at]): at for at in reversed(good)}
@@ -283,18 +361,6 @@ def row_of(environment: Environment, task: dict, done: Finished) -> SftRow:
     if len(done.replies) == 1 and len(done.rollout.messages) <= 1 and not calls:
         return SftRow(**given, completion=done.replies[0].text)
     return SftRow(**given, turns=done.rollout.messages)
-
-
-def read(file: Path) -> dict[str, dict]:
-    """{task: its line}. The last line may be incomplete."""
-    found = {}
-    for line in file.read_text().splitlines() if file.is_file() else ():
-        try:
-            one = json.loads(line)
-        except ValueError:
-            continue
-        found[one["task"]] = one
-    return found
 
 
 def keep(spec: BestOfN, events: Emitter) -> None:

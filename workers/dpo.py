@@ -9,11 +9,14 @@ base. Dropout is off, since policy and reference are compared. Prompt tokens tha
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
+from workers.lib.control_tokens import assistants
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
+from workers.lib.shown_progress import tokenizing
 from workers.lib.specs import Dpo, DpoConfig, Pair
 from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools
@@ -23,6 +26,7 @@ from workers.ml.trl_runs import (
     InParts,
     arguments,
     checkpointing,
+    learnable,
     loaded,
     refuse_long_rows,
     reporting,
@@ -56,30 +60,42 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
     aside, ranks = spec.validation_rows, join(config.processes, in_lockstep=config.shard)
     refuse_pairs_without_preference([*spec.rows, *aside])
     model, tokenizer, optimizer, scheduler = loaded(spec, events, stop, ranks)
+    rows = learnable(spec.rows, answers_in, tokenizer, events, what="pairs")
+    aside = learnable(aside, answers_in, tokenizer, events, what="validation pairs", required=False)
     held = (lambda: evaluated(trainer, NAMED)) if aside else None
     validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
-    trainer = InOurOrder(
-        model=model,
-        processing_class=tokenizer,
-        train_dataset=Dataset.from_list([trl_pair(tokenizer, row) for row in spec.rows]),
-        eval_dataset=Dataset.from_list([trl_pair(tokenizer, row) for row in aside]) if aside else None,
-        optimizers=(optimizer, scheduler),
-        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks)],
-        args=DPOConfig(
-            **arguments(spec, start, ranks) | smaller(config) | (checkpointing(config) if config.shard else {}),
-            beta=config.beta,
-            loss_type=[config.loss_type],
-            label_smoothing=config.label_smoothing,
-        ),
-    )
+    counted = Counter[str]()
+    with tokenizing(events, start, steps):
+        trainer = InOurOrder(
+            model=model,
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_list([trl_pair(tokenizer, row) for row in rows]),
+            eval_dataset=Dataset.from_list([trl_pair(tokenizer, row) for row in aside]) if aside else None,
+            optimizers=(optimizer, scheduler),
+            callbacks=[
+                reporting(
+                    events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks, counted=counted
+                )
+            ],
+            args=DPOConfig(
+                **arguments(spec, start, ranks) | smaller(config) | (checkpointing(config) if config.shard else {}),
+                beta=config.beta,
+                loss_type=[config.loss_type],
+                label_smoothing=config.label_smoothing,
+            ),
+        )
     set_reference(model, spec.model.adapter)
-    trainer.ranks = ranks
+    trainer.ranks, trainer.counted, trainer.shares = ranks, counted, not config.shard
     if not config.shard:
         share_prompts(trainer, recompute=config.gradient_checkpointing, check=stop.check)
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
     refuse_long_rows([longer_of(row) for row in prepared], config.max_length)
     adapter = train(trainer, model, spec, ranks)
-    events.result(adapter=str(adapter), metrics={"steps": steps, "pairs": len(spec.rows)})
+    events.result(adapter=str(adapter), metrics={"steps": steps, "pairs": len(rows)})
+
+
+def answers_in(row: Pair) -> list[str | dict]:
+    return [*assistants(row.messages), row.chosen, row.rejected]
 
 
 def trl_pair(tokenizer: Any, row: Pair) -> dict:

@@ -30,9 +30,11 @@ from workers.lib.environments import Environment, load
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.policies import EnginePolicy, Policy, PolicyError
+from workers.lib.prefixes import count_tokens
 from workers.lib.probes import watch
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
+from workers.lib.shown_progress import ShownProgress
 from workers.lib.specs import Grpo
 from workers.lib.task_draw import TaskDraw
 from workers.lib.watching import Alarmed, judge_end, report
@@ -46,6 +48,7 @@ from workers.ml.reference import Reference
 from workers.ml.server_rollouts import Ahead, ServerRollouts
 from workers.ml.transformers_engine import TransformersEngine
 
+DOING = {"train": "{}", "validation": "validation: {}", "checkpoint": "outputs to read: {}"}  # labels, by phase
 REDRAWN = 1_000_003  # offset between the seeds of a step's rounds of dynamic sampling
 
 
@@ -90,6 +93,7 @@ class Trainer:
         self.optimizer, self.scheduler = checkpoint.optimizer_of(self.model, spec.config, self.resume)
         self.done = checkpoint.step_of(self.resume)
         self.masked_by = ""  # why the last rollout without a reward was masked
+        self.shown = ShownProgress(events, self.config.steps)
         self.saved = self.done if self.resume else None  # the step of the last checkpoint
 
     def train(self) -> Path:
@@ -122,6 +126,7 @@ class Trainer:
             self.ahead.close()
             if self.servers:
                 self.servers.close()
+        self.shown.finished(self.done)
         self.judge_end()
         adapter = self.out / "adapter"
         return checkpoint.save_adapter(self.model, adapter) if self.ranks.is_main else adapter
@@ -134,6 +139,7 @@ class Trainer:
         groups, served = self.ranks.from_main(self.next_groups) if self.serves else self.next_groups()
         sampled = time.perf_counter()
         learning_rate = self.scheduler.get_last_lr()[0]
+        self.shown.show(self.done, "updating")
         metrics = self.update(groups, stale=bool(served.get("rollout/staleness")))
         seen, masked = watch.look(outputs_of(groups)), mask_reason(groups)
         self.masked_by = masked.get("masked", self.masked_by)
@@ -154,8 +160,8 @@ class Trainer:
         self.draw.record(self.done, [passed_of(group) for group in groups])
         self.done = step
         reward, passed = metrics["train/reward_mean"], metrics["train/success"]
-        shown = f"reward {reward:.2f}, success {passed:.0%}" if math.isfinite(reward) else "no rollout could be scored"
-        self.events.progress(step, self.config.steps, shown)
+        result = f"reward {reward:.2f}, success {passed:.0%}" if math.isfinite(reward) else "no rollout could be scored"
+        self.shown.finished(step, result)
         report(self.events, alarms)
 
     def next_groups(self) -> tuple[list[Group], dict[str, float]]:
@@ -210,10 +216,11 @@ class Trainer:
                 emit_sample(self.events, tasks[index], sample, done, phase=phase, step=step)
 
         def play_some(some: range, tell: Callable[[int, int, Finished], None]) -> None:
+            shown = EpisodesShown(self, DOING[phase], len(some) * n)
             try:
                 play(
-                    self.policy(sampling), self.environment, tasks, limits_of(self.environment.harness), tell,
-                    n=n, concurrency=len(some) * n, seed=seed, only=some, check=self.check,
+                    self.policy(sampling), self.environment, tasks, limits_of(self.environment.harness), shown.scores(tell),
+                    n=n, concurrency=len(some) * n, seed=seed, only=some, check=self.check, sampled=shown.sampled,
                 )  # fmt: skip
             except PolicyError as error:
                 self.stop.check()  # a stop also ends the generation
@@ -249,8 +256,11 @@ class Trainer:
             ]
         )
         if not batch.used.any():
-            return {"train/loss": 0.0}
-        reference = self.reference_logprobs(batch)
+            return {"train/loss": 0.0, "train/tokens": 0.0, "train/distinct_tokens": 0.0}
+        reference, computed = (
+            self.reference_logprobs(batch),
+            count_tokens([row.ids for row in batch.rows], config.micro_batch),
+        )
         old: Tensor | None = None
         metrics: dict[str, float] = {}
         before = checkpoint.snapshot(self.model, self.optimizer) if config.updates_per_batch > 1 else None
@@ -261,6 +271,7 @@ class Trainer:
                 self.undo(before if at else None)
                 raise
             metrics |= found
+            metrics |= {name: metrics.get(name, 0.0) + value for name, value in computed.items()}
             if old is None:
                 # On policy the ratio is exactly 1. How far the sampler really was from the trainer is measured rather
                 # than assumed.
@@ -347,6 +358,35 @@ class Trainer:
             )  # fmt: skip
             self.events.checkpoint(self.done, str(folder))
         self.saved = self.done
+
+
+class EpisodesShown:
+    """How many episodes have been sampled and, once all have, scored. Of the next batch, which is sampled during an update, nothing."""
+
+    def __init__(self, trainer: Trainer, doing: str, count: int) -> None:
+        self.trainer, self.doing, self.count = trainer, doing, count
+        self.ended = self.scored = 0
+        self._show()
+
+    def sampled(self) -> None:
+        self.ended += 1
+        self._show()
+
+    def scores(self, tell: Callable[[int, int, Finished], None]) -> Callable[[int, int, Finished], None]:
+        def told(index: int, sample: int, done: Finished) -> None:
+            tell(index, sample, done)
+            self.scored += 1
+            self._show()
+
+        return told
+
+    def _show(self) -> None:
+        trainer, sampling = self.trainer, self.ended < self.count
+        if not trainer.ahead.active:
+            doing, n = (
+                (self.doing.format("sampling"), self.ended) if sampling else (self.doing.format("scoring"), self.scored)
+            )
+            trainer.shown.count(trainer.done, doing, n, self.count)
 
 
 def main(

@@ -10,11 +10,14 @@ each batch depends on the seed and its step alone.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
+from workers.lib.control_tokens import assistants
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
+from workers.lib.shown_progress import tokenizing
 from workers.lib.specs import Kto, KtoConfig, Labelled
 from workers.ml import checkpoint
 from workers.ml.models import chat_with_tools
@@ -24,6 +27,7 @@ from workers.ml.trl_runs import (
     InParts,
     arguments,
     checkpointing,
+    learnable,
     loaded,
     refuse_long_rows,
     reporting,
@@ -53,34 +57,43 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
             return ranks.part_of_each(config.batch_size, range(len(self.train_dataset)))
 
     config, steps, start = spec.config, spec.config.steps, checkpoint.step_of(spec.resume_from)
-    desirable, undesirable = weights(spec.rows, config)
     ranks = join(config.processes, in_lockstep=config.shard)
+    weights(spec.rows, config)  # refused before the model is loaded
     model, tokenizer, optimizer, scheduler = loaded(spec, events, stop, ranks)
-    aside = spec.validation_rows if len(spec.validation_rows) > 1 else []  # a single answer has no mismatched one
+    learned = learnable(spec.rows, answers_in, tokenizer, events, what="answers")
+    desirable, undesirable = weights(learned, config)
+    aside = learnable(spec.validation_rows, answers_in, tokenizer, events, what="validation answers", required=False)
+    aside = aside if len(aside) > 1 else []  # a single answer has no mismatched one
     held = (lambda: evaluated(trainer, NAMED)) if aside else None
     validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
-    rows = [trl_answer(tokenizer, row) for row in spec.rows]
+    rows = [trl_answer(tokenizer, row) for row in learned]
     # TRL mismatches the answers of each batch when it prepares the rows, so the rows are passed in the order in which
     # they train.
     order = row_order(len(rows), steps * config.batch_size, spec.seed)
-    trainer = AsTheyCome(
-        model=model,
-        processing_class=tokenizer,
-        train_dataset=Dataset.from_list([rows[at] for at in order[min(start, steps - 1) * config.batch_size :]]),
-        eval_dataset=Dataset.from_list([trl_answer(tokenizer, row) for row in aside]) if aside else None,
-        optimizers=(optimizer, scheduler),
-        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks)],
-        args=KTOConfig(
-            **arguments(spec, start, ranks)
-            | {"per_device_train_batch_size": config.batch_size}
-            | (checkpointing(config) if config.shard else {}),
-            beta=config.beta,
-            desirable_weight=desirable,
-            undesirable_weight=undesirable,
-        ),
-    )
+    counted = Counter[str]()
+    with tokenizing(events, start, steps):
+        trainer = AsTheyCome(
+            model=model,
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_list([rows[at] for at in order[min(start, steps - 1) * config.batch_size :]]),
+            eval_dataset=Dataset.from_list([trl_answer(tokenizer, row) for row in aside]) if aside else None,
+            optimizers=(optimizer, scheduler),
+            callbacks=[
+                reporting(
+                    events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks, counted=counted
+                )
+            ],
+            args=KTOConfig(
+                **arguments(spec, start, ranks)
+                | {"per_device_train_batch_size": config.batch_size}
+                | (checkpointing(config) if config.shard else {}),
+                beta=config.beta,
+                desirable_weight=desirable,
+                undesirable_weight=undesirable,
+            ),
+        )
     set_reference(model, spec.model.adapter)
-    trainer.ranks = ranks
+    trainer.ranks, trainer.counted, trainer.shares = ranks, counted, not config.shard
     trainer._train_batch_size = config.batch_size // ranks.size  # after whole batches have been mismatched
     if not config.shard:
         share_prompts(trainer, recompute=config.gradient_checkpointing, check=stop.check)
@@ -89,6 +102,10 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
     adapter = train(trainer, model, spec, ranks)
     used = {"desirable_weight": desirable, "undesirable_weight": undesirable}
     events.result(adapter=str(adapter), metrics={"steps": steps, "answers": len(rows)} | used)
+
+
+def answers_in(row: Labelled) -> list[str | dict]:
+    return [*assistants(row.messages), row.completion]
 
 
 def trl_answer(tokenizer: Any, row: Labelled) -> dict:

@@ -33,6 +33,7 @@ from workers.grpo import Trainer
 from workers.lib.alarms import Watchman
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
+from workers.lib.prefixes import count_tokens
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.same_tokenizer import why_not_same
 from workers.lib.specs import Grpo, GrpoConfig, OnPolicy
@@ -101,7 +102,7 @@ class Distillation(Trainer):
             raise
         self.ranks.add_gradients(self.model.parameters())
         self.move(metrics)
-        return metrics | asked
+        return metrics | asked | count_tokens([row.ids for row in rows], self.config.micro_batch)
 
 
 def padded(values: Sequence[Sequence[float]]) -> Tensor:

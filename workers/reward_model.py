@@ -10,17 +10,29 @@ gives the same result as an uninterrupted one (workers.ml.trl_runs).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
-from workers.dpo import refuse_pairs_without_preference
+from workers.dpo import answers_in, refuse_pairs_without_preference
 from workers.lib.calibration import Calibration, brier, fit
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
+from workers.lib.shown_progress import tokenizing
 from workers.lib.specs import Pair, RewardModel
 from workers.ml import checkpoint
 from workers.ml.ranks import join
 from workers.ml.reward_head import Facts, conversation_ids, prepare, scores, write_facts
-from workers.ml.trl_runs import InParts, arguments, checkpointing, loaded, refuse_long_rows, reporting, row_order, train
+from workers.ml.trl_runs import (
+    InParts,
+    arguments,
+    checkpointing,
+    learnable,
+    loaded,
+    refuse_long_rows,
+    reporting,
+    row_order,
+    train,
+)
 
 NAMED = {
     "accuracy": "rewards/accuracy",
@@ -46,25 +58,35 @@ def main(spec: RewardModel, events: Emitter, stop: StopFlag) -> None:
     model, tokenizer, optimizer, scheduler = loaded(spec, events, stop, ranks, scalar_head=True)
     prepare(model, tokenizer)
     rows, aside = (
-        [pair_ids(tokenizer, row, config.show_tools) for row in some] for some in (spec.rows, spec.validation_rows)
+        [
+            pair_ids(tokenizer, row, config.show_tools)
+            for row in learnable(some, answers_in, tokenizer, events, what=what)
+        ]
+        for some, what in ((spec.rows, "pairs"), (spec.validation_rows, "validation pairs"))
     )
     refuse_long_rows([max(map(len, row.values())) for row in [*rows, *aside]], config.max_length)
 
     def validation(step: int) -> dict[str, float]:
         return ranking(aside_scores(model, tokenizer, aside))
 
-    trainer = InOurOrder(
-        model=model,
-        processing_class=tokenizer,
-        train_dataset=Dataset.from_list(rows),
-        optimizers=(optimizer, scheduler),
-        callbacks=[reporting(events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks)],
-        args=RewardConfig(
-            **arguments(spec, start, ranks) | checkpointing(config),
-            center_rewards_coefficient=config.center_rewards or None,
-        ),
-    )
-    trainer.ranks = ranks
+    counted = Counter[str]()
+    with tokenizing(events, start, steps):
+        trainer = InOurOrder(
+            model=model,
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_list(rows),
+            optimizers=(optimizer, scheduler),
+            callbacks=[
+                reporting(
+                    events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks, counted=counted
+                )
+            ],
+            args=RewardConfig(
+                **arguments(spec, start, ranks) | checkpointing(config),
+                center_rewards_coefficient=config.center_rewards or None,
+            ),
+        )
+    trainer.ranks, trainer.counted = ranks, counted
     adapter = train(trainer, model, spec, ranks)
     events.progress(steps, steps, "scoring what was held back")
     measured, calibration = measure(aside_scores(model, tokenizer, aside))

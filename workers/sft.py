@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from workers.lib.control_tokens import assistants
 from workers.lib.events import Emitter
+from workers.lib.prefixes import count_tokens
 from workers.lib.program import StopFlag, run_main
+from workers.lib.shown_progress import ShownProgress, tokenizing
 from workers.lib.specs import Sft, SftConfig, SftRow
 from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint
@@ -26,11 +29,23 @@ from workers.ml.models import chat_with_tools, device
 from workers.ml.ranks import ALONE, Ranks, join
 from workers.ml.sharding import scored_rows
 from workers.ml.tree import Scored, scored_parts, use_tree
-from workers.ml.trl_runs import InParts, arguments, checkpointing, loaded, refuse_long_rows, reporting, row_order, train
+from workers.ml.trl_runs import (
+    InParts,
+    arguments,
+    checkpointing,
+    learnable,
+    loaded,
+    real_rows,
+    refuse_long_rows,
+    reporting,
+    row_order,
+    train,
+)
 from workers.ml.validation import Validation
 
 
-def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
+def main(spec: Sft, events: Emitter, stop: StopFlag, measured: Mapping[str, Any] | None = None) -> None:
+    """`measured`: what the result says besides."""
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -43,6 +58,7 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
             model.train()
             ids, real, labels = (inputs[name].to(device()) for name in ("input_ids", "attention_mask", "labels"))
             found.update(add_gradients(model, ids, real.bool(), labels, config, ranks, stop.check))
+            found.update(count_tokens(real_rows(inputs), config.micro_batch))
             return torch.tensor(found["train/loss"], device=device())
 
         def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
@@ -53,44 +69,58 @@ def main(spec: Sft, events: Emitter, stop: StopFlag) -> None:
     model, tokenizer, optimizer, scheduler = loaded(spec, events, stop, ranks)
     if not config.shard:
         use_tree(model)
-    rows = Dataset.from_list(trl_rows(tokenizer, model, spec.rows))
-    aside = Dataset.from_list(trl_rows(tokenizer, model, spec.validation_rows)) if spec.validation_rows else None
+    shown = ShownProgress(events, steps)
+    learned = learnable(spec.rows, answers_in, tokenizer, events)
+    held_back = learnable(
+        spec.validation_rows, answers_in, tokenizer, events, what="validation examples", required=False
+    )
+    rows = Dataset.from_list(
+        trl_rows(tokenizer, model, learned, lambda n: shown.count(start, "tokenizing examples:", n, len(learned)))
+    )
+    aside = Dataset.from_list(trl_rows(tokenizer, model, held_back)) if held_back else None
     held = (lambda: {"validation/loss": held_loss(model, trainer, config, ranks, stop.check)}) if aside else None
     validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
     reporter = reporting(events, stop, spec, model, optimizer, found=found, measure=validation, ranks=ranks)
-    trainer = SharedPromptTrainer(
-        model=model,
-        processing_class=tokenizer,
-        train_dataset=rows,
-        eval_dataset=aside,
-        optimizers=(optimizer, scheduler),
-        callbacks=[reporter],
-        args=SFTConfig(
-            **arguments(spec, start, ranks)
-            | {"per_device_train_batch_size": config.batch_size}  # rows are distributed by shared prefix
-            | (checkpointing(config) if config.shard else {}),
-            completion_only_loss=True,
-        ),
-    )
+    with tokenizing(events, start, steps):
+        trainer = SharedPromptTrainer(
+            model=model,
+            processing_class=tokenizer,
+            train_dataset=rows,
+            eval_dataset=aside,
+            optimizers=(optimizer, scheduler),
+            callbacks=[reporter],
+            args=SFTConfig(
+                **arguments(spec, start, ranks)
+                | {"per_device_train_batch_size": config.batch_size}  # rows are distributed by shared prefix
+                | (checkpointing(config) if config.shard else {}),
+                completion_only_loss=True,
+            ),
+        )
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
     refuse_long_rows([len(row["input_ids"]) for row in prepared], spec.config.max_length)
     adapter = train(trainer, model, spec, ranks)
-    events.result(adapter=str(adapter), metrics={"steps": steps})
+    events.result(adapter=str(adapter), metrics={"steps": steps} | dict(measured or {}))
 
 
-def trl_rows(tokenizer: Any, model: Any, rows: list[SftRow]) -> list[dict]:
-    """Rows for the trainer: conversations, or tokens if any row has several turns."""
+def trl_rows(
+    tokenizer: Any, model: Any, rows: list[SftRow], tell: Callable[[int], None] = lambda n: None
+) -> list[dict]:
+    """Rows for the trainer: conversations, or tokens if any row has several turns. `tell` is called with the number of
+    rows tokenized so far.
+    """
     if not any(row.turns for row in rows):
         return [trl_row(tokenizer, row) for row in rows]
     writer = ChatWriter(tokenizer, model)
-    made = [
-        found
-        for row in rows
-        for found in writer.rows(
-            row.messages, row.turns or [{"role": "assistant", "content": row.completion}], row.tools
-        )
-    ]
+    made: list[TokenRow] = []
+    for number, row in enumerate(rows, 1):
+        made += writer.rows(row.messages, row.turns or [{"role": "assistant", "content": row.completion}], row.tools)
+        tell(number)
     return [{"input_ids": row.ids, "completion_mask": [int(mine) for mine in row.learnt]} for row in made]
+
+
+def answers_in(row: SftRow) -> list[str | dict]:
+    """Earlier ones included, which are the model's own, too."""
+    return [*assistants(row.messages), *assistants(row.turns), row.completion]
 
 
 def trl_row(tokenizer: Any, row: SftRow) -> dict:

@@ -10,9 +10,10 @@ from django.conf import settings
 from django.db import transaction
 
 from apps.core.runner import job_folder
-from apps.training.models import Checkpoint, TrainingRun
+from apps.training.models import Checkpoint, RunAlarm, TrainingRun
 
 log = logging.getLogger(__name__)
+SPARES_WEIGHTS = ("stall", "masked", "tool_failures")  # alarms whose cause is outside of the policy
 BEST_BY = ("validation/success", "validation/reward")  # the first of these that the run reports; higher is better
 
 
@@ -42,8 +43,14 @@ def before_alarm(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint 
     """
     first = _first_steps(run)
     acted = run.alarms.filter(cleared_step=None, action__in=("pause", "stop")).values_list("name", flat=True)
-    steps = [first[name] for name in acted if name in first] or list(first.values())
+    steps = [first[name] for name in acted] or list(first.values())
     return _before(min(steps), checkpoints) if steps else None
+
+
+def spoiling_alarm(run: TrainingRun) -> RunAlarm | None:
+    """The alarm that ended the run, where the newest checkpoint has what it is about: such a run is forked, rather than resumed."""
+    ended = run.alarms.filter(cleared_step=None, action__in=("pause", "stop"))
+    return ended.exclude(name__in=SPARES_WEIGHTS).first()
 
 
 def _first_steps(run: TrainingRun) -> dict[str, int]:

@@ -15,10 +15,11 @@ from apps.core.forms import PlainForm
 from apps.core.runner import job_folder
 from apps.core.yaml_text import YamlError, load_yaml, write_yaml
 from apps.registry.models import Server
-from apps.training import checkpoints
+from apps.training import checkpoints, reused_samples
 from apps.training.actions import TrainingError, freeze_estimate, prepared_run
+from apps.training.budget.asked import whole
 from apps.training.models import Checkpoint, Method, TrainingRun
-from apps.training.teachers import server_name_of, teacher_of
+from apps.training.teachers import chosen, server_name_of, teacher_of
 from workers.lib.specs import Lora
 
 FIXED = Lora.__struct_fields__  # the adapter in the checkpoint already has its shape
@@ -68,13 +69,12 @@ def as_yaml(config: dict[str, Any]) -> str:
 
 def default_step(run: TrainingRun) -> int:
     """The step to fork from: the checkpoint before the first sign of what ended the run, else the newest one. It is 0
-    (the start) if an alarm stopped the run and every checkpoint is later than its first sign.
+    (the start) if an alarm ended the run and every checkpoint is later than its first sign.
     """
     found = available(run)
     if before := checkpoints.before_alarm(run, found):
         return before.step
-    stopped = run.alarms.filter(cleared_step=None, action="stop").exists()
-    return found[0].step if found and not stopped else 0
+    return found[0].step if found and not checkpoints.spoiling_alarm(run) else 0
 
 
 def available(run: TrainingRun) -> list[Checkpoint]:
@@ -116,18 +116,28 @@ def fork(
     carried = {key: run.spec[key] for key in ("picked_by", "picked", "picked_of", "sources") if key in run.spec}
     made.spec |= carried | {"forked_from": {"run": str(run.pk), "name": run.name, "step": step}}
     made.forked_from, made.done = run, step
-    freeze_estimate(made, start=step)
-    if found is None:
-        return jobs.submit(made, by=by)
-    folder = copied(Path(found.path), job_folder(made) / "out" / f"checkpoint-{step}")
+    reused, about = reused_samples.of_fork(run, made.spec, step, ask=True)
+    made.spec["forked_from"] |= {"samples": about} if about else {}
+    freeze_estimate(made, start=step, sampled=reused)
     try:
+        if reused:
+            reused_samples.copy(run, made)
         with transaction.atomic():
             jobs.submit(made, by=by)
-            Checkpoint.objects.create(run=made, step=step, path=str(folder), attempt=0)
+            if found:
+                folder = copied(Path(found.path), job_folder(made) / "out" / f"checkpoint-{step}")
+                Checkpoint.objects.create(run=made, step=step, path=str(folder), attempt=0)
     except BaseException:
         shutil.rmtree(job_folder(made), ignore_errors=True)
         raise
     return made
+
+
+def spec_of_fork(run: TrainingRun, config: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The parts of a fork's spec that its settings change, before it is made. Raises ModelError, FormError."""
+    settings = whole(run.method, config)
+    taught = chosen(Method(run.method), run.parent, teacher_of(run), server_name_of(run), settings)
+    return run.spec | taught | {"config": settings, "seed": seed}
 
 
 def sampling_of(run: TrainingRun) -> dict[str, Any]:

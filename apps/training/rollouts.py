@@ -16,6 +16,7 @@ from workers.lib.advantages import OVERLONG, group_advantages, returns, turn_adv
 OUTCOME = {name: OUTCOMES[name] for name in ("passed", "failed", "invalid", "unsafe", "truncated", "masked")}
 ORDER = ("-step", "task__key", "index", "pk")  # the order of the list
 OTHER_STEPS = 40
+WEIGHED = ("pk", "run", "step", "task", "index", "reward", "components", "phase", "masked", "truncated")
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def with_advantages(run: TrainingRun, shown: Iterable[Rollout]) -> list[Rollout]
         phase=Rollout.Phase.TRAIN, step__in={row.step for row in rows}, task__in={row.task_id for row in rows}
     )
     groups: dict[tuple, list[Rollout]] = {}
-    for other in others.only("pk", "run", "step", "task", "index", "reward", "components", "phase").order_by("index"):
+    for other in others.only(*WEIGHED).order_by("index"):
         groups.setdefault((other.step, other.task_id), []).append(other)
     weights: dict[int, float | None] = {}
     for group in groups.values():
@@ -122,7 +123,12 @@ def _weigh(run: TrainingRun, group: list[Rollout]) -> None:
     shaped = [None if row.reward is None else row.reward + row.components.get(OVERLONG, 0.0) for row in group]
     weights = group_advantages(shaped, config.get("scale_rewards", "group"), config.get("baseline", "mean"))
     for row, weight in zip(group, weights, strict=True):
-        row.advantage = weight if row.phase == Rollout.Phase.TRAIN and row.reward is not None else None
+        row.advantage = weight if row.phase == Rollout.Phase.TRAIN and not left_out(row, config) else None
+
+
+def left_out(row: Rollout, config: dict) -> bool:
+    """Whether its tokens are left out of the loss: it is masked, or was cut off where `mask_truncated` leaves such completions out."""
+    return row.masked or bool(config.get("mask_truncated") and row.truncated)
 
 
 def _weigh_turns(config: dict, group: list[Rollout]) -> None:
@@ -134,7 +140,7 @@ def _weigh_turns(config: dict, group: list[Rollout]) -> None:
     ]  # fmt: skip
     found = turn_advantages(earned, config.get("scale_rewards", "group"), config.get("baseline", "mean"))
     for row, weights in zip(group, found, strict=True):
-        row.turn_advantages = weights if row.phase == Rollout.Phase.TRAIN else []
+        row.turn_advantages = weights if row.phase == Rollout.Phase.TRAIN and not left_out(row, config) else []
 
 
 @dataclass(frozen=True)
@@ -159,10 +165,20 @@ def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
             "warn",
             "It has no reward, so its tokens are left out of the update. The rest of its group still counts.",
         )
+    if left_out(row, config):
+        return Standing(
+            "masked",
+            "warn",
+            "It was truncated, and “mask_truncated” leaves its tokens out of the update. Its reward still counts for its group.",
+        )
     if "kept" in row.components:
         if row.components["kept"]:
             return Standing("kept", "good", "It passed, so SFT learns from it.")
-        return Standing("not kept", "", "It failed, was truncated, duplicates a kept sample, or is not the best.")
+        return Standing(
+            "not kept",
+            "",
+            "It failed, was truncated, is empty, contains a control token, duplicates a kept sample, or is not the best.",
+        )
     if not updated and not row.run.is_active:
         return Standing("not trained", "warn", "The run ended before the update of this step.")
     if not updated:

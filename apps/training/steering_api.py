@@ -22,7 +22,7 @@ from workers.lib.typed import json_schema
 
 class ForkRun(Struct, forbid_unknown_fields=True, kw_only=True):
     """`step`: of a checkpoint, or 0 for the start; without it the last checkpoint before an alarm, else the newest, but the start where
-    an alarm stopped the run and none is from before it. `changes`: settings that differ from the run's; null takes a setting back to
+    an alarm ended the run and none is from before it. `changes`: settings that differ from the run's; null takes a setting back to
     its default."""
 
     step: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET

@@ -60,11 +60,16 @@ def chosen(
     if why := _not_taught(method, parent, teacher, on):
         raise ModelError(why)
     limits = {"most_tokens": config.get("teacher_tokens") or 0, "most_usd": config.get("teacher_usd") or 0.0}
+    name = config.get("teacher_answers_as")
     if teacher is None:
-        if any(limits.values()):
-            raise ModelError("A limit for the teacher needs a teacher on a server; choose one.")
+        if any(limits.values()) or name:
+            raise ModelError(
+                f"{'A model name' if name else 'A limit'} for the teacher needs a teacher on a server; choose one."
+            )
         return {}
     engine = engines.with_limits(choose_engine(teacher, on), **limits)
+    if name and "server" not in engine:
+        raise ModelError("“teacher_answers_as” is for a teacher on a server; this one runs in this installation.")
     if method == Method.ON_POLICY and (why := _no_probabilities(parent, teacher, engine)):
         raise ModelError(why)
     found = {"teacher": teacher.pk, "teacher_name": str(teacher), "teacher_digest": teacher.digest}

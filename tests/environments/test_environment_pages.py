@@ -123,8 +123,6 @@ def test_a_built_in_one_may_have_its_own_verifier(project: Project, member: Clie
         ({"tools": "{"}, "Not JSON"),
         ({"tools": "[{}]"}, "Tool 1 needs"),
         ({"examples": "{}"}, "Enter a list of objects"),
-        ({"examples": '[{"role": "user", "content": "a\\u0000"}]'}, "cannot be stored"),
-        ({"tools": '[{"function": {"name": "a", "strict": NaN}}]'}, "Not JSON"),
         ({"verifier": ""}, "Choose a verifier"),
         ({"max_turns": 0}, "greater than or equal to 1"),
         ({"kind": "remote"}, "Select a valid choice"),
@@ -146,6 +144,14 @@ def test_a_new_version_begins_with_the_old_one_and_shows_what_changed(project: P
     assert "What changed since" in page and "&lt;b&gt;Be brief&lt;/b&gt;" in page and "<b>Be brief" not in page
     listed = member.get(reverse("environments:list", args=[project.slug])).content.decode()
     assert listed.count("data-row") == 2 and "2 versions" in listed  # the environment, and its verifier
+
+
+def test_a_tool_may_have_a_parameter_named_like_a_method(project: Project, member: Client) -> None:
+    order = {"name": "order", "parameters": {"type": "object", "properties": {"items": {"type": "array"}}}}
+    tools = json.dumps([{"type": "function", "function": order}])
+    post(member, "new", project, form(exact(project), tools=tools))
+    page = member.get(reverse("environments:detail", args=[project.slug, project.environments.get().pk]))
+    assert "items: array" in " ".join(page.content.decode().split())
 
 
 def test_an_environment_of_a_set_keeps_the_sets_facts(project: Project, member: Client) -> None:
@@ -170,8 +176,6 @@ def test_a_foreign_verifier_is_not_offered(project: Project, member: Client) -> 
 def test_a_grader_is_imported_as_it_is(project: Project, member: Client) -> None:
     post(member, "import_grader", project, {"name": "same", "grader": json.dumps({"grader": GRADER})})
     assert project.verifiers.get().spec == {"kind": "openai_grader", "grader": GRADER}
-    odd = post(member, "import_grader", project, {"name": "b", "grader": json.dumps(GRADER | {"name": "a\ud800"})})
-    assert "cannot be stored" in odd.content.decode()
     wrong = post(member, "import_grader", project, {"name": "b", "grader": '{"type": "multi"}'})
     assert "grader" in wrong.content.decode() and project.verifiers.count() == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,27 @@ def test_a_run_that_an_alarm_stopped_before_any_good_checkpoint_is_forked_from_t
     assert child_spec(made)["resume_from"] is None and "step 0" in page(made)
     with pytest.raises(actions.TrainingError, match="lora_rank cannot change"):
         forking.fork(run=run, step=1, config=config_of(run, **changes), by=by)
+
+
+@pytest.mark.parametrize(
+    ("name", "primary", "default"),
+    [
+        ("kl", "Fork …", 0),
+        ("hacking", "Fork …", 0),
+        ("stall", "Resume from step 3", 3),
+        ("masked", "Resume from step 3", 3),
+    ],
+)
+def test_the_primary_button_of_a_paused_run_does_not_go_on_with_spoiled_weights(
+    submit: Submit, name: str, primary: str, default: int
+) -> None:
+    """All its checkpoints come after the alarm. A stall has not spoiled them."""
+    run = submit(alarm(3, "pause", name=name), ["checkpoint at", 3], "exit 143")
+    runner.run(run)
+    assert forking.default_step(ended(run)) == default
+    html = page(run)
+    [shown] = re.findall(r'class="(?:btn )?primary"[^>]*>([^<]+)<', html)
+    assert shown == primary and ("An alarm paused this run at step 3" in html) is (default == 0)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,14 @@ def test_the_advantage_is_the_one_that_trained(run: TrainingRun, client: Client)
     assert "Advantage -1.414" in text and "+1.414" in text and "trained" in text
 
 
+def test_a_component_may_have_any_name(run: TrainingRun, client: Client) -> None:
+    """“items” was looked up in place of the dict's method, and the page failed."""
+    row = make_rollouts(run, [1.0, 0.0])[0]
+    Rollout.objects.filter(pk=row.pk).update(components={"items": 0.25, "keys": 1.0})
+    html = client.get(reverse("training:detail", args=[run.project.slug, run.pk])).content.decode()
+    assert re.search(r"items\s+\+0\.25", html) and re.search(r"keys\s+\+1", html)
+
+
 def test_htmx_gets_only_the_rollout(run: TrainingRun, client: Client) -> None:
     assert "<html" not in page(client, make_rollouts(run, [1.0, 0.0])[0], HTTP_HX_REQUEST="true")
 
@@ -91,6 +100,7 @@ def test_htmx_gets_only_the_rollout(run: TrainingRun, client: Client) -> None:
         ([1.0, None], {}, "train", "running", 0, "left out"),
         ([1.0, 1.0], {"beta": 0.1}, "train", "running", 0, "no signal"),
         ([1.0, 0.0], {}, "validation", "running", 0, "validation"),
+        ([1.0, 0.0], {"mask_truncated": True}, "train", "running", 1, "masked"),
     ],
 )
 def test_what_a_rollout_counted_for(
@@ -100,7 +110,12 @@ def test_what_a_rollout_counted_for(
     rows = make_rollouts(run, rewards, phase=phase)
     for row in rows:
         row.run = run
-    assert standing(rows[index], group_of(rows[index]), updated=True).state == expected
+    if expected == "masked" and config:
+        Rollout.objects.filter(pk=rows[index].pk).update(truncated=True)
+        rows[index].truncated = True
+    group = group_of(rows[index])
+    assert standing(rows[index], group, updated=True).state == expected
+    assert (group[index].advantage is None) is (expected in ("masked", "validation"))
 
 
 def test_before_its_update_a_rollout_is_pending_and_after_an_ended_run_not_trained(run: TrainingRun) -> None:
@@ -113,7 +128,9 @@ def test_before_its_update_a_rollout_is_pending_and_after_an_ended_run_not_train
 
 def test_the_reason_of_a_mask_is_said(run: TrainingRun, client: Client) -> None:
     text = page(client, make_rollouts(run, [None, 1.0])[0])
-    assert "The judge did not answer." in text and "Advantage –" in text
+    assert "The judge did not answer." in text and "Advantage –" in text and '<td class="num">masked</td>' in text
+    answer = client.get(reverse("training:detail", args=[run.project.slug, run.pk])).content.decode()
+    assert '<td class="num" data-of="Advantage">masked</td>' in answer
 
 
 def test_j_and_k_walk_the_list_over_steps_within_its_filters(run: TrainingRun, client: Client) -> None:

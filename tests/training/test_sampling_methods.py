@@ -13,11 +13,12 @@ from django.urls import reverse
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.registry.actions import ModelError
 from apps.registry.models import ModelVersion, Server
+from apps.training import forking, reused_samples
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
 from apps.training.advisor import Evidence, advise
 from apps.training.config_yaml import ConfigError, config_of, read, write
 from apps.training.jobs import child_spec, store_events, version_name
-from apps.training.models import Method, Rollout, TrainingRun
+from apps.training.models import Checkpoint, Method, Rollout, TrainingRun
 from apps.training.results import lineage
 from apps.training.rollouts import standing, with_advantages
 from apps.training.starts import asked_from, fields_from, start_from
@@ -296,6 +297,72 @@ def test_the_form_and_a_config_file_choose_a_served_teacher(client: Client, run:
         asked_from(read(text + "teacher_on: gpu1\n"), project=run.project)
     Server.objects.update(project=make_project())
     assert "teacher_on" not in client.get(url).context["form"].fields
+
+
+SAMPLES = '{{"task": "{}", "samples": 8, "passed": 1, "masked": 0, "kept": 1, "rows": []}}\n'
+
+
+def sampled(made: TrainingRun, tasks: int = 3) -> Path:
+    """The run has written down what each of its tasks gave; the last line is not whole."""
+    file = reused_samples.file_of(made)
+    file.parent.mkdir(parents=True)
+    ids = [task.pk for task in made.dataset.tasks()][:tasks]
+    file.write_text("".join(map(SAMPLES.format, ids)) + '{"task": "x", "sam')
+    return file
+
+
+def test_a_fork_reuses_what_the_teacher_was_paid_for(client: Client, run: EvalRun, served: ModelVersion) -> None:
+    made, by = submitted(run, Method.BEST_OF_N, BEST, teacher=served), admin_of(run.project)
+    file = sampled(made)
+    fork = forking.fork(run=made, step=0, config=BEST | {"learning_rate": 1e-5, "teacher_usd": 3.0}, by=by)
+    mine = reused_samples.file_of(fork)
+    assert mine.read_text() == file.read_text() and not mine.samefile(file)  # the fork writes on in it
+    said = f"The samples of {made} are reused (3 of 3 tasks); nothing is sampled again."
+    assert fork.spec["forked_from"]["samples"] == said
+    client.force_login(make_member(run.project))
+    assert said in client.get(fork.get_absolute_url()).content.decode()
+    panel = reverse("training:fork_budget", args=[run.project.slug, made.pk])
+    asked = {"step": 0, "name": "f", "seed": 0, "config": forking.as_yaml(made.spec["config"])}
+    assert said in client.post(panel, asked).content.decode()
+    again = client.post(panel, asked | {"seed": 1}).content.decode()
+    assert "these differ: seed. All 3 tasks are sampled again. The teacher’s server is asked, and paid, again." in again
+
+
+@pytest.mark.parametrize(
+    ("changes", "seed", "said"),
+    [
+        ({"temperature": 0.5}, 0, "these differ: temperature."),
+        ({"samples": 3, "keep": "all"}, 0, "these differ: samples, keep."),
+        ({"max_new_tokens": 65, "top_p": 0.9}, 0, "these differ: top_p, max_new_tokens."),
+        ({"teacher_answers_as": "m-2"}, 0, "these differ: teacher_answers_as."),
+        ({}, 1, "these differ: seed."),
+        ({}, 0, "these differ: the teacher’s server."),
+        ({}, 0, "has no samples to reuse, so all 3 tasks are sampled."),
+    ],
+)
+def test_a_fork_that_samples_otherwise_says_that_the_teacher_is_paid_again(
+    run: EvalRun, served: ModelVersion, changes: dict, seed: int, said: str
+) -> None:
+    made = submitted(run, Method.BEST_OF_N, BEST, teacher=served)
+    if "no samples" not in said:
+        sampled(made)
+    if "server" in said:
+        Server.objects.filter(pk=served.server_id).update(base_url="http://127.0.0.1:8124/v1")
+    fork = forking.fork(run=made, step=0, config=BEST | changes, seed=seed, by=admin_of(run.project))
+    assert said in fork.spec["forked_from"]["samples"] and "paid, again." in fork.spec["forked_from"]["samples"]
+    assert not reused_samples.file_of(fork).exists()
+
+
+@pytest.mark.parametrize(("step", "said"), [(0, "the other 2 are sampled"), (1, "nothing is sampled again")])
+def test_what_a_limit_left_out_is_sampled_by_a_fork_from_the_start_only(
+    run: EvalRun, step: int, said: str, tmp_path: Path
+) -> None:
+    made = submitted(run, Method.BEST_OF_N, BEST)
+    sampled(made, 1)
+    (tmp_path / "checkpoint-1").mkdir()
+    Checkpoint.objects.create(run=made, step=1, path=str(tmp_path / "checkpoint-1"), attempt=1)
+    fork = forking.fork(run=made, step=step, config=BEST, by=admin_of(run.project))
+    assert fork.spec["forked_from"]["samples"] == f"The samples of {made} are reused (1 of 3 tasks); {said}."
 
 
 def test_an_absurd_learning_rate_is_refused_by_name(run: EvalRun) -> None:

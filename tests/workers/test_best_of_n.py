@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from tests.workers.conftest import Recorder, typed
 from workers import best_of_n
-from workers.best_of_n import SAMPLED, kept_of, why_nothing
+from workers.best_of_n import COUNTED, SAMPLED, kept_of, unusable, why_nothing
 from workers.lib.errors import JobError
 from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import BestOfNConfig
@@ -32,6 +32,7 @@ CONFIG = {
     "samples": 4,
     "max_new_tokens": 8,
 }
+LEARNING = {"steps": 1, "learning_rate": 1.0, "batch_size": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -132,21 +133,52 @@ def test_where_nothing_passes_it_says_what_to_do(make_spec: Callable[..., dict],
     [
         (0, 0, "begin with SFT"),
         (0, 12, "could be scored. Open a rollout"),
-        (5, 1, "5 of 12 samples passed, .* Raise max_new_tokens, which is 8"),
+        (5, 1, "5 of 12 samples passed, .* Cut off: 5. Raise max_new_tokens, which is 8"),
     ],
 )
 def test_it_says_why_there_is_nothing_to_learn_from(
     passed: int, masked: int, said: str, make_spec: Callable[..., dict]
 ) -> None:
-    totals = {"samples": 12, "passed": passed, "masked": masked, "kept": 0}
+    totals = dict.fromkeys(COUNTED, 0) | {"samples": 12, "passed": passed, "masked": masked, "cut_off": passed}
     assert re.search(said, why_nothing(typed(spec_of(make_spec), "best_of_n"), totals))
 
 
 def done(
-    text: str, reward: float = 1.0, *, success: bool = True, score: Score | None = None, truncated: bool = False
+    text: str,
+    reward: float = 1.0,
+    *,
+    success: bool = True,
+    score: Score | None = None,
+    truncated: bool = False,
+    ended: str = "stop",
 ) -> Any:
     score = score or Score(reward=reward, success=success)
-    return SimpleNamespace(score=score, replies=[SimpleNamespace(text=text, message={})], truncated=truncated)
+    reply = SimpleNamespace(text=text, message={"role": "assistant", "content": text}, finish_reason=ended, model="m")
+    return SimpleNamespace(score=score, replies=[reply], truncated=truncated)
+
+
+@pytest.mark.parametrize(
+    ("sample", "reason", "advises_more_tokens"),
+    [
+        (done("", truncated=True, ended="length"), "cut_off", True),
+        (done(""), "empty", False),
+        (done(" ", ended="tool_calls"), "empty", False),
+        (done("", ended=""), "unfinished", False),
+        (done("half", ended="content_filter"), "filtered", False),
+        (done("ok<|im_end|>\n<|im_start|>user\npay"), "control", False),
+    ],
+)
+def test_more_tokens_are_advised_only_for_answers_that_were_cut_off(
+    sample: Any, reason: str, advises_more_tokens: bool, make_spec: Callable[..., dict]
+) -> None:
+    """An empty answer that the teacher ended itself is as empty with more tokens."""
+    assert unusable(sample, ["<|im_end|>"]) == reason and not kept_of(
+        [sample], BestOfNConfig(**LEARNING), ["<|im_end|>"]
+    )
+    totals = dict.fromkeys(COUNTED, 0) | {"samples": 1, "passed": 1, reason: 1}
+    assert (
+        "Raise max_new_tokens" in why_nothing(typed(spec_of(make_spec), "best_of_n"), totals)
+    ) is advises_more_tokens
 
 
 @pytest.mark.parametrize(
@@ -160,6 +192,5 @@ def done(
     ],
 )  # fmt: skip
 def test_what_is_kept(episodes: list[Any], best: list[int], every: list[int]) -> None:
-    config = {"steps": 1, "learning_rate": 1.0, "batch_size": 1}
-    assert kept_of(episodes, BestOfNConfig(**config)) == best
-    assert kept_of(episodes, BestOfNConfig(**config, keep="all")) == every
+    assert kept_of(episodes, BestOfNConfig(**LEARNING)) == best
+    assert kept_of(episodes, BestOfNConfig(**LEARNING, keep="all")) == every

@@ -551,12 +551,17 @@ def test_a_run_tells_all_and_leaves_an_adapter(
         *("train/loss", "train/learning_rate", "train/grad_norm", "train/reward_mean", "train/reward_std", "train/kl"),
         *("train/entropy", "train/clip_low", "train/clip_high", "train/zero_std_share", "train/completion_length"),
         *("train/truncated_share", "train/logp_diff_mean", "train/logp_diff_max", "train/success"),
-        *("time/generate_s", "time/update_s"),
+        *("time/generate_s", "time/update_s", "train/tokens", "train/distinct_tokens"),
     }
     assert len(trained) == 3 and all(names <= set(values) for values in trained)
     assert all(values["train/logp_diff_max"] < 2e-5 for values in trained)
     assert trained[0]["train/kl"] == 0 and trained[2]["train/kl"] > 0
     assert [row["step"] for row in events.rows("metric") if "validation/reward" in row["values"]] == [0, 1, 2, 3]
+    assert all(0 < values["train/distinct_tokens"] < values["train/tokens"] for values in trained)
+    labels = [row["label"] for row in events.rows("progress")]
+    first = ["sampling 0 of 8", "scoring 8 of 8", "updating"]
+    assert labels[0] == "loading the model" and "validation: sampling 0 of 1" in labels
+    assert [label for label in labels if label in first][:3] == first and labels[-1].startswith("reward ")
     phases = [(row["phase"], row["step"]) for row in events.rows("sample")]
     assert phases.count(("train", 1)) == 8 and phases.count(("validation", 3)) == 1
     assert [row["step"] for row in events.rows("checkpoint")] == [1, 2]

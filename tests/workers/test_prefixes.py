@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.lib.prefixes import Node, Part, Tree
+from workers.lib.prefixes import Node, Part, Tree, count_tokens
 
 tokens = st.integers(0, 2)  # few, so that sequences share their beginnings
 sequences = st.lists(st.lists(tokens, max_size=12), max_size=12)
@@ -102,3 +103,14 @@ def test_rows_that_each_begin_with_the_last_one_need_no_deep_recursion() -> None
     rows = [list(range(length)) for length in range(1, 1200)]
     tree = Tree(rows)
     assert len(tree) == 1199 and sum(len(part.ids) for part, _ in flat(tree.parts(256))) == 1199
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3])
+def test_the_tokens_of_an_update_are_counted_as_the_tree_has_them(size: int) -> None:
+    draw = random.Random(7)
+    shared = [draw.randrange(4) for _ in range(600)]  # more than are compared at a time
+    rows = [[*shared[: draw.randrange(601)], *(draw.randrange(3) for _ in range(draw.randrange(4)))] for _ in range(9)]
+    rows += [rows[0], []]
+    parts = [rows[at : at + (size or 99)] for at in range(0, len(rows), size or 99)]
+    expected = {"train/tokens": sum(map(len, rows)), "train/distinct_tokens": sum(len(Tree(part)) for part in parts)}
+    assert count_tokens(rows, size) == expected

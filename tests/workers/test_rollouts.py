@@ -157,14 +157,19 @@ def test_a_verifier_that_crashes_or_hangs_masks_the_sample(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("reward", "counts"),
-    [(1e6, True), (-1e6, True), (1.1e6, False), (-1e300, False), (math.inf, False), (math.nan, False)],
-)
-def test_a_reward_beyond_all_others_is_masked(monkeypatch: pytest.MonkeyPatch, reward: float, counts: bool) -> None:
+    ("reward", "turns", "counts"),
+    [
+        (1e6, {}, True), (-1e6, {}, True), (1.1e6, {}, False), (-1e300, {}, False), (math.inf, {}, False), (math.nan, {}, False),
+        (0.0, {"turn_1": 1e300, "turn_2": -1e300}, False), (0.0, {"turn_1": math.nan}, False), (1.0, {"turn_1": 1.0, "judge": 1e300}, True),
+    ],
+)  # fmt: skip
+def test_a_reward_beyond_all_others_is_masked(
+    monkeypatch: pytest.MonkeyPatch, reward: float, turns: dict, counts: bool
+) -> None:
     from workers.lib.environments import workplace_assistant
 
     async def pay(_: object) -> Score:
-        return Score(reward=reward, success=True, valid=True)
+        return Score(reward=reward, success=True, valid=True, components=turns)
 
     monkeypatch.setattr(workplace_assistant.WorkplaceEpisode, "score", pay)
     done = one(Scripted(by_gold))

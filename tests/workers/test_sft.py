@@ -45,6 +45,12 @@ def sft_spec(make_spec: Callable[..., dict], **config: Any) -> dict:
     return make_spec(rows=rows(), config=CONFIG | config)
 
 
+def ids_of(tokenizer: Any, row: SftRow) -> list[int]:
+    """A single answer's row as TRL tokenizes it."""
+    said = [*row.messages, {"role": "assistant", "content": row.completion}]
+    return tokenizer.apply_chat_template(said)["input_ids"]
+
+
 def parameters(model: Any) -> list[torch.nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
@@ -138,14 +144,25 @@ def test_a_row_is_trained_on_the_prompt_that_the_engine_would_give(
     assert ("close" in prompt) is bool(tools)
 
 
-def test_it_learns_and_tells_each_step(make_spec: Callable[..., dict], events: Recorder, tmp_path: Path) -> None:
+def test_it_learns_and_tells_each_step(
+    make_spec: Callable[..., dict], events: Recorder, tmp_path: Path, tiny_model: Path
+) -> None:
     main(sft_spec(make_spec, steps=20), events, StopFlag())
     metrics = events.rows("metric")
     assert [row["step"] for row in metrics] == list(range(1, 21))
-    names = {f"train/{name}" for name in ("loss", "learning_rate", "grad_norm", "entropy", "token_accuracy")}
+    counts = ("tokens", "distinct_tokens")
+    names = {f"train/{name}" for name in ("loss", "learning_rate", "grad_norm", "entropy", "token_accuracy", *counts)}
     assert all(set(row["values"]) == names for row in metrics)
     assert metrics[-1]["values"]["train/loss"] < metrics[0]["values"]["train/loss"] - 0.5
-    assert [(row["done"], row["total"]) for row in events.rows("progress")][-1] == (20, 20)
+    # The batch is all rows; what they begin with is computed once.
+    tokenizer = load_base(tiny_model)[1]
+    ids = [ids_of(tokenizer, SftRow(**row)) for row in rows()]
+    counted = [metrics[-1]["values"][f"train/{name}"] for name in counts]
+    assert counted == [sum(map(len, ids)), len(tree.Tree(ids))] and counted[0] > counted[1]
+    progress = events.rows("progress")
+    assert [(row["done"], row["total"]) for row in progress][-1] == (20, 20)
+    labels = [row["label"] for row in progress if row["done"] == 0]
+    assert labels[0] == "loading the model" and labels[-2:] == ["tokenizing examples: 3 of 3", "training"]
     result = events.rows()[-1]
     assert result["type"] == "result" and Path(result["adapter"]) == tmp_path / "out" / "adapter"
     assert {path.name for path in Path(result["adapter"]).iterdir()} == {

@@ -19,7 +19,6 @@ from tests.workers.tiny_vllm import TinyVllm, tiny_vllm
 from workers import best_of_n, on_policy
 from workers.best_of_n import TeacherLost
 from workers.lib.adapter_serving import ServersLost
-from workers.lib.chat_policy import other_model
 from workers.lib.clients import key_variables
 from workers.lib.errors import SpecError
 from workers.lib.program import Stop, StopFlag
@@ -181,15 +180,6 @@ def test_the_key_of_a_teachers_server_reaches_the_job() -> None:
     assert key_variables({"teacher_server": {"api_key_env": "A"}}) == ["A"]
 
 
-@pytest.mark.parametrize(
-    ("answered", "fine"),
-    [("m", True), (None, True), ("m-2026-01-01", True), ("other", False), ("", True), ("adapter", False)],
-)
-def test_another_model_than_was_asked_is_told_by_its_name(answered: Any, fine: bool) -> None:
-    assert bool(other_model(answered, "m")) is not fine
-    assert not other_model("adapter", "base:adapter")  # as SGLang names it
-
-
 # Rejection sampling with a teacher's answers
 
 SAMPLING = {"batch_size": 2, "learning_rate": 1e-2, "lora_rank": 4, "steps": 2, "samples": 2, "max_new_tokens": 8}
@@ -249,6 +239,24 @@ def test_a_teachers_native_calls_are_learned_as_the_students_template_writes_the
     assert learned[0]["turns"][0]["tool_calls"][0]["function"]["name"] == "close_ticket"
 
 
+def test_an_aliased_teacher_is_accepted_with_a_warning_and_what_would_be_control_tokens_is_not_learned(
+    taught: Callable[..., dict], events: Recorder, tmp_path: Path
+) -> None:
+    """A student that learned `<|im_end|>` in the middle of an answer would be taught the rest of it as somebody else's turn."""
+    texts = iter(["good", "good<|im_end|>\n<|im_start|>assistant\nmore"] * 3)
+
+    def answer(body: dict) -> tuple[int, dict]:
+        return 200, chat({"content": next(texts)})[1] | {"model": "Qwen/Qwen2.5-7B-Instruct"}
+
+    with serving({("POST", "/v1/chat/completions"): answer}) as server:
+        learn(taught(server), events)
+    assert [row["completion"] for row in rows(tmp_path)] == ["good"] * 3
+    refused = [row for row in events.rows("sample") if "<|im_" in row["output"]]
+    assert len(refused) == 3 and all("control token" in row["details"][-1] for row in refused)
+    [warned] = [row["message"] for row in events.rows("log") if "answers as" in row["message"]]
+    assert "“base” answers as “Qwen/Qwen2.5-7B-Instruct”" in warned
+
+
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
@@ -261,13 +269,16 @@ def test_a_teachers_native_calls_are_learned_as_the_students_template_writes_the
             (401, {"error": "no"}),
             r"The teacher is lost\. The teacher’s server at .* refused the key .* then resume this run",
         ),
-        ((200, chat({"content": "good"})[1] | {"model": "llama"}), "answered as “llama” when “base” was asked"),
+        (
+            (200, chat({"content": "good"})[1] | {"model": "gpt-4o-mini"}),
+            "answered as “gpt-4o-mini” when “gpt-4o” was asked for. .* fork this run with teacher_answers_as",
+        ),
     ],
 )
 def test_a_teacher_that_is_lost_keeps_what_it_gave(
     sent: Any, said: str, taught: Callable[..., dict], events: Recorder, tmp_path: Path
 ) -> None:
-    good, asked = chat({"content": "good"}), [0]
+    good, asked = (200, chat({"content": "good"})[1] | {"model": "gpt-4o-2024-08-06"}), [0]
 
     def answer(body: dict) -> Any:
         asked[0] += 1
@@ -275,11 +286,12 @@ def test_a_teacher_that_is_lost_keeps_what_it_gave(
 
     with serving({("POST", "/v1/chat/completions"): answer}) as server:
         with pytest.raises(TeacherLost, match=said):
-            learn(taught(server), events)
+            learn(taught(server, model="gpt-4o"), events)
         [saved] = events.rows("checkpoint")
         assert saved["step"] == 0 == checkpoint.step_of(saved["path"]) and len(rows(tmp_path)) == 1
         server.script[("POST", "/v1/chat/completions")] = good
-        learn(taught(server) | {"resume_from": saved["path"]}, events)
+        learn(taught(server, model="gpt-4o") | {"resume_from": saved["path"]}, events)
+        assert events.rows("result")[-1]["metrics"]["teacher_answered_as"] == {"gpt-4o-2024-08-06": 6}
         first = [body for *_, body in server.asked if b"1234" in body]
         assert len(first) == 2 and len(rows(tmp_path)) == 3  # not asked and paid for again
 

@@ -10,6 +10,8 @@ from workers.lib.clients import chat_server
 from workers.lib.engines import Sampling
 from workers.lib.environments.episodes import as_assistant
 from workers.lib.messages import arguments_of
+from workers.lib.model_names import SHOWN as MOST_NAME
+from workers.lib.model_names import Answering
 from workers.lib.policies import SPENT, PolicyError, Reply, Watch
 from workers.lib.prompting import as_text
 from workers.lib.specs import Server
@@ -18,21 +20,21 @@ from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, 
 
 class ChatPolicy:
     """Close it with `aclose`, or use it with `async with`. `account`: a shared limit that replaces the engine's own.
-    `watch`: stream answers, and call this while they are generated. `exact_model`: an answer that names another model
-    than requested ends the job. `name` is how errors refer to the server. Raises SpecError, ChatError.
+    `watch`: stream answers, and call this while they are generated. `answering`: an answer of a model that it refuses
+    ends the job. `name` is how errors refer to the server. Raises SpecError, ChatError.
     """
 
     shares_time = False
 
     def __init__(
         self, engine: Server, sampling: Sampling, account: Account | None = None, watch: Watch | None = None, *,
-        exact_model: bool = False, name: str = "model server",
+        answering: Answering | None = None, name: str = "model server",
     ) -> None:  # fmt: skip
         server = chat_server(engine, "engine", name=name)
         self.client, self.sampling = AsyncChatClient(server, concurrency=engine.concurrency), sampling
         account = account or Account(most_tokens=engine.most_tokens, most_usd=engine.most_usd)
         self.meter = Meter(Price(*engine.price), account=account)
-        self.watch, self.exact_model = watch, exact_model
+        self.watch, self.answering = watch, answering
         self.as_text = engine.dialect == "text"
         # Requested if an episode has fewer tokens left.
         self.fewest = FEW_TOKENS if engine.dialect == "responses" else 1
@@ -82,7 +84,7 @@ class ChatPolicy:
             raise PolicyError(str(error), error.final, error.limit) from error
         finally:  # also if the episode's time runs out while the server still answers
             self.meter.settle(most_cost, used)
-        if self.exact_model and (why := other_model(found.get("model"), self.client.server.model)):
+        if self.answering and (why := self.answering.why_not(found.get("model"))):
             raise PolicyError(f"{self.client.where} {why}", final=True)
         said = as_assistant(choice["message"], 1 + turn)
         return Reply(
@@ -93,6 +95,8 @@ class ChatPolicy:
             counted=is_counted(usage),
             latency_ms=latency_ms,
             truncated=choice.get("finish_reason") == "length",
+            finish_reason=_text(choice.get("finish_reason")),
+            model=_text(found.get("model")),
         )
 
     def _most_tokens(self, left: int | None) -> int:
@@ -100,13 +104,8 @@ class ChatPolicy:
         return most if left is None else min(max(left, self.fewest), most)
 
 
-def other_model(answered: Any, asked: str) -> str:
-    """The end of a sentence if an answer names another model than requested; "" if it names none, or a dated version of
-    the same.
-    """
-    if not isinstance(answered, str) or not answered or answered.startswith(asked) or asked.endswith(f":{answered}"):
-        return ""
-    return f"answered as “{answered[:80]}” when “{asked}” was asked. If that is the same model, register it under that name."
+def _text(value: Any) -> str:
+    return value[:MOST_NAME] if isinstance(value, str) else ""
 
 
 def _readable(message: dict) -> dict:

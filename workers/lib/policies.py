@@ -42,8 +42,9 @@ class PolicyError(JobError):
 class Reply:
     """One message of the policy. Ids and log-probabilities are those of this turn, as the engine returned them; empty
     if it returns none. They must not be recomputed from the text, since tokenizing it again may give other tokens.
-    `text` is the generated text before calls were parsed. If not `counted`, the number of tokens was not reported, so
-    it is an estimate or 0, and only good for limits.
+    `text` is the generated text before calls were parsed. `finish_reason` and `model` are what a server reports, "" if
+    it does not. If not `counted`, the number of tokens was not reported, so it is an estimate or 0, and only good for
+    limits.
     """
 
     message: dict
@@ -53,6 +54,8 @@ class Reply:
     counted: bool = True
     latency_ms: float = 0.0
     truncated: bool = False
+    finish_reason: str = ""
+    model: str = ""
     prompt_token_ids: list[int] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -205,6 +208,7 @@ def reply_of(output: Output) -> Reply:
         output_tokens=output.output_tokens,
         latency_ms=output.latency_ms,
         truncated=output.truncated,
+        finish_reason="length" if output.truncated else "stop",
         prompt_token_ids=output.prompt_token_ids,
         token_ids=output.token_ids,
         logprobs=output.logprobs,

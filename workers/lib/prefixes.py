@@ -165,6 +165,16 @@ def shares(sequences: Sequence[Sequence[int]], count: int) -> list[list[int]]:
     return found + [[] for _ in range(count - len(found))]
 
 
+def count_tokens(sequences: Sequence[Sequence[int]], size: int = 0) -> dict[str, float]:
+    """Of an update over these sequences, `size` of them in a tree (0: all), as metrics of the run: all tokens, and the distinct ones, which
+    are computed."""
+    size, every, distinct = size or max(1, len(sequences)), sum(map(len, sequences)), 0
+    for start in range(0, len(sequences), size):
+        ordered = sorted(map(list, sequences[start : start + size]))
+        distinct += sum(map(len, ordered)) - sum(_common(one, other) for one, other in pairwise(ordered))
+    return {"train/tokens": float(every), "train/distinct_tokens": float(distinct)}
+
+
 def _parts(nodes: Iterable[Node], most: int) -> list[Part]:
     """Subtrees: small ones are combined, a large one is cut into its top and the parts below it."""
     found: list[Part] = []
@@ -209,6 +219,15 @@ def _top(node: Node, most: int) -> Part:
         else:
             left.append(one)
     return Part(taken, _parts(left, most))
+
+
+def _common(first: list[int], second: list[int], at_once: int = 256) -> int:
+    """How many tokens both begin with."""
+    at = 0
+    while first[at : at + at_once] == second[at : at + at_once] and at < len(first) and at < len(second):
+        at += at_once
+    at = min(at, len(first), len(second))
+    return at + _same(first[at:], second, at)
 
 
 def _same(first: Sequence[int], second: Sequence[int], at: int) -> int:

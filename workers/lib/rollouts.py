@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import uvloop
 
+from workers.lib.advantages import turn_rewards
 from workers.lib.environments import Environment, Episode
 from workers.lib.environments.episodes import SCORED_AT_ONCE
 from workers.lib.messages import last_answer, text_of
@@ -119,15 +120,18 @@ async def rollout(
     key: int = 0,
     scored: bool = True,
     scoring: asyncio.Semaphore | None = None,
+    sampled: Callable[[], None] = lambda: None,
 ) -> Finished:
     """Run one episode to its end, score and close it. Raises PolicyError if that is final, and a cancellation.
 
     Without `scored` the verifier is not called, for when only time and tokens matter. `scoring` limits how many are
-    scored at a time, so that time in the queue does not count as scoring time.
+    scored at a time, so that time in the queue does not count as scoring time. `sampled` is called when the agent has
+    finished, before scoring.
     """
     began, replies = time.perf_counter(), list[Reply]()
     try:
         end = await _converse(policy, episode, limits, replies, seed, key)
+        sampled()
         stop_reason, reason = end.stop_reason or episode.stop_reason, end.masks or episode.failure
         async with scoring or contextlib.nullcontext():
             reason = reason or ("" if scored else "Only its time was measured.")
@@ -238,7 +242,8 @@ async def _score(episode: Episode, limits: Limits) -> Score:
         return masked(f"The verifier took longer than {limits.score_seconds:g} seconds.")
     except Exception as error:
         return masked(f"The verifier failed: {_error_text(error)}")
-    problem = out_of_range(score.reward)
+    earned = [score.reward, *turn_rewards(score.components)]  # what turns earned may be compared in place of their sum
+    problem = next((said for value in earned if (said := out_of_range(value))), "")
     return masked(problem) if problem else score
 
 
@@ -289,6 +294,7 @@ async def stream(
     concurrency: int = 64,
     seed: int = 0,
     only: Container[int] | None = None,
+    sampled: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[tuple[int, int, Finished]]:
     """Yield (index of the task, number of its sample, episode) as they end; at most `concurrency` run at a time.
 
@@ -311,7 +317,7 @@ async def stream(
                 except Exception as error:  # one bad task affects no other
                     ended.put_nowait((index, sample, _unopened(task, error)))
                     continue
-                done = await rollout(policy, episode, limits, scoring=scoring, **own)
+                done = await rollout(policy, episode, limits, scoring=scoring, sampled=sampled, **own)
                 ended.put_nowait((index, sample, done))
         except Exception as error:  # the policy cannot answer at all: left to the reader
             ended.put_nowait(error)
@@ -352,6 +358,7 @@ def play(
     seed: int = 0,
     only: Container[int] | None = None,
     check: Callable[[], None] | None = None,
+    sampled: Callable[[], None] = lambda: None,
 ) -> None:
     """Run `stream` in its own event loop, for programs. `ended` is called for each episode; an error in it ends the
     others, and so does one in `check`, which is called twice a second whatever the episodes wait for. Closes the
@@ -359,7 +366,9 @@ def play(
     """
 
     async def follow() -> None:
-        episodes = stream(policy, environment, tasks, limits, n=n, concurrency=concurrency, seed=seed, only=only)
+        episodes = stream(
+            policy, environment, tasks, limits, n=n, concurrency=concurrency, seed=seed, only=only, sampled=sampled
+        )
         async with contextlib.aclosing(episodes):
             async for index, sample, done in episodes:
                 ended(index, sample, done)

@@ -75,6 +75,7 @@ Compared = Annotated[int, Meta(ge=2, le=128)]  # answers per group
 AnswerTokens = Annotated[int, Meta(ge=1, le=2**20)]
 Rounds = Annotated[int, Meta(ge=0, le=100)]
 LearningRate = Annotated[float, Meta(gt=0, le=1)]
+Temperature = Annotated[float, Meta(ge=0.01, le=100)]  # beyond, logits divided by it are infinite or all the same
 
 
 class Job(Form, kw_only=True):
@@ -275,11 +276,14 @@ class BestOfNConfig(SftConfig, kw_only=True):
 
     samples: Drawn = 8
     keep: Literal["best", "all"] = "best"
-    temperature: Positive = 1.0
+    temperature: Temperature = 1.0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     max_new_tokens: AnswerTokens = 64
     teacher_tokens: Count = 0  # that a teacher on a server may use in the whole run; 0: no limit
     teacher_usd: NotNegative = 0.0
+    teacher_answers_as: Annotated[str, Meta(max_length=200)] = (
+        ""  # the model name in its answers, where that is another than the one asked for
+    )
     not_in_4bit: ClassVar[str] = IT_SAMPLES
     not_sharded: ClassVar[str] = IT_SAMPLES
 
@@ -325,11 +329,11 @@ class GrpoConfig(Training, kw_only=True):
     clip_high: NotNegative | None = None
     beta: NotNegative = 0.0
     kl_every: Count = 5  # steps between measurements of the KL if it is not part of the loss; 0: never
-    temperature: Positive = 1.0  # must be positive, since greedy answers to one prompt are all the same
+    temperature: Temperature = 1.0  # must be positive, since greedy answers to one prompt are all the same
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     max_new_tokens: AnswerTokens = 64
     overlong_buffer: Count = 0  # last tokens before max_new_tokens over which the reward decreases; 0: none
-    overlong_penalty: NotNegative = 1.0  # penalty of a completion with max_new_tokens
+    overlong_penalty: Annotated[float, Meta(ge=0, le=1_000_000)] = 1.0  # penalty of a completion with max_new_tokens
     mask_truncated: bool = False  # whether truncated completions are left out of the loss
     dynamic_sampling: Rounds = 0  # rounds in which a step draws other tasks to replace groups without reward spread
     curriculum: bool = False  # whether tasks with a medium success rate are drawn more often

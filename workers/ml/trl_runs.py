@@ -9,26 +9,31 @@ batch's step; TRL sees a single process.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from workers.lib.alarms import Watchman
+from workers.lib.control_tokens import control_texts, without_control_texts
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
+from workers.lib.prefixes import count_tokens
 from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import Training
 from workers.lib.watching import Alarmed, report
 from workers.ml import checkpoint
 from workers.ml.four_bit import products_in_float32
-from workers.ml.models import device, load_base, lora, set_threads, training_dtype
+from workers.ml.models import device, load_base, lora, set_threads, stop_token_ids, training_dtype
 from workers.ml.ranks import ALONE, Ranks
 from workers.ml.reward_head import lora_with_head
 from workers.ml.sharding import shard_layers
 from workers.ml.tree import use_tree
 
+Row = TypeVar("Row")
 OTHER_DRAWS = 10**12  # offset between the seeds of two processes, which draw dropout for different rows
 ALWAYS = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm"}
 
@@ -96,6 +101,14 @@ def loaded(
     return model, tokenizer, *checkpoint.optimizer_of(model, config, resume)
 
 
+def learnable(
+    rows: Sequence[Row], said: Callable[[Row], Iterable[str | dict]], tokenizer: Any, events: Emitter, **more: Any
+) -> list[Row]:
+    """The rows whose answers contain no control token as text (workers.lib.control_tokens)."""
+    texts = control_texts(tokenizer, stop_token_ids(tokenizer))
+    return without_control_texts(rows, said, texts, partial(events.log, "warning"), **more)
+
+
 def row_order(rows: int, count: int, seed: int) -> list[int]:
     """The first `count` rows that a run learns from: one shuffle of all rows after another."""
     order: list[int] = []
@@ -110,12 +123,16 @@ class InParts:
     """
 
     ranks: Ranks = ALONE
+    counted: Counter[str] | None = None  # of the step's tokens, until it is reported
+    shares = False  # whether what a micro-batch's rows begin with is computed once
 
     def _move_model_to_device(self, model: Any, device: Any) -> None:
         """The model is already on its device, and a sharded model must not be moved."""
 
     def training_step(self, *given: Any, **named: Any) -> torch.Tensor:
         step = super().training_step  # type: ignore[misc]
+        if self.counted is not None:
+            self.counted.update(count_tokens(real_rows(given[1]), size=0 if self.shares else 1))
         if self.ranks.size == 1:
             return step(*given, **named)
         accelerator = self.accelerator  # type: ignore[attr-defined]
@@ -124,6 +141,12 @@ class InParts:
         if accelerator.sync_gradients:
             self.ranks.average_gradients(self.model.parameters())  # type: ignore[attr-defined]
         return torch.tensor(sum(losses) / len(losses), device=device())
+
+
+def real_rows(inputs: Mapping[str, torch.Tensor]) -> list[list[int]]:
+    """The ids of a batch's rows without the padding."""
+    pairs = zip(inputs["input_ids"], inputs["attention_mask"].bool(), strict=True)
+    return [ids[real].tolist() for ids, real in pairs]
 
 
 def refuse_long_rows(lengths: list[int], limit: int) -> None:
@@ -159,16 +182,17 @@ def reporting(
     *,
     found: Mapping[str, float] | None = None,
     named: Mapping[str, str] | None = None,
+    counted: Counter[str] | None = None,
     measure: Callable[[int], dict[str, float]] | None = None,
     ranks: Ranks = ALONE,
 ) -> Any:
     """A trainer callback that reports each step, saves checkpoints, stops on request and applies the alarms.
 
-    `found` holds metrics of the last batch; `named` maps names in TRL's log to the names that are reported; `measure`
-    returns metrics of data that does not train, and is called every `eval_every` steps and at the end. Until the
-    optimizer's step, an interrupted step loses nothing: a stop ends it at once, and an update that is not finite is not
-    applied. With several processes, none may leave at any moment, so they only stop at points where they exchange
-    something, which they do often.
+    `found` holds metrics of the last batch; `named` maps names in TRL's log to the names that are reported; `counted`
+    holds the tokens that this process has counted in the step; `measure` returns metrics of data that does not train,
+    and is called every `eval_every` steps and at the end. Until the optimizer's step, an interrupted step loses
+    nothing: a stop ends it at once, and an update that is not finite is not applied. With several processes, none may
+    leave at any moment, so they only stop at points where they exchange something, which they do often.
     """
     from transformers import TrainerCallback
 
@@ -214,6 +238,8 @@ def reporting(
             stop.raises = stop.raises and alone
             if config.eval_every and self.done % config.eval_every == 0:
                 self.validate()
+            if self.done == start:
+                events.progress(start, steps, "training")
             torch.manual_seed(seed * 100_003 + self.done + ranks.number * OTHER_DRAWS)
             ranks.check(stop.check)
             stop.raises = alone
@@ -236,6 +262,9 @@ def reporting(
             if not logs or "loss" not in logs:
                 return
             values = {name: float(logs[key]) for key, name in names.items() if key in logs} | dict(found or {})
+            if counted is not None:
+                values |= ranks.totals(lambda: dict(counted))
+                counted.clear()
             values = ranks.from_main(lambda: values)
             events.metric(self.done, values)
             events.progress(self.done, steps, f"loss {float(logs['loss']):.3f}")

@@ -14,6 +14,7 @@ from workers.lib.events import Emitter
 from workers.lib.policies import EnginePolicy, PolicyError
 from workers.lib.program import StopFlag
 from workers.lib.rollouts import Finished, play
+from workers.lib.shown_progress import ShownProgress
 from workers.ml.ranks import ALONE, Ranks
 from workers.ml.transformers_engine import TransformersEngine
 
@@ -53,8 +54,11 @@ class Validation:
         tasks, n = self.spec.validation_tasks, self.spec.config.eval_samples
         found: list[Finished] = []
 
+        shown = ShownProgress(self.events, self.spec.config.steps)
+
         def tell(index: int, sample: int, done: Finished) -> None:
             found.append(done)
+            shown.count(step, "validating", len(found), len(tasks) * n)
             emit_sample(self.events, tasks[index], sample, done, phase="validation", step=step)
 
         policy = EnginePolicy(engine, sampling_of(environment.harness), goes_on=environment.multi_turn)

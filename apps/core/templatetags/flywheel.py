@@ -83,6 +83,12 @@ def share(value: float) -> str:
 
 
 @register.filter
+def pairs(value: Any) -> list[tuple[Any, Any]]:
+    """The names and values of a dict whose names somebody else chose: in a template, `.items` of one with the name “items” is its value."""
+    return list(value.items()) if isinstance(value, dict) else []
+
+
+@register.filter
 def signed(value: Any) -> str:
     return "–" if value in (None, "") else f"{float(value):+.3f}"
 

@@ -39,6 +39,7 @@ class Asked:
     runs: int = 1
     teacher: ModelVersion | None = None
     teacher_engine: dict[str, Any] | None = None  # set if the teacher runs on a server
+    sampled: bool = False  # whether a fork reuses the samples of the original run
 
     @property
     def samples(self) -> bool:
@@ -73,10 +74,12 @@ def asked_of(
     start: int = 0,
     teacher: ModelVersion | None = None,
     teacher_engine: dict[str, Any] | None = None,
+    sampled: bool = False,
 ) -> Asked:
     return Asked(
         project, method, parent, environment, dataset.eval_set, whole(method, config), dataset.tasks(),
         list(dataset.examples.all()), rollouts or {}, start, teacher=teacher, teacher_engine=teacher_engine,
+        sampled=sampled,
     )  # fmt: skip
 
 

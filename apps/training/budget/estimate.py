@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections import OrderedDict
 from dataclasses import replace
 from datetime import datetime
@@ -136,7 +135,11 @@ def estimate(asked: Asked) -> Estimate:
     scenes = Scenes(asked, rows, known, signal, part=rates.part if rates else 256)
     works = scenes.works(asked.config)
     count_tokens(found, asked, works, known)
-    asks = teacher_asks(asked, found.prompt, works, known) if asked.teacher_engine and known else None
+    asks = (
+        teacher_asks(asked, found.prompt, works, known)
+        if asked.teacher_engine and known and not asked.sampled
+        else None
+    )
     if asks:
         found.teacher_tokens = asks[0] + asks[1]
     if rates is not None and measurement is not None:
@@ -182,6 +185,9 @@ class Scenes:
     def works(self, config: dict[str, Any]) -> tuple[Work, Work, Work]:
         program = PROGRAMS.get(self.asked.method, self.asked.method)
         if self.known is not None and program == Method.BEST_OF_N:
+            config = config | {
+                "steps": max(1, self.asked.steps)
+            }  # a fork samples for all tasks before its first step, too
             low, likely, high = (
                 work_of_samples(config, self.rows, self.part, one, len(self.asked.tasks), SIDE_BY_SIDE, share)
                 for one, share in ((self.known.low, 0.2), (self.known.likely, 1.0), (self.known.high, 1.0))
@@ -268,23 +274,19 @@ def row_of(one: Tokenized) -> Row:
 
 
 _tokenized: OrderedDict[str, list[Tokenized]] = OrderedDict()
-_lock = threading.Lock()
 
 
 def tokens_of(parent: ModelVersion, given: list[Conversation]) -> list[Tokenized]:
     """Cached, because a form asks for the same rows again after every change. Raises JobError."""
     folder = parent.base_version().base
     key = hashlib.sha256(msgspec.json.encode([folder, given])).hexdigest()
-    with _lock:
-        if key in _tokenized:
-            _tokenized.move_to_end(key)
-            return _tokenized[key]
-    counted = counted_apart(folder, given)
-    with _lock:
-        _tokenized[key] = counted
+    if key not in _tokenized:
+        _tokenized[key] = counted_apart(folder, given)
         while len(_tokenized) > KEPT:
             _tokenized.popitem(last=False)
-    return counted
+    else:
+        _tokenized.move_to_end(key)
+    return _tokenized[key]
 
 
 def spans(works: tuple[Work, Work, Work], name: str) -> Span:
@@ -296,7 +298,7 @@ def count_tokens(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], 
     updates = asked.config.get("updates_per_batch", 1)
     found.training_tokens = spans(works, "tokens").times(asked.steps * updates)
     found.distinct_tokens = spans(works, "distinct").times(asked.steps * updates)
-    if known is not None:
+    if known is not None and not asked.sampled:
         found.rollout_tokens = spans(works, "written").times(asked.steps)
         found.lengths = known.sentence
 
@@ -308,7 +310,10 @@ def add_time(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rate
     sampling = [work.sampling_s(rates) * sampler_size(asked) for work in works]
     update = [work.update_s(rates) for work in works]
     overlap = bool(asked.rollouts.get("steps_ahead"))
-    each = [max(one, two) if overlap else one + two for one, two in zip(sampling, update, strict=True)]
+    each = [
+        two if asked.sampled else max(one, two) if overlap else one + two
+        for one, two in zip(sampling, update, strict=True)
+    ]
     share = asked.validation * asked.validations / works[1].answers if works[1].answers else 0.0
     validating = [share * one for one in sampling]
     shares = [1 / shared_by, 1 / shared_by, 1 / (1 + SPEEDUP * (shared_by - 1))]
@@ -319,7 +324,7 @@ def add_time(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rate
     low, likely, high = total[0], max(total[:2]), max(total)
     found.seconds = Span(low, likely, high).wider(*(SURE if rates.sizes > 1 else SURE_OF_ONE))
     likely_parts = {
-        "sampling": asked.steps * sampling[1],
+        "sampling": 0 if asked.sampled else asked.steps * sampling[1],
         "updates": asked.steps * update[1],
         "validation": validating[1],
     }

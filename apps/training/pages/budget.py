@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -14,12 +14,13 @@ from apps.core.access import project_view
 from apps.core.errors import Rejected
 from apps.core.models import Project, Role
 from apps.registry.actions import ModelError
+from apps.training import reused_samples
 from apps.training.budget import measuring
 from apps.training.budget.asked import Asked, asked_of
 from apps.training.budget.estimate import Estimate, estimate
 from apps.training.budget.learning import teaching
 from apps.training.comparison import runs_of
-from apps.training.forking import ForkForm
+from apps.training.forking import ForkForm, spec_of_fork
 from apps.training.picks import PickForm
 from apps.training.teachers import teacher_of
 from workers.lib.typed import FormError
@@ -42,22 +43,30 @@ def panel(request: HttpRequest, project: Project) -> HttpResponse:
 def of_fork(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The same for a fork: the cost of the remaining steps."""
     run = get_object_or_404(runs_of(project), pk=pk)
-    form = ForkForm(run, request.POST)
+    form, samples = ForkForm(run, request.POST), dict[str, str]()
 
     def asked() -> Asked:
+        spec = spec_of_fork(run, form.cleaned_data["config"], form.cleaned_data["seed"])
+        reused, samples["samples"] = reused_samples.of_fork(run, spec, form.cleaned_data["step"])
         return asked_of(
             project=project, method=run.method, parent=run.parent, environment=run.environment, dataset=run.dataset,
-            config=form.cleaned_data["config"], rollouts=run.spec.get("rollouts"), start=form.cleaned_data["step"],
-            teacher=teacher_of(run), teacher_engine=run.spec.get("teacher_engine"),
+            config=spec["config"], start=form.cleaned_data["step"], rollouts=run.spec.get("rollouts"),
+            teacher=teacher_of(run), teacher_engine=spec.get("teacher_engine"), sampled=reused,
         )  # fmt: skip
 
     address = reverse("training:fork_budget", args=[project.slug, pk])
-    return shown(request, asked if form.is_valid() else None, address, "#fork")
+    return shown(request, asked if form.is_valid() else None, address, "#fork", samples)
 
 
-def shown(request: HttpRequest, ask: Callable[[], Asked] | None, address: str, form: str) -> HttpResponse:
+def shown(
+    request: HttpRequest,
+    ask: Callable[[], Asked] | None,
+    address: str,
+    form: str,
+    more: Mapping[str, str] | None = None,
+) -> HttpResponse:
     """`ask` is None while the form is incomplete. `form`: the selector of the form that is sent when the fragment is
-    requested again.
+    requested again. `more`: context that `ask` fills.
     """
     context: dict[str, Any] = {"address": address, "form_id": form, "incomplete": ask is None}
     if ask is not None:
@@ -65,7 +74,7 @@ def shown(request: HttpRequest, ask: Callable[[], Asked] | None, address: str, f
             asked = ask()
             if request.POST.get("measure"):
                 measuring.measure_for(asked, by=request.user)
-            context |= numbers(asked)
+            context |= numbers(asked) | dict(more or {})
         except (Rejected, ModelError, FormError) as error:
             context["problem"] = str(error)
     return render(request, "training/_budget.html", context)

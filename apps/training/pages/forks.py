@@ -6,11 +6,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 
 from apps.core.access import project_view
+from apps.core.errors import Rejected
 from apps.core.forms import whole
 from apps.core.models import Project, Role
-from apps.reviews.actions import TrainingLocked
 from apps.training import forking
-from apps.training.actions import TrainingError
 from apps.training.comparison import runs_of
 
 
@@ -21,7 +20,7 @@ def fork(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             made = forking.fork(run=run, by=request.user, **form.cleaned_data)
-        except (TrainingError, TrainingLocked) as error:
+        except Rejected as error:
             form.add_error(None, str(error))
         else:
             return redirect("training:detail", project.slug, made.pk)

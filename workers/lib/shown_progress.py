@@ -1,0 +1,60 @@
+"""Progress events for quick work: at most a few a second. Light: no torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from workers.lib.events import Emitter
+
+SHOWN_EVERY_S = 0.2  # a thousand samples a second need no thousand lines
+
+
+class ShownProgress:
+    """Shows what a run does within a step; the number of finished steps does not change."""
+
+    def __init__(self, events: Emitter, total: int) -> None:
+        self.events, self.total, self.shown_at, self.result = events, total, 0.0, ""
+
+    def show(self, done: int, label: str) -> None:
+        self.shown_at = time.monotonic()
+        self.events.progress(done, self.total, f"{label} (last step: {self.result})" if self.result else label)
+
+    def finished(self, done: int, result: str = "") -> None:
+        """Show the result of a step, which stays beside what follows; without one, that of the last step."""
+        self.result = result or self.result
+        if self.result:
+            self.events.progress(done, self.total, self.result)
+
+    def count(self, done: int, doing: str, n: int, of: int) -> None:
+        """“sampling 3 of 32”; not all, but the first and the last."""
+        if n in (0, of) or time.monotonic() - self.shown_at >= SHOWN_EVERY_S:
+            self.show(done, f"{doing} {n:,} of {of:,}")
+
+
+@contextmanager
+def tokenizing(events: Emitter, done: int, total: int) -> Iterator[ShownProgress]:
+    """Show how many examples TRL has tokenized while it creates a trainer. It reports that to a progress bar only."""
+    from datasets import arrow_dataset
+
+    shown, bar = ShownProgress(events, total), arrow_dataset.hf_tqdm
+
+    class Shown(bar):  # type: ignore[valid-type,misc]
+        def __init__(self, *given: Any, **named: Any) -> None:
+            self.tokenizes = str(named.get("desc")).startswith("Tokenizing")
+            self.examples, self.of = int(named.get("initial") or 0), int(named.get("total") or 0)
+            super().__init__(*given, **named)
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self.examples += int(n or 0)
+            if self.tokenizes:
+                shown.count(done, "tokenizing examples:", self.examples, self.of)
+            return super().update(n)
+
+    arrow_dataset.hf_tqdm = Shown
+    try:
+        yield shown
+    finally:
+        arrow_dataset.hf_tqdm = bar
