@@ -225,6 +225,8 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
                 trajectory.failure.pk,
             ),
             "failures:split": trajectory.failure.pk,
+            "failures:part": (trajectory.failure.pk, 0),
+            "failures:check_part": (trajectory.pk, 0),
             "failures:blame": trajectory.failure.pk,
             "failures:mark": trajectory.pk,
             "failures:check_answer": trajectory.pk,
@@ -616,7 +618,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     for method in ("__getitem__", "__contains__", "getlist", "lists"):  # the others read by these
         noted(method)
-    refuse = access.refuse_nul
+    refuse = access.refuse_unstorable_text
 
     def unnoted(request: HttpRequest) -> None:
         before = found.copy()
@@ -625,7 +627,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         finally:
             found.intersection_update(before)
 
-    monkeypatch.setattr(access, "refuse_nul", unnoted)
+    monkeypatch.setattr(access, "refuse_unstorable_text", unnoted)
     return found
 
 

@@ -22,6 +22,7 @@ from msgspec import Meta, Struct, field, structs
 
 from apps.core import yaml_text
 from apps.core.errors import Rejected
+from apps.core.storable import PROBLEM, is_storable
 from apps.core.yaml_text import DEEPEST, YamlError
 from workers.lib.errors import SpecError
 from workers.lib.typed import AtLeastOne, Count, Share, Text, convert, unknown
@@ -33,7 +34,6 @@ CONDITION = re.compile(r"(\w+)\.(\w+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*\Z")
 TWO = re.compile(r"\s(and|or)\s|&&|\|\||[<>=]")  # finds a second condition within a condition's value
 # all possible values of these outputs
 WORDS = {"answer": ("yes", "no"), "verdict": ("promote", "reject", "inconclusive")}
-UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z")
 
 Slug = Annotated[str, Meta(min_length=1, max_length=60, pattern=r"^[-a-zA-Z0-9_]+\Z")]
@@ -414,8 +414,8 @@ def _check_storable(value: Any, path: str = "", depth: int = 0) -> None:
             inner = f"[{name}]" if isinstance(value, list) else f".{name}" if path else name
             _check_storable(part, f"{path}{inner}", depth + 1)
     elif isinstance(value, str):
-        if UNSTORABLE.search(value):
-            raise FlowError(f"“{path}” has a character that cannot be stored (NUL, or half of a surrogate pair).", path)
+        if not is_storable(value):
+            raise FlowError(f"“{path}” {PROBLEM}.", path)
     elif isinstance(value, int | float):
         if not math.isfinite(value) if isinstance(value, float) else abs(value) >= 2**63:
             raise FlowError(f"“{path}” must be a finite number of at most 18 digits.", path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -13,6 +13,8 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
 from apps.core.models import Membership, Role, Stage
+from apps.core.storable import refuse_unstorable_fields
+from workers.lib.typed import FormError
 
 ARCHIVED = "{} is archived and read-only. An owner can unarchive it under Settings → Project."
 
@@ -37,11 +39,20 @@ def page_of_request(request: HttpRequest) -> str:
     return urlunsplit(("", "", sent_from.path or "/", sent_from.query, ""))
 
 
-def refuse_nul(request: HttpRequest) -> None:
-    """No form and no link of ours carries a NUL, and PostgreSQL stores none: raises BadRequest (400)."""
-    for fields in (request.GET, request.POST):
-        if any("\x00" in text for name, values in fields.lists() for text in (name, *values)):
-            raise BadRequest("A NUL character was sent.")
+def address_fields(request: HttpRequest) -> Iterator[tuple[str, Iterable[str]]]:
+    """Of the path, as the route's converters read it, and of the query."""
+    if (match := request.resolver_match) is not None:
+        yield from ((name, [value]) for name, value in match.kwargs.items() if isinstance(value, str))
+    if request.META.get("QUERY_STRING"):
+        yield from request.GET.lists()
+
+
+def refuse_unstorable_text(request: HttpRequest) -> None:
+    """Raises BadRequest (400) for text that cannot be stored in the address or the form: no page of ours sends any."""
+    try:
+        refuse_unstorable_fields([*address_fields(request), *request.POST.lists()])
+    except FormError as error:
+        raise BadRequest(str(error)) from error
 
 
 def project_view(role: Role = Role.VIEWER, *, archived: bool = False, deleted: bool = False) -> Callable:
@@ -55,7 +66,7 @@ def project_view(role: Role = Role.VIEWER, *, archived: bool = False, deleted: b
         def wrapper(request: HttpRequest, slug: str, *args: Any, **kwargs: Any) -> HttpResponse:
             if not request.user.is_authenticated:
                 return redirect_to_login(page_of_request(request))
-            refuse_nul(request)
+            refuse_unstorable_text(request)
             membership = get_membership(request.user, slug, role)
             request.membership = membership  # type: ignore[attr-defined]
             request.project = membership.project  # type: ignore[attr-defined]

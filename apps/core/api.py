@@ -11,8 +11,8 @@ from django.http import Http404, HttpRequest
 from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, ParseError, PermissionDenied
-from rest_framework.parsers import JSONParser
+from rest_framework.exceptions import APIException, AuthenticationFailed, NotAuthenticated, ParseError, PermissionDenied
+from rest_framework.parsers import DataAndFiles, JSONParser, MultiPartParser
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
@@ -20,7 +20,9 @@ from apps.core import scopes
 from apps.core.access import get_membership
 from apps.core.attempts import Locked, address_of, refuse_key
 from apps.core.models import ApiKey, Membership, Role, key_digest
+from apps.core.storable import refuse_unstorable, refuse_unstorable_fields
 
+MAX_JSON = 16 * 2**20  # bytes of a body that is read at once
 LAST_USED_RESOLUTION_S = 60
 TRUSTED_S = 5.0
 MAX_TRUSTED = 1000
@@ -29,14 +31,32 @@ NO_MEMBER = "Whoever created this API key is no longer a member of the project."
 _trusted: dict[str, tuple[float, ApiKey]] = {}
 
 
+class TooLarge(APIException):
+    status_code = 413
+    default_code = "too_large"
+
+
 class JsonParser(JSONParser):
-    """JSON that is nested deeper than Python can read is invalid like any other: 400."""
+    """JSON whose texts can all be stored. What is nested deeper than Python can read is invalid like any other: 400."""
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        if int(parser_context["request"].META.get("CONTENT_LENGTH") or 0) > MAX_JSON:
+            raise TooLarge(f"The body is larger than {MAX_JSON // 2**20} MiB.")
         try:
-            return super().parse(stream, media_type, parser_context)
+            value = super().parse(stream, media_type, parser_context)
+            refuse_unstorable(value)
         except RecursionError as error:
             raise ParseError("This JSON is nested too deeply.") from error
+        return value
+
+
+class MultipartParser(MultiPartParser):
+    """A form with files whose names and values can all be stored."""
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> DataAndFiles:
+        parsed = super().parse(stream, media_type, parser_context)
+        refuse_unstorable_fields([*parsed.data.lists(), *((name, ()) for name in parsed.files)])
+        return parsed
 
 
 class ApiKeyAuthentication(BaseAuthentication):

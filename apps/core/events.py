@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 from typing import Any
 
+from apps.core.storable import UNSTORABLE
+
 log = logging.getLogger(__name__)
-ODD = re.compile("[\x00\ud800-\udfff]")
 DIGITS = 18  # a whole number with no more than these fits into 64 bits
 
 
@@ -43,7 +43,7 @@ def _float(text: str) -> float | None:
 
 def _storable(value: Any) -> Any:
     if isinstance(value, str):
-        return ODD.sub("\ufffd", value)
+        return UNSTORABLE.sub("\ufffd", value)
     if isinstance(value, dict):
         return {_storable(name): _storable(item) for name, item in value.items()}
     if isinstance(value, list):

@@ -12,6 +12,9 @@ from django.utils.safestring import SafeString
 
 from apps.core.models import Project, Role
 from apps.core.scopes import Scope
+from apps.core.storable import refuse_unstorable
+from workers.lib.messages import read_json
+from workers.lib.typed import FormError
 
 LARGEST_KEY = 2**63 - 1  # of a bigint
 
@@ -22,6 +25,18 @@ def whole(text: str | None, low: int = 0, high: int = LARGEST_KEY) -> int | None
         return None
     value = int(text)
     return value if low <= value <= high else None
+
+
+def json_of(text: str) -> Any:
+    """The JSON that somebody typed. Raises ValidationError for what is none, gives a name twice, or cannot be stored."""
+    try:
+        value = read_json(text)
+        refuse_unstorable(value)
+    except FormError as error:
+        raise forms.ValidationError(str(error)) from error
+    except ValueError as error:
+        raise forms.ValidationError(f"Not JSON: {error}") from error
+    return value
 
 
 class PlainLabels:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from math import sqrt
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist
 
 LEVEL = 0.95
 
@@ -62,22 +61,6 @@ def newcombe(before: tuple[int, int], after: tuple[int, int], level: float = LEV
     p1, p2 = before[0] / before[1], after[0] / after[1]
     below, above = sqrt((p2 - low2) ** 2 + (high1 - p1) ** 2), sqrt((high2 - p2) ** 2 + (p1 - low1) ** 2)
     return max(-1.0, p2 - p1 - below), min(1.0, p2 - p1 + above)
-
-
-def mean_difference(
-    differences: Sequence[float], level: float = LEVEL
-) -> tuple[float | None, float | None, float | None]:
-    """(mean, low, high) of paired differences of shares, with Student's t interval cut to [-1, 1]. None if n is too small: no mean of
-    none, no interval of one or if all are equal."""
-    n = len(differences)
-    if n == 0:
-        return None, None, None
-    mean = fmean(differences)
-    error = stdev(differences) / sqrt(n) if n > 1 else 0.0
-    if error == 0:
-        return mean, None, None
-    half = student(n - 1, level) * error
-    return mean, max(-1.0, mean - half), min(1.0, mean + half)
 
 
 def exact(successes: float, n: float, level: float = LEVEL) -> tuple[float, float]:

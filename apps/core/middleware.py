@@ -7,7 +7,10 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import Resolver404, ResolverMatch, resolve
 
+from apps.core.access import address_fields
+from apps.core.storable import refuse_unstorable_fields
 from flywheel.outages import RETRY_AFTER_S, is_transient
+from workers.lib.typed import FormError
 
 log = logging.getLogger(__name__)
 AGENTS = ("/v1/", "/api/v1/", "/api/public/", "/env/")
@@ -39,7 +42,7 @@ def straight_for_agents(
     """What agents call goes to its view past the middleware after this one: sessions and pages' headers are for people.
 
     It is known by its path alone, with or without the last slash (a redirected POST would become a GET), and proves
-    itself by an API key: no cookie is read there. An outage is answered with 503: exporters drop what gets a 500.
+    itself by an API key: no cookie is read there. A path or query that cannot be stored is answered with 400. An outage is answered with 503: exporters drop what gets a 500.
     """
 
     def middleware(request: HttpRequest) -> HttpResponse:
@@ -47,6 +50,10 @@ def straight_for_agents(
         if match is None:
             return get_response(request)
         request.resolver_match = match
+        try:
+            refuse_unstorable_fields(address_fields(request))
+        except FormError as error:
+            return JsonResponse({"path": error.path, "error": error.problem}, status=400)
         try:
             response = match.func(request, *match.args, **match.kwargs)
             return response.render() if hasattr(response, "render") else response

@@ -33,13 +33,13 @@ def group_operations(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 
 def add_refusals(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """drf-spectacular's postprocessing hook: the errors of no view in particular. A body may be of the wrong content type (415), and an
-    address that has sent too many wrong keys has to wait (429)."""
+    """drf-spectacular's postprocessing hook: the errors of no view in particular. Any text may be one that cannot be stored
+    (400), a body too large (413) or of the wrong content type (415), and an address that has sent too many wrong keys has to wait (429)."""
     refused = {"description": "", "content": {JSON: {"schema": reference("Error")}}}
     for methods in result["paths"].values():
         for operation in methods.values():
-            if "requestBody" in operation:
-                operation["responses"].setdefault("415", refused)
+            for status in ("400", "413", "415") if "requestBody" in operation else ("400",):
+                operation["responses"].setdefault(status, refused)
             if "401" in operation["responses"]:
                 operation["responses"].setdefault("429", refused)
     return result

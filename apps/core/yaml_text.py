@@ -8,6 +8,9 @@ from typing import Any
 
 import yaml
 
+from apps.core.storable import refuse_unstorable
+from workers.lib.typed import FormError
+
 LARGEST = 64_000  # characters
 DEEPEST = 20  # levels of lists and objects: PyYAML takes quadratic time for deep ones
 
@@ -54,7 +57,11 @@ def load_yaml(text: str) -> Any:
                 raise YamlError(f"Line {event.start_mark.line + 1}: more than {DEEPEST} levels deep.")
             if isinstance(event, yaml.AliasEvent):
                 raise YamlError("Aliases (*name) are not read. Write the value where it is used.")
-        return yaml.load(text, Loader=_Loader)
+        value = yaml.load(text, Loader=_Loader)
+        refuse_unstorable(value)
+        return value
+    except FormError as error:
+        raise YamlError(str(error)) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"Line {mark.line + 1}: " if mark else ""

@@ -112,7 +112,7 @@ def best(text: str, found: Iterable[Found], most: int = SHOWN) -> list[Found]:
 
 def search(project: Project, membership: Membership, text: str) -> list[Group]:
     """Groups that found something; without a text the pages and the actions."""
-    text = " ".join(text.replace("\x00", "").split())[:LONGEST]
+    text = " ".join(text.split())[:LONGEST]
     pages, actions = (list(_places(project, membership, places)) for places in (PAGES, ACTIONS))
     if not text:
         return [group for group in (Group("Pages", pages), Group("Actions", actions)) if group.found]

@@ -12,14 +12,16 @@ from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.api import member_of
+from apps.core.api import TooLarge, member_of
 from apps.core.openapi import JSON, described, page
+from apps.core.storable import refuse_unstorable
 from apps.environments import actions
 from apps.environments.clients import load_for
 from apps.environments.models import Environment, EnvironmentKind, Verifier
-from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
+from apps.environments.protocol.bodies import MAX_TOOL, Refusal, check_bounds, read
 from apps.environments.versions import changes
-from apps.trajectories.api import TooLarge, number_of
+from apps.trajectories.api import number_of
+from apps.trajectories.decoding import loads
 from workers.lib.errors import SpecError
 
 PAGE, MAX_PAGE = 100, 1000
@@ -116,7 +118,7 @@ def item(request: Request, slug: str, version: int) -> Response:
 
 
 def _find(request: Request, slug: str, version: int) -> Environment:
-    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
+    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project", "package")
     found = rows.filter(slug=slug, version=min(version, 10**9)).first()
     if found is None:
         raise NotFound("No environment of this project has this name and version.")
@@ -193,12 +195,18 @@ def spec_in(body: dict) -> dict:
 
 
 def body_of(request: Request) -> dict:
-    """Raises ValidationError, TooLarge."""
+    """Raises FormError, ValidationError, TooLarge."""
     try:
-        return object_of(read(request._request, MAX_TOOL), "The body")
+        body = read(request._request, MAX_TOOL)
+        found = loads(body) if body.strip() else {}
+        if not isinstance(found, dict):
+            raise Refusal(422, "The body must be a JSON object.")
+        check_bounds(found)
     except Refusal as refusal:
         kind = TooLarge if refusal.status == 413 else ValidationError
         raise kind({"path": "", "error": refusal.sentence}) from refusal
+    refuse_unstorable(found)
+    return found
 
 
 def verifier_json(verifier: Verifier) -> dict[str, Any]:

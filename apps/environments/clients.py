@@ -31,19 +31,21 @@ _loaded: dict[tuple[int, str], Loaded] = {}
 def load_for(environment: Environment) -> Loaded:
     """The environment with its project's clients. Raises SpecError. Versions never change, so they are kept."""
     check_key(environment)
-    if needs_judge(environment.as_spec()):
-        return load(environment.as_spec(), clients=clients_of(environment.project))
     key = (environment.pk, environment.hash)
-    if key not in _loaded:
-        if len(_loaded) >= MAX_LOADED:
-            _loaded.clear()
-        _loaded[key] = load(environment.as_spec())
-    return _loaded[key]
+    if (loaded := _loaded.get(key)) is not None:
+        return loaded
+    spec = environment.as_spec()  # reads the files of a package
+    if needs_judge(spec):
+        return load(spec, clients=clients_of(environment.project))
+    if len(_loaded) >= MAX_LOADED:
+        _loaded.clear()
+    loaded = _loaded[key] = load(spec)
+    return loaded
 
 
 def check_key(environment: Environment) -> None:
     """Whether the key that a remote environment names may go to its server, now. Raises RefusedKey, a SpecError."""
-    if variable := key_variable(environment.as_spec()):
+    if variable := key_variable({"kind": environment.kind, "config": environment.config}):
         outgoing_keys.key_of(variable, httpx2.URL(environment.config.get("url", "")).host)
 
 
@@ -55,7 +57,18 @@ def needs_judge(value: Any) -> bool:
     return isinstance(value, list) and any(needs_judge(item) for item in value)
 
 
-def client_specs(environment: Environment, verifier: dict) -> dict[str, Any]:
+def job_spec(environment: Environment, prompt: dict | None = None, verifier: dict | None = None) -> dict:
+    """The `environment` part of a job's spec (docs/jobs.md), see `Environment.as_spec`. `verifier`: a spec that replaces its own.
+
+    Raises ServerError if the judge may not be called, RefusedKey if a remote server's key may not be sent, ArtifactError if the
+    weights of a reward model are missing or were altered.
+    """
+    check_key(environment)
+    verifier = verifier or environment.verifier.spec
+    return environment.as_spec(prompt) | {"verifier": verifier, "clients": _client_specs(environment, verifier)}
+
+
+def _client_specs(environment: Environment, verifier: dict) -> dict[str, Any]:
     """For a job's process: the address of the judge that the environment calls, and the folders of reward models that score
     (workers.lib.clients); {} if it calls none. Raises ServerError, RefusedKey, ArtifactError."""
     folders = reward_models.folders(environment.project, verifier)

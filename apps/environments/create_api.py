@@ -98,7 +98,7 @@ MADE = described({200: WHOLE, 201: WHOLE}, 400, 403, 413)
 def collection(request: Request) -> Response:
     if request.method == "POST":
         return create(request)
-    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
+    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project", "package")
     found, after = page_of(request, rows)
     return Response({"results": [as_json(request, row) for row in found], "next": after})
 

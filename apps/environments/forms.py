@@ -9,7 +9,7 @@ from django import forms
 from django.db import transaction
 from django.db.models import QuerySet
 
-from apps.core.forms import PlainForm
+from apps.core.forms import PlainForm, json_of
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts
 from apps.environments.actions import (
@@ -43,10 +43,7 @@ class ListOfObjects(forms.CharField):
 
     def clean(self, value: Any) -> list[dict]:
         text = super().clean(value)
-        try:
-            found = json.loads(text) if text.strip() else []
-        except (ValueError, RecursionError) as error:
-            raise forms.ValidationError(f"Not JSON: {error}") from error
+        found = json_of(text) if text.strip() else []
         if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
             raise forms.ValidationError("Enter a list of objects: […].")
         return found
@@ -279,10 +276,7 @@ class GraderForm(PlainForm):
     )  # fmt: skip
 
     def clean_grader(self) -> dict:
-        try:
-            found = json.loads(self.cleaned_data["grader"])
-        except (ValueError, RecursionError) as error:
-            raise forms.ValidationError(f"Not JSON: {error}") from error
+        found = json_of(self.cleaned_data["grader"])
         if not isinstance(found, dict):
             raise forms.ValidationError("Enter a JSON object: {…}.")
         inner = found.get("grader")

@@ -151,18 +151,6 @@ class Environment(Archivable):
             "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
         }
 
-    def job_spec(self, prompt: dict | None = None, verifier: dict | None = None) -> dict:
-        """The `environment` part of a job's spec (docs/jobs.md), see `as_spec`. `verifier`: a spec that replaces its own.
-
-        Raises ServerError if the judge may not be called, RefusedKey if a remote server's key may not be sent, ArtifactError if the
-        weights of a reward model are missing or were altered.
-        """
-        from apps.environments.clients import check_key, client_specs
-
-        check_key(self)
-        verifier = verifier or self.verifier.spec
-        return self.as_spec(prompt) | {"verifier": verifier, "clients": client_specs(self, verifier)}
-
 
 class EnvironmentSession(models.Model):
     """An episode that a caller of the protocol has open. Its state lies here, since any web process may answer next.

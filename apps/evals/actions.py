@@ -238,22 +238,22 @@ def _leaks(project: Project, tasks: Sequence[Task]) -> list[leaks.Leak]:
     return found + (list(leaks.across(tasks)) if held and rest else [])
 
 
+def _added(task: Task, by: Any) -> Task:
+    """Inserts one task into its locked set. Raises EvalSetError."""
+    eval_set = task.eval_set
+    _require_new(eval_set, task)
+    _insert_one(task)
+    audit(
+        "task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), set_id=str(eval_set.pk), split=task.split
+    )  # fmt: skip
+    return task
+
+
 @transaction.atomic
 def task_from_trajectory(*, eval_set: EvalSet, trajectory: Trajectory, split: Split, by: Any) -> Task:
     """Adds the task of one trajectory. Raises EvalSetError that says why it cannot be added."""
     task = build_task(locked_draft(eval_set), trajectory, split)
-    _require_new(eval_set, task)
-    _insert_one(task)
-    audit(
-        "task.created",
-        project=eval_set.project,
-        by=by,
-        target=task,
-        set=str(eval_set),
-        set_id=str(eval_set.pk),
-        split=split,
-    )
-    return task
+    return _added(task, by)
 
 
 @transaction.atomic
@@ -263,18 +263,7 @@ def add_task(
     """Adds a task written by hand (`written_task`). Raises EvalSetError."""
     eval_set = locked_draft(eval_set)
     task = written_task(eval_set, key=key, request=request, expected=expected, split=split, by=by, group=group)
-    _require_new(eval_set, task)
-    _insert_one(task)
-    audit(
-        "task.created",
-        project=eval_set.project,
-        by=by,
-        target=task,
-        set=str(eval_set),
-        set_id=str(eval_set.pk),
-        split=split,
-    )
-    return task
+    return _added(task, by)
 
 
 def written_task(

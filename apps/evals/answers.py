@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import ApiKey, JobState, Project
-from apps.environments.clients import load_for
+from apps.environments.clients import job_spec, load_for
 from apps.environments.models import Environment
 from apps.environments.scorer import record_scorer
 from apps.evals.actions import EvalSetError
@@ -346,7 +346,7 @@ def child_spec(run: EvalRun) -> dict[str, Any]:
     return {
         "kind": "score_answers",
         "seed": run.spec["seed"],
-        "environment": run.environment.job_spec(),
+        "environment": job_spec(run.environment),
         "tasks": [tasks[pk].as_spec() for pk in ids],
         "answers": [
             {

@@ -105,7 +105,7 @@ NEW_EXAMPLE = OpenApiExample(
 def collection(request: Request) -> Response:
     if request.method == "GET":
         rows = EvalSet.objects.filter(project=request.auth.project)
-        if name := request.query_params.get("name", "").replace("\x00", ""):
+        if name := request.query_params.get("name", ""):
             rows = rows.filter(slug=name)
         return listed(request, filtered(request, rows, {"state": EvalSetState.values}), lambda _, row: as_json(row))
     by, asked = member_of(request).user, form_of(request, NewSet)
@@ -182,7 +182,7 @@ def tasks(request: Request, pk: UUID) -> Response:
 
 def _remove(request: Request, eval_set: EvalSet) -> Response:
     key = request.query_params.get("key", "")
-    if not key or "\x00" in key:
+    if not key:
         raise ValidationError({"path": "key", "error": "name the task"})
     task = Task.objects.select_related("eval_set").filter(eval_set=eval_set, key=key).first()
     if task is None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import time
 import uuid
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
@@ -22,6 +21,7 @@ from django.db.models import QuerySet
 
 from apps.core import jobs
 from apps.core.kinds import Progress
+from apps.core.leftovers import remove_leftovers
 from apps.core.models import ApiKey
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash
@@ -37,7 +37,6 @@ MAX_BYTES, MAX_ROWS = 64 * 1024 * 1024, 100_000
 AT_ONCE = 2_000  # rows; larger files are imported by a worker
 SHOWN, PROBLEMS = 20, 50
 HEAD = 64 * 1024
-KEPT_S = 2 * 24 * 3600
 BY_FILE, BY_REQUEST = "file", "request"  # other groups: "metadata.NAME"
 
 
@@ -240,9 +239,7 @@ def home_of(identity: str) -> Path:
 def keep(chunks: Iterable[bytes], answers: Iterable[bytes] | None = None) -> str:
     """Stores the file (and the answers file) in a new folder. Folders older than two days are removed."""
     folder().mkdir(parents=True, exist_ok=True)
-    for old in folder().iterdir():
-        if time.time() - old.stat().st_mtime > KEPT_S and not _is_awaited(old.name):
-            shutil.rmtree(old, ignore_errors=True)
+    remove_leftovers(folder(), lambda old: _is_awaited(old.name))
     home = home_of(identity := str(uuid.uuid4()))
     home.mkdir()
     for name, parts in (("file", chunks), ("answers", answers)):

@@ -8,12 +8,11 @@ from uuid import UUID
 from drf_spectacular.utils import extend_schema
 from rest_framework.decorators import api_view, parser_classes
 from rest_framework.exceptions import NotFound, ValidationError
-from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core import jobs
-from apps.core.api import member_of
+from apps.core.api import MultipartParser, TooLarge, member_of
 from apps.core.forms import PlainForm
 from apps.core.models import JobState
 from apps.core.openapi import described, page, sent, told
@@ -23,7 +22,6 @@ from apps.evals.forms import ImportChoiceForm, ImportForm
 from apps.evals.importing import Choice, Imported, ImportProblem, Preview
 from apps.evals.lookups import CURSOR, LIMIT, find_set, listed
 from apps.evals.models import EvalSet, Split, TaskImport
-from apps.trajectories.api import TooLarge
 
 FILE = {"type": "string", "format": "binary"}
 GIVEN = {
@@ -108,7 +106,7 @@ WAITING = DONE | {
     "to the other side of a hold-out are skipped.",
 )  # fmt: skip
 @api_view(["GET", "POST"])
-@parser_classes([MultiPartParser])
+@parser_classes([MultipartParser])
 def imports(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     if request.method == "GET":

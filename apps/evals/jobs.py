@@ -11,6 +11,7 @@ from django.conf import settings
 from apps.core.actions import audit
 from apps.core.kinds import ChildProcess, Incomplete, InProcess, register
 from apps.core.runner import job_folder
+from apps.environments.clients import job_spec
 from apps.environments.scorer import record_scorer
 from apps.evals import answers, importing, latency
 from apps.evals.announcing import announce_end
@@ -61,7 +62,7 @@ def child_spec(run: EvalRun) -> dict:
         "engine": engine_spec(run.model_version, run.spec["batch_size"], run.spec.get("engine")),
         "environment": agents_own(run)
         if run.model_version.kind == ModelKind.AGENT
-        else run.environment.job_spec(run.prompt),
+        else job_spec(run.environment, run.prompt),
         "samples_per_task": run.samples_per_task,
         "tasks": write_tasks(job_folder(run) / f"tasks-{run.attempt}.jsonl", (t.as_spec() for t in stream_tasks(run))),
     }
@@ -69,7 +70,7 @@ def child_spec(run: EvalRun) -> dict:
 
 def agents_own(run: EvalRun) -> dict[str, Any]:
     """The environment for a called agent: the agent has its own prompt and examples, and gets the tools with the task."""
-    spec = run.environment.job_spec()
+    spec = job_spec(run.environment)
     harness = {name: value for name, value in spec["harness"].items() if name not in AGENT_PART}
     return spec | {"harness": harness}
 

@@ -12,6 +12,7 @@ from django.db import transaction
 
 from apps.core import jobs
 from apps.core.models import JobState
+from apps.environments.clients import job_spec
 from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, TimedAnswer
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import Engine, ModelVersion
@@ -101,7 +102,7 @@ def child_spec(measurement: LatencyMeasurement) -> dict:
                 "id": pk,
                 "model": model_spec(runs[pk].model_version),
                 "engine": engine_spec(runs[pk].model_version, 1),
-                "environment": runs[pk].environment.job_spec(runs[pk].prompt),
+                "environment": job_spec(runs[pk].environment, runs[pk].prompt),
             }
             for pk in spec["runs"]
         ],

@@ -74,7 +74,7 @@ def find_version(request: Request, given: str | int) -> ModelVersion:
     named, rows = VERSION.fullmatch(str(given)), ModelVersion.objects.filter(project=request.auth.project)
     if named:
         found = rows.filter(name=named[1], version=int(named[2])).first()
-    elif "@" in str(given) and "\x00" not in str(given):
+    elif "@" in str(given):
         name, _, version = str(given).partition("@")
         alike = list(rows.filter(name=name, agent_version__startswith=version, kind=ModelKind.AGENT)[:2])
         exact = rows.filter(name=name, agent_version=version, kind=ModelKind.AGENT).first()
@@ -130,11 +130,17 @@ def filtered(request: Request, rows: QuerySet[Row], filters: Mapping[str, Filter
     return rows
 
 
-def listed(request: Request, rows: QuerySet[Row], as_json: Callable[[Request, Row], dict[str, Any]]) -> Response:
-    """A page of rows, newest first. Raises ValidationError for an invalid cursor."""
+def listed(
+    request: Request,
+    rows: QuerySet[Row],
+    as_json: Callable[[Request, Row], dict[str, Any]],
+    prepare: Callable[[list[Row]], None] = lambda rows: None,
+) -> Response:
+    """A page of rows, newest first; `prepare` reads once for all of them. Raises ValidationError for an invalid cursor."""
     try:
         limit = number_of(request, "limit", PAGE, 1, MAX_PAGE)
         found, following = keyset(rows, request.query_params.get("cursor", ""), limit)
     except ValueError as error:
         raise ValidationError({"path": "cursor", "error": f"{error}; start without one"}) from error
+    prepare(found)
     return Response({"results": [as_json(request, row) for row in found], "next": following})

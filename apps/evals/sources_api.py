@@ -255,7 +255,7 @@ def _task_of(request: Request, eval_set: EvalSet) -> Response:
 
 def _failure(request: Request, external_id: str) -> Failure:
     """Raises NotFound."""
-    run = store.find(request.auth.project, external_id.replace("\x00", ""))
+    run = store.find(request.auth.project, external_id)
     found = (
         Failure.objects.select_related("trajectory", "mode", "project").filter(trajectory=run).first() if run else None
     )

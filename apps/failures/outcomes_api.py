@@ -96,7 +96,7 @@ def answer_checks(request: Request) -> Response:
     project = request.auth.project
     if request.method == "POST":
         given = request.data if isinstance(request.data, dict) else {}
-        row = find(project, str(given.get("trajectory") or "").replace("\x00", ""))
+        row = find(project, str(given.get("trajectory") or ""))
         if row is None:
             raise NotFound
         try:

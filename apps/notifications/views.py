@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 
-from apps.core.access import refuse_nul
+from apps.core.access import refuse_unstorable_text
 from apps.core.http import uuid_of
 from apps.core.models import Project
 from apps.core.paging import page_of
@@ -33,7 +33,7 @@ def unread_of(user: Any) -> str:
 @login_required
 def listing(request: HttpRequest) -> HttpResponse:
     """Filters in the URL: `show=unread`, `topic`, `project`."""
-    refuse_nul(request)
+    refuse_unstorable_text(request)
     rows = Notification.objects.visible_to(request.user).listed().select_related("project", "actor")
     given = {name: request.GET.get(name, "") for name in ("show", "topic", "project")}
     if given["show"] == "unread":
@@ -69,7 +69,7 @@ def opened(request: HttpRequest, pk: str) -> HttpResponse:
 @login_required
 def read(request: HttpRequest) -> HttpResponse:
     """One (`id`), or all of them; then back to the list as it was filtered."""
-    refuse_nul(request)
+    refuse_unstorable_text(request)
     if request.method == "POST":
         rows, given = Notification.objects.filter(user=request.user), request.POST.get("id", "")
         actions.mark_read(rows.filter(pk=uuid_of(given)) if given else rows)
@@ -81,7 +81,7 @@ def read(request: HttpRequest) -> HttpResponse:
 def preferences(request: HttpRequest) -> HttpResponse:
     """Per event: in the app, by e-mail. A box that is not sent is not chosen."""
     if request.method == "POST":
-        refuse_nul(request)
+        refuse_unstorable_text(request)
         by_mail = {topic: f"mail:{topic}" in request.POST for topic in Topic}
         if not settings.FLYWHEEL_MAIL:  # the boxes are disabled, and browsers do not send those
             by_mail = {topic: mailed for topic, _, mailed in _chosen(request.user)}

@@ -163,7 +163,7 @@ def find_report(request: Request, given: UUID | str) -> GateReport:
 def _channel(request: Request, name: str) -> Channel:
     """Raises NotFound. “production” is created when it is first requested."""
     project = request.auth.project
-    found = channel_of(project) if name == PRODUCTION else None if "\x00" in name else find_channel(project, name)
+    found = channel_of(project) if name == PRODUCTION else find_channel(project, name)
     if found is None:
         raise NotFound("This project has no channel of this name (`channel`).")
     return found

@@ -8,7 +8,7 @@ from typing import Any
 from django import forms
 from django.db.models import QuerySet
 
-from apps.core.forms import PlainForm
+from apps.core.forms import PlainForm, json_of
 from apps.core.models import Project
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.models import EvalSetState, Split, Task
@@ -36,10 +36,7 @@ class JsonList(forms.CharField):
         text = super().clean(value)
         if not text.strip():
             return None
-        try:
-            found = read_json(text)
-        except ValueError as error:
-            raise forms.ValidationError(f"Not JSON: {error}") from error
+        found = json_of(text)
         if not isinstance(found, list):
             raise forms.ValidationError("Enter a list: […].")
         return found
@@ -118,11 +115,9 @@ class ExpectedField(forms.CharField):
     def clean(self, value: Any) -> dict[str, Any]:
         text = super().clean(value).strip()
         try:
-            return checked_expected(read_json(text)) if text else {}
-        except Bad as error:
+            return checked_expected(json_of(text)) if text else {}
+        except (Bad, ValueError) as error:
             raise forms.ValidationError(str(error)) from error
-        except ValueError as error:
-            raise forms.ValidationError(f"Not JSON: {error}") from error
 
 
 class PlaygroundForm(PlainForm):

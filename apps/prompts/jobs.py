@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from apps.core.kinds import ChildProcess, register
+from apps.environments.clients import job_spec
 from apps.evals.jobs import sample_fields
 from apps.prompts.models import CUT, Playground, PlaygroundAnswer, place_of
 from apps.registry.engines import engine_spec, model_spec
@@ -28,7 +29,7 @@ def child_spec(run: Playground) -> dict[str, Any]:
             {
                 "model": model_spec(versions[side["version"]], side["engine"]),
                 "engine": engine_spec(versions[side["version"]], BATCH, side["engine"]),
-                "environment": run.environment.job_spec(side["prompt"]),
+                "environment": job_spec(run.environment, side["prompt"]),
             }
             for side in run.spec["sides"]
         ],

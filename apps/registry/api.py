@@ -25,7 +25,7 @@ PAGE, MAX_PAGE = 100, 1000
 
 def find_server(request: Request, name: str) -> Server:
     """Raises NotFound."""
-    found = Server.objects.filter(project=request.auth.project, name=name.replace("\x00", "")).first()
+    found = Server.objects.filter(project=request.auth.project, name=name).first()
     if found is None:
         raise NotFound(f"This project has no server “{name}”.")
     return found
@@ -190,7 +190,7 @@ def _versions(request: Request) -> dict[str, Any]:
     query = request.query_params
     for name in ("kind", "name", "agent_version"):
         if name in query:
-            rows = rows.filter(**{name: query[name].replace("\x00", "")})
+            rows = rows.filter(**{name: query[name]})
     if "cursor" in query:
         before = whole(query["cursor"])
         if before is None:

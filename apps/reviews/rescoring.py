@@ -12,6 +12,7 @@ from django.db import transaction
 from apps.core import jobs
 from apps.core.errors import Rejected
 from apps.environments.actions import check_verifier, content_hash
+from apps.environments.clients import job_spec
 from apps.environments.models import Environment, Verifier
 from apps.environments.scorer import record_scorer
 from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
@@ -99,7 +100,7 @@ def probe_spec(run: ProbeRun) -> dict:
     return _cheat_spec(run) | {
         "kind": "probe",
         "seed": 0,
-        "environment": run.environment.job_spec(),
+        "environment": job_spec(run.environment),
         "tasks": [task.as_spec() for task in Task.objects.filter(pk__in=run.spec["tasks"]).order_by("key")],
         "options": {
             "multi_turn": run.environment.harness.get("max_turns", 1) > 1,
@@ -187,7 +188,7 @@ def rescore_spec(job: Rescore) -> dict:
     return {
         "kind": "rescore",
         "seed": 0,
-        "environment": job.environment.job_spec(verifier=job.candidate),
+        "environment": job_spec(job.environment, verifier=job.candidate),
         "samples": [
             {
                 "id": str(sample.pk),

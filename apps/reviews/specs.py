@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.core.diffing import changed_lines
+from apps.core.storable import refuse_unstorable
+from workers.lib.typed import FormError
 
 MAX_SPEC = 200_000  # characters
 CODE = ("source", "code", "tests")  # texts in a spec that are programs
@@ -72,14 +74,21 @@ def read(text: str) -> dict[str, Any]:
     if len(text) > MAX_SPEC:
         raise SpecTextError(f"The spec has {len(text):,} characters; at most {MAX_SPEC:,} are allowed.")
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse)
+        refuse_unstorable(value)
     except json.JSONDecodeError as error:
         raise SpecTextError(f"Line {error.lineno}, column {error.colno}: {error.msg}.") from error
+    except FormError as error:
+        raise SpecTextError(str(error)) from error
     except RecursionError as error:
         raise SpecTextError("The spec is nested too deeply.") from error
     if not isinstance(value, dict):
         raise SpecTextError("The spec must be a JSON object: { … }.")
     return value
+
+
+def _refuse(name: str) -> Any:
+    raise SpecTextError(f"{name} is not a JSON number.")
 
 
 def shown(spec: dict[str, Any]) -> str:

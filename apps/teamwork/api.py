@@ -142,7 +142,7 @@ def collection(request: Request) -> Response:
 
 
 def _on(request: Request) -> str:
-    if not (on := request.query_params.get("on", "").replace("\x00", "")):
+    if not (on := request.query_params.get("on", "")):
         raise ValidationError({"path": "on", "error": "say what: a kind, a colon, and an id"})
     return on
 

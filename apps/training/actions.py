@@ -33,7 +33,7 @@ from apps.training.refusals import refusal_of
 from apps.training.sources import groups_of, why_not_learned
 from apps.training.teachers import chosen, teacher_of
 from workers.lib.gold import gold_answers
-from workers.lib.specs import CONFIGS
+from workers.lib.specs import CONFIGS, Training
 from workers.lib.typed import FormError, convert, plain
 
 FEWEST_PAIRS = 4  # pairs for a reward model
@@ -162,6 +162,75 @@ def no_turn_rewards(config: dict, environment: Environment) -> str:
     return f"{environment} does not report rewards per turn. Set advantages to “per episode”, or choose an environment that does."
 
 
+def settings_of(method: Method, config: dict) -> Training:
+    """The settings with every default. Raises TrainingError also for what this installation does not offer."""
+    try:
+        settings = convert(config, CONFIGS[method], "config")
+    except FormError as error:
+        raise TrainingError(str(error)) from error
+    if (count := getattr(settings, "processes", 1)) > (most := django_settings.FLYWHEEL_TRAINING_PROCESSES):
+        raise TrainingError(
+            f"“config.processes” must be at most {most} here, not {count}: one for each GPU of a training worker. If the worker has "
+            "more GPUs, an operator can set FLYWHEEL_TRAINING_PROCESSES."
+        )
+    if settings.load_in_4bit and not django_settings.FLYWHEEL_LOAD_IN_4BIT:
+        raise TrainingError(
+            "“config.load_in_4bit” needs bitsandbytes, which is not installed here. An operator installs requirements-qlora.txt where "
+            "training runs and sets FLYWHEEL_LOAD_IN_4BIT=1."
+        )
+    return settings
+
+
+def _check_model(parent: ModelVersion, environment: Environment, config: dict, settings: Training) -> None:
+    """Raises TrainingError for a model that cannot be trained, here or in this environment or with these settings."""
+    if parent.kind == ModelKind.REWARD:
+        raise TrainingError(f"{parent} is a reward model. Choose the model to train.")
+    if parent.kind == ModelKind.PROMPT:
+        raise TrainingError(
+            f"{parent} is a prompt version and has no weights of its own. Train {parent.model} in an environment with "
+            f"this prompt instead."
+        )
+    if parent.engine != Engine.TRANSFORMERS:
+        raise TrainingError(
+            f"{parent} is served elsewhere; its weights cannot be trained here. Choose a version with a folder."
+        )
+    if why := no_tools(parent, environment):
+        raise TrainingError(why)
+    if why := no_turn_rewards(config, environment):
+        raise TrainingError(why)
+    try:
+        if settings.target_modules != "all-linear":
+            check_target_modules(settings.target_modules, parent)
+        if most := getattr(settings, "max_new_tokens", 0):
+            check_answer_length(most, parent)
+    except ModelError as error:
+        raise TrainingError(str(error)) from error
+
+
+def _check_examples(
+    project: Project, method: Method, dataset: Dataset, environment: Environment, settings: Training
+) -> None:
+    """Raises TrainingError for data that the method cannot learn from."""
+    if method == Method.SFT and not _shows_how(dataset, environment):
+        raise TrainingError("SFT needs demonstrations, but no task in this dataset has one.")
+    if dataset.shape != SHAPES.get(method, Shape.TASKS):
+        raise TrainingError(
+            f"{Method(method).label} learns from {SHAPES.get(method, Shape.TASKS).label}, not from {dataset}."
+        )
+    if settings.judge_outputs and (why := _not_judged(project, method)):
+        raise TrainingError(why)
+    if method == Method.REWARD and dataset.size < FEWEST_PAIRS:
+        raise TrainingError(
+            f"A reward model needs at least {FEWEST_PAIRS} pairs, and {dataset} has {dataset.size}: some are held back to "
+            "measure it. Add corrections, reviews, or an evaluation with several samples per task."
+        )
+    if method == Method.REWARD and len(set(groups_of(list(dataset.examples.select_related("task"))))) < 2:
+        raise TrainingError(
+            f"All pairs in {dataset} belong to one group of tasks, so none can be held back to measure a reward model. Add pairs for other "
+            "requests."
+        )
+
+
 def prepared_run(
     *,
     project: Project,
@@ -192,60 +261,9 @@ def prepared_run(
     if archived := next((row for row in (parent, environment) if row.archived_at), None):
         raise TrainingError(f"{archived} is archived. Choose another, or unarchive it under “Manage” on its page.")
     require_unlocked(environment=environment, tasks=dataset.tasks(), by=by)
-    try:
-        settings = convert(config, CONFIGS[method], "config")
-    except FormError as error:
-        raise TrainingError(str(error)) from error
-    if (count := getattr(settings, "processes", 1)) > (most := django_settings.FLYWHEEL_TRAINING_PROCESSES):
-        raise TrainingError(
-            f"“config.processes” must be at most {most} here, not {count}: one for each GPU of a training worker. If the worker has "
-            "more GPUs, an operator can set FLYWHEEL_TRAINING_PROCESSES."
-        )
-    if settings.load_in_4bit and not django_settings.FLYWHEEL_LOAD_IN_4BIT:
-        raise TrainingError(
-            "“config.load_in_4bit” needs bitsandbytes, which is not installed here. An operator installs requirements-qlora.txt where "
-            "training runs and sets FLYWHEEL_LOAD_IN_4BIT=1."
-        )
-    if parent.kind == ModelKind.REWARD:
-        raise TrainingError(f"{parent} is a reward model. Choose the model to train.")
-    if parent.kind == ModelKind.PROMPT:
-        raise TrainingError(
-            f"{parent} is a prompt version and has no weights of its own. Train {parent.model} in an environment with "
-            f"this prompt instead."
-        )
-    if parent.engine != Engine.TRANSFORMERS:
-        raise TrainingError(
-            f"{parent} is served elsewhere; its weights cannot be trained here. Choose a version with a folder."
-        )
-    if why := no_tools(parent, environment):
-        raise TrainingError(why)
-    if why := no_turn_rewards(config, environment):
-        raise TrainingError(why)
-    try:
-        if settings.target_modules != "all-linear":
-            check_target_modules(settings.target_modules, parent)
-        if most := getattr(settings, "max_new_tokens", 0):
-            check_answer_length(most, parent)
-    except ModelError as error:
-        raise TrainingError(str(error)) from error
-    if method == Method.SFT and not _shows_how(dataset, environment):
-        raise TrainingError("SFT needs demonstrations, but no task in this dataset has one.")
-    if dataset.shape != SHAPES.get(method, Shape.TASKS):
-        raise TrainingError(
-            f"{Method(method).label} learns from {SHAPES.get(method, Shape.TASKS).label}, not from {dataset}."
-        )
-    if settings.judge_outputs and (why := _not_judged(project, method)):
-        raise TrainingError(why)
-    if method == Method.REWARD and dataset.size < FEWEST_PAIRS:
-        raise TrainingError(
-            f"A reward model needs at least {FEWEST_PAIRS} pairs, and {dataset} has {dataset.size}: some are held back to "
-            "measure it. Add corrections, reviews, or an evaluation with several samples per task."
-        )
-    if method == Method.REWARD and len(set(groups_of(list(dataset.examples.select_related("task"))))) < 2:
-        raise TrainingError(
-            f"All pairs in {dataset} belong to one group of tasks, so none can be held back to measure a reward model. Add pairs for other "
-            "requests."
-        )
+    settings = settings_of(method, config)
+    _check_model(parent, environment, config, settings)
+    _check_examples(project, method, dataset, environment, settings)
     if samples_of and (sentence := why_not_learned(method, parent, samples_of)):
         raise TrainingError(sentence)
     if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):

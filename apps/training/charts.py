@@ -52,6 +52,7 @@ FIGURES = (
     ),
 )
 
+METRICS = [metric for _, _, metrics in FIGURES for metric in metrics.values()]
 
 Marks = Callable[[set[str]], list[tuple[int, str, str]]]
 

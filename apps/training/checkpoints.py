@@ -43,7 +43,7 @@ def before_alarm(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint 
     """
     first = _first_steps(run)
     acted = run.alarms.filter(cleared_step=None, action__in=("pause", "stop")).values_list("name", flat=True)
-    steps = [first[name] for name in acted] or list(first.values())
+    steps = [first[name] for name in acted if name in first] or list(first.values())
     return _before(min(steps), checkpoints) if steps else None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from math import sqrt
 from statistics import fmean, stdev
 from typing import Any
@@ -51,25 +52,20 @@ def names_of(runs: Sequence[TrainingRun]) -> list[str]:
 
 
 def curves_of(
-    runs: Sequence[TrainingRun], name: str, *, by_time: bool = False, points: int = POINTS
-) -> dict[UUID, Curve]:
-    """{run: [(x, value)]} of a metric. In a long run each point is the mean of several steps, placed at the last of
-    them. x is the step, or the hours since the run's first value.
-    """
-    rows = Metric.objects.filter(run__in=runs, name=name).order_by()
-    spans = rows.values("run").annotate(last=Max("step"), begin=Min("at"))
-    ends = {row["run"]: (row["last"], row["begin"]) for row in spans}
-    width = max((last for last, _ in ends.values()), default=0) // points + 1
-    found: dict[UUID, Curve] = defaultdict(list)
-    thinned = (
-        rows.annotate(part=F("step") / Value(width))
-        .values("run", "part")
-        .annotate(last=Max("step"), mean=Avg("value"), until=Max("at"))
-        .order_by("run", "part")
-    )
-    for row in thinned:
-        x = (row["until"] - ends[row["run"]][1]).total_seconds() / 3600 if by_time else row["last"]
-        found[row["run"]].append((round(x, 4), row["mean"]))
+    runs: Sequence[TrainingRun], names: Collection[str], *, by_time: bool = False, points: int = POINTS
+) -> dict[str, dict[UUID, Curve]]:
+    """{metric: {run: [(x, value)]}}. For a long run each point is the mean of several steps, placed at the last of them. x is the
+    step, or the hours since the run's first value of the metric."""
+    rows = Metric.objects.filter(run__in=runs, name__in=names).order_by()
+    width = (rows.aggregate(last=Max("step"))["last"] or 0) // points + 1
+    found: dict[str, dict[UUID, Curve]] = defaultdict(lambda: defaultdict(list))
+    thinned = rows.annotate(part=F("step") / Value(width)).values("name", "run", "part")
+    thinned = thinned.annotate(last=Max("step"), mean=Avg("value"), since=Min("at"), until=Max("at"))
+    begins: dict[tuple[str, UUID], datetime] = {}
+    for row in thinned.order_by("name", "run", "part"):
+        name, run = row["name"], row["run"]
+        hours = (row["until"] - begins.setdefault((name, run), row["since"])).total_seconds() / 3600
+        found[name][run].append((round(hours, 4) if by_time else row["last"], row["mean"]))
     return found
 
 

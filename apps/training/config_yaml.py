@@ -163,7 +163,7 @@ def rows_of(found: RunConfig, project: Project) -> dict[str, Any]:
 def _named(rows: QuerySet[Any], key: str, given: str, between: str, field: str) -> Any:
     name, _, version = given.rpartition(between)
     number = whole(version, 0, 2**31 - 1)
-    if name and number is not None and "\x00" not in name:
+    if name and number is not None:
         row = rows.filter(**{field: name, "version": number}).first()
         if row is not None:
             return row

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from apps.core.kinds import ChildProcess, register
 from apps.core.models import JobState
-from apps.environments.clients import load_for
+from apps.environments.clients import job_spec, load_for
 from apps.environments.scorer import record_scorer
 from apps.evals.holdout import leaks
 from apps.evals.jobs import sample_fields
@@ -59,7 +59,7 @@ def child_spec(run: TrainingRun) -> dict:
         "seed": run.spec["seed"],
         "model": model_spec(run.parent),
         "engine": engine_spec(run.parent, config.get("sample_batch") or SIDE_BY_SIDE),
-        "environment": run.environment.job_spec(),
+        "environment": job_spec(run.environment),
         "config": config,
         "resume_from": checkpoint and checkpoint.path,
     }

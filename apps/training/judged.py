@@ -82,14 +82,18 @@ def kept_aside(groups: Sequence[str], share: float, kinds: Sequence[Any] = ()) -
     if not share:
         return set()
     names = sorted(set(groups), key=lambda name: hashlib.sha256(name.encode()).digest())
+    places: dict[str, list[int]] = defaultdict(list)
+    for at, name in enumerate(groups):
+        places[name].append(at)
     aside: set[int] = set()
+    left = Counter(kinds)  # that still train
     for name in names[:-1]:
         if len(aside) >= share * len(groups):
             break
-        group = {at for at, one in enumerate(groups) if one == name}
-        left = [kind for at, kind in enumerate(kinds) if at not in aside | group]
-        if set(left) == set(kinds):
-            aside |= group
+        taken = Counter(kinds[at] for at in places[name]) if kinds else Counter()
+        if all(left[kind] > n for kind, n in taken.items()):
+            left -= taken
+            aside.update(places[name])
     return aside
 
 

@@ -80,7 +80,7 @@ def lineage(request: Request) -> Response:
     if name := asked.get("version"):
         return Response(backwards(request, name))
     if name := asked.get("trajectory"):
-        row = None if "\x00" in name else find(project, name)
+        row = find(project, name)
         if row is None:
             raise NotFound("No trajectory of this project has this id.")
         return Response({"learned_by": [learner_json(one) for one in learners_of_trajectory(row.pk)]})

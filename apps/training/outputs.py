@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Avg, Count, Min, Q, QuerySet
+from django.db.models.functions import MD5
 
 from apps.core.diffing import changed_lines
 from apps.core.forms import whole
@@ -152,7 +153,8 @@ def rows_of(run: TrainingRun, chosen: Chosen, filters: Filters) -> tuple[list[Ro
     for one in grouped:
         keys[one["task"]] = one["task__key"]
         cells[one["task"]][one["step"]] = Cell(one["mean"], one["passed"], one["n"], one["first"])
-    texts = dict(samples.order_by().values_list("pk", "output"))
+    firsts = [cell.first for found in cells.values() for cell in found.values()]
+    texts = dict(Rollout.objects.filter(pk__in=firsts).order_by().values_list("pk", MD5("output")))
     rows = [Row(task, keys[task], found, *_changed(found, chosen, texts)) for task, found in cells.items()]
     counts = Counter(row.change for row in rows if row.change)
     kept = [row for row in rows if not filters.change or row.change == filters.change]

@@ -26,7 +26,7 @@ from apps.training.actions import TrainingError
 from apps.training.budget import measuring
 from apps.training.budget.estimate import estimate
 from apps.training.budget.learning import teaching
-from apps.training.budget.truth import compared
+from apps.training.budget.truth import add_used, compared
 from apps.training.config_yaml import ConfigError, config_of, read, write
 from apps.training.forking import available
 from apps.training.models import Method, Rollout, RunAlarm, TrainingRun
@@ -233,7 +233,7 @@ def collection(request: Request) -> Response:
     rows = filtered(
         request, comparison.runs_of(request.auth.project), {"state": JobState.values, "method": Method.values}
     )
-    return listed(request, rows, as_json)
+    return listed(request, rows.prefetch_related("alarms"), as_json, add_used)
 
 
 @extend_schema(
@@ -266,10 +266,8 @@ def metrics(request: Request, pk: UUID) -> Response:
         if "name" in request.query_params
         else names
     )
-    curves = {
-        name: comparison.curves_of([run], name, by_time=by_time, points=points).get(run.pk, []) for name in wanted
-    }
-    return Response({"names": names, "curves": curves})
+    curves = comparison.curves_of([run], wanted, by_time=by_time, points=points)
+    return Response({"names": names, "curves": {name: curves[name][run.pk] for name in wanted}})
 
 
 @extend_schema(
@@ -325,6 +323,7 @@ def compare(request: Request) -> Response:
         raise ValidationError({"path": "run", "error": f"2 to {comparison.MOST} runs"})
     if len(runs) != len(set(given)):
         raise NotFound("One of these is not a training run of this project.")
+    add_used(runs)
     ends, tested = comparison.ends_of(runs), comparison.evaluations_of(runs)
     settings = side_by_side([comparison.settings_of(run) for run in runs])
     return Response({

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -28,8 +27,8 @@ from apps.training import actions, checkpoints, forking, judged_outputs, run_ala
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.budget import truth as budget
 from apps.training.budget.truth import add_factors
-from apps.training.charts import curves
-from apps.training.comparison import runs_of
+from apps.training.charts import METRICS, curves
+from apps.training.comparison import curves_of, runs_of
 from apps.training.engines import exporting, ray
 from apps.training.engines import pages as engine_pages
 from apps.training.models import Method, Metric, Source, TrainingRun
@@ -40,6 +39,7 @@ from apps.training.sources import words_of_people
 from apps.training.starts import submit_seeds
 from apps.training.teachers import best_teacher, words_of_engine
 
+MOST_POINTS = 2_000  # of a curve of a run that is followed live
 RUN_COLUMNS = {
     "run": "name",
     "method": "method",
@@ -232,9 +232,7 @@ def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def live(run: TrainingRun) -> dict:
-    values: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for name, step, value in run.metrics.order_by("step").values_list("name", "step", "value"):
-        values[name].append((step, value))
+    values = {name: found[run.pk] for name, found in curves_of([run], METRICS, points=MOST_POINTS).items()}
     alarms = run_alarms.listed(run)
     figures = curves(values, lambda metrics: run_alarms.marks_of(alarms, metrics))
     return {

@@ -17,6 +17,7 @@ from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.core.api import TooLarge
 from apps.core.openapi import JSON, described, reference
 from apps.core.scopes import Scope
 from apps.core.sorting import Sorting
@@ -68,11 +69,6 @@ EXAMPLE = OpenApiExample(
         "latency_ms": 840,
     },
 )
-
-
-class TooLarge(APIException):
-    status_code = 413
-    default_code = "too_large"
 
 
 class Unavailable(APIException):

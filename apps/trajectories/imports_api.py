@@ -14,6 +14,7 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described, sent, told
+from apps.core.storable import refuse_unstorable
 from apps.trajectories import uploads
 from apps.trajectories.actions.mappings import delete_mapping, find_mapping, names_that_fit, save_mapping
 from apps.trajectories.api import body_of, room_for
@@ -212,8 +213,8 @@ def mapping(request: Request, name: str) -> Response:
 
 def _put(request: Request, name: str) -> Response:
     try:
-        given = load(loads(body_of(request)))
-        saved = save_mapping(project=request.auth.project, name=name, mapping=given, by=member_of(request).user)
+        refuse_unstorable(given := loads(body_of(request)))
+        saved = save_mapping(project=request.auth.project, name=name, mapping=load(given), by=member_of(request).user)
     except (MappingError, RowError) as error:
         raise ValidationError({"path": "", "error": str(error)}) from error
     return Response(saved.mapping)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from django.db.models import QuerySet
 
 from apps.core import jobs
 from apps.core.kinds import Progress
+from apps.core.leftovers import remove_leftovers
 from apps.core.models import JobState, Project
 from apps.trajectories.actions.mappings import fitting_mappings
 from apps.trajectories.actions.store import ingest
@@ -30,7 +30,6 @@ from apps.trajectories.schema import parse_row, plain
 MAX_UNPACKED = 1024 * 1024 * 1024
 PREVIEW_BYTES = 16 * 1024 * 1024
 PREVIEW_ROWS = 3
-KEPT_S = 2 * 24 * 3600
 MAX_COLUMNS = 200  # of those without a field that are listed
 
 
@@ -43,9 +42,7 @@ def keep(chunks: Iterable[bytes]) -> Path:
     home = folder()
     home.mkdir(parents=True, exist_ok=True)
     awaited = set(Upload.objects.active().values_list("path", flat=True))
-    for old in home.iterdir():
-        if time.time() - old.stat().st_mtime > KEPT_S and str(old) not in awaited:
-            old.unlink(missing_ok=True)
+    remove_leftovers(home, lambda old: str(old) in awaited)
     path = home / uuid.uuid4().hex
     with path.open("wb") as file:
         for chunk in chunks:

@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 MOST = 20  # webhooks of a project
 OLD_SECRET_FOR = timedelta(hours=24)
 SEND = "webhooks.send_due"
-DISABLED = "The webhook was disabled before this was delivered."
 
 
 class WebhookError(Rejected):

@@ -102,13 +102,13 @@ def test_held_out_tasks_are_found_by_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["%", "_", "\x00", "' or 1=1 --", "a" * 5000, "((", "& | !", "\\", "🦊 é", "-", '"', "*", "<script>"]
+    "text", ["%", "_", "' or 1=1 --", "a" * 5000, "((", "& | !", "\\", "🦊 é", "-", '"', "*", "<script>"]
 )
 def test_hostile_texts_find_nothing_and_break_nothing(client: Client, text: str) -> None:
     project = make_project()
     make_trajectory(project, name="plain")
     client.force_login(admin_of(project))
-    answer = client.get(reverse("dashboard:search", args=[project.slug]), {"q": text.replace("\x00", "")})
+    answer = client.get(reverse("dashboard:search", args=[project.slug]), {"q": text})
     assert answer.status_code == 200 and "<script>" not in answer.content.decode()
     assert "Trajectories" not in titles(project, text)
 

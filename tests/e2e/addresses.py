@@ -82,7 +82,7 @@ FORMS = (
 NO_PAGES = {
     "a fragment that a page asks for": (
         "dashboard:failure_rate", "dashboard:performance", "dashboard:promotion_effect", "dashboard:chart", "trajectories:live_rows", "trajectories:sums",
-        "webhooks:log", "dashboard:search", "trajectories:first_status", "trajectories:count", "trajectories:trend", "trajectories:import_status", "trajectories:part", "trajectories:revision",
+        "webhooks:log", "dashboard:search", "trajectories:first_status", "trajectories:count", "trajectories:trend", "trajectories:import_status", "trajectories:part", "failures:part", "failures:check_part", "trajectories:revision",
         "trajectories:redaction_test", "failures:charts", "failures:classification_status", "failures:similar",
         "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:compared_breakdown", "evals:variant_job_status", "evals:meaning_status",
         "reviews:probe_status", "environments:package_check",

@@ -10,7 +10,7 @@ import pytest
 
 from apps.core.models import Project
 from apps.environments.actions import save_environment, save_verifier
-from apps.environments.clients import completer, judge_of
+from apps.environments.clients import completer, job_spec, judge_of
 from apps.environments.models import Environment, EnvironmentKind
 from apps.failures.judge import rubrics
 from apps.failures.judge.client import ServerError
@@ -48,7 +48,7 @@ def switch_on(project: Project, key: str = "SOME_KEY", url: str = URL) -> None:
 def test_a_judged_environment_names_the_judge_and_never_the_key() -> None:
     project = make_project()
     switch_on(project)
-    spec = judged(project).job_spec()
+    spec = job_spec(judged(project))
     assert spec["clients"] == {
         "judge": {"base_url": URL, "model": "m", "api_key_env": "SOME_KEY", "allow_private": True}
     }
@@ -56,9 +56,9 @@ def test_a_judged_environment_names_the_judge_and_never_the_key() -> None:
 
 def test_without_need_or_without_a_judge_there_is_none() -> None:
     project = make_project()
-    assert judged(project).job_spec()["clients"] == {}
+    assert job_spec(judged(project))["clients"] == {}
     switch_on(project)
-    assert make_environment(project).job_spec()["clients"] == {}
+    assert job_spec(make_environment(project))["clients"] == {}
 
 
 def test_a_variable_that_is_not_allowed_any_more_is_refused(settings: Any) -> None:
@@ -66,7 +66,7 @@ def test_a_variable_that_is_not_allowed_any_more_is_refused(settings: Any) -> No
     switch_on(project)
     settings.FLYWHEEL_OUTGOING_KEYS = []
     with pytest.raises(ServerError, match="may not be read"):
-        judged(project).job_spec()
+        job_spec(judged(project))
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -123,6 +123,8 @@ def test_a_built_in_one_may_have_its_own_verifier(project: Project, member: Clie
         ({"tools": "{"}, "Not JSON"),
         ({"tools": "[{}]"}, "Tool 1 needs"),
         ({"examples": "{}"}, "Enter a list of objects"),
+        ({"examples": '[{"role": "user", "content": "a\\u0000"}]'}, "cannot be stored"),
+        ({"tools": '[{"function": {"name": "a", "strict": NaN}}]'}, "Not JSON"),
         ({"verifier": ""}, "Choose a verifier"),
         ({"max_turns": 0}, "greater than or equal to 1"),
         ({"kind": "remote"}, "Select a valid choice"),
@@ -176,6 +178,8 @@ def test_a_foreign_verifier_is_not_offered(project: Project, member: Client) -> 
 def test_a_grader_is_imported_as_it_is(project: Project, member: Client) -> None:
     post(member, "import_grader", project, {"name": "same", "grader": json.dumps({"grader": GRADER})})
     assert project.verifiers.get().spec == {"kind": "openai_grader", "grader": GRADER}
+    odd = post(member, "import_grader", project, {"name": "b", "grader": json.dumps(GRADER | {"name": "a\ud800"})})
+    assert "cannot be stored" in odd.content.decode()
     wrong = post(member, "import_grader", project, {"name": "b", "grader": '{"type": "multi"}'})
     assert "grader" in wrong.content.decode() and project.verifiers.count() == 1
 

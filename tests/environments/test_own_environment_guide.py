@@ -17,6 +17,7 @@ from django.urls import reverse
 
 from apps.core.models import Project
 from apps.environments import packages
+from apps.environments.clients import job_spec
 from apps.evals.models import EvalSet, Task
 from workers.lib.environments import gold_calls, load
 from workers.lib.environments.packages import runners
@@ -70,7 +71,7 @@ def test_the_guide_leads_to_an_evaluated_bug_tracker(
     assert str(environment) == "bug_tracker@1"
     member.post(reverse("evals:package_tasks", args=[project.slug, environment.pk]))
     tasks = list(Task.objects.filter(eval_set=EvalSet.objects.get(project=project)))
-    loaded = load(environment.job_spec())
+    loaded = load(job_spec(environment))
 
     async def scored(task: Task, calls: list[dict]) -> Any:
         episode = loaded.open(task.as_spec())

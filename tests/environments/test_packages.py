@@ -19,6 +19,7 @@ from django.urls import reverse
 from apps.core.models import Project, Role
 from apps.environments import packages
 from apps.environments.actions import save_environment
+from apps.environments.clients import job_spec
 from apps.environments.models import Environment, Package
 from apps.environments.versions import changes
 from apps.evals.exporting import export
@@ -262,7 +263,7 @@ def test_nobody_says_of_an_upload_that_it_is_trusted(project: Project, folder: P
 
 def play(environment: Environment, amount: int) -> Any:
     async def run() -> Any:
-        episode = load(environment.job_spec()).open(
+        episode = load(job_spec(environment)).open(
             {"id": "two", "messages": [{"role": "user", "content": "Two."}], "expected": {}}
         )
         await episode.step({"content": None, "tool_calls": [to_native("add", {"amount": amount})]})

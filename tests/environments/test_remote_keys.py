@@ -16,7 +16,7 @@ from django.urls import reverse
 
 from apps.core.models import AuditEvent, Project, Role
 from apps.environments.actions import connect_remote
-from apps.environments.clients import load_for
+from apps.environments.clients import job_spec, load_for
 from apps.environments.models import Environment
 from apps.evals.jobs import child_spec
 from tests.environments.gym import called, make_gym
@@ -100,7 +100,7 @@ def test_a_remote_one_is_connected_by_a_variable_s_name(
     page = member.get(reverse("environments:detail", args=[project.slug, made.pk])).content.decode()
     assert "A resources server answers" in tested.content.decode() and set(server.keys) == {f"Bearer {SECRET}"}
     assert made.config["api_key_env"] == "GYM_KEY" and "GYM_KEY" in page
-    kept = [made.as_spec(), made.job_spec(), list(AuditEvent.objects.values("action", "detail"))]
+    kept = [made.as_spec(), job_spec(made), list(AuditEvent.objects.values("action", "detail"))]
     assert SECRET not in page + caplog.text + json.dumps(kept, default=str)
 
 

@@ -14,7 +14,6 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.core.intervals import mean_difference
 from apps.core.models import Role
 from apps.environments.actions import save_environment, save_verifier
 from apps.evals import actions
@@ -109,13 +108,6 @@ def test_pass_at_and_pass_hat_count_the_draws(n: int, c: int, k: int) -> None:
     assert pass_at(np.array([n]), np.array([c]), k)[0] == pytest.approx(np.mean([any(draw) for draw in draws]))
     assert pass_hat(np.array([n]), np.array([c]), k)[0] == pytest.approx(np.mean([all(draw) for draw in draws]))
     assert np.isnan(pass_at(np.array([k - 1]), np.array([0]), k)).all()
-
-
-def test_an_interval_of_differences_says_nothing_where_it_knows_nothing() -> None:
-    assert mean_difference([]) == (None, None, None)
-    assert mean_difference([0.5]) == (0.5, None, None) and mean_difference([0.0, 0.0]) == (0.0, None, None)
-    mean, low, high = mean_difference([1.0, -1.0])
-    assert (mean, low, high) == (0.0, -1.0, 1.0)
 
 
 def address(*runs: EvalRun) -> str:

@@ -192,7 +192,10 @@ ELSEWHERE = {
     "evals:versions_with_holdout": "test_diffing.py",
     "prompts:playground_save_task": "shows the run as prompts:playground does; tests/prompts/test_playground.py",
     "trajectories:live_rows": "shows what is committed; tests/trajectories/test_live.py: a held-out run",
-    "trajectories:part": "long runs only; counts as trajectories:detail does",
+    **dict.fromkeys(
+        ("trajectories:part", "failures:part", "failures:check_part"),
+        "long runs only; counts as trajectories:detail does",
+    ),
 }
 SHOWING = [name for name in table.COUNTED if name in PAGES and name not in ELSEWHERE]
 STATES = {"reviews:detail": judged, "reviews:adjudicate": judged, "reviews:export": judged}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apps.failures.actions.modes import BUILT_IN, DEFAULT_MODES, GUIDE_MODES, ensure_modes
+from apps.failures.actions.modes import BUILT_IN, DEFAULT_MODES, ensure_modes
 from apps.failures.classify import classify
 from apps.failures.models import FailureMode
 from tests.factories import make_project, tool_message
@@ -18,6 +18,11 @@ OVER, AHEAD = {"id": "R77X", "date": "2024-05-09"}, {"id": "R77X", "date": "2024
 GUIDE = {
     "format_error", "wrong_tool_choice", "bad_planning", "unsafe_action", "retrieval_failure", "hallucinated_api",
     "incomplete_execution",
+}  # fmt: skip
+# Modes beyond the guide's seven (wrong arguments are its “wrong tool choice”), and the one of the seven that each belongs to.
+GUIDE_MODES = {
+    "wrong_arguments": "wrong_tool_choice", "misread_tool_result": "retrieval_failure", "ambiguous_request": "bad_planning",
+    "policy_violation": "unsafe_action",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState, OutcomeEstimate
 from apps.failures.outcomes.estimates import Estimator
 from apps.failures.triage_queue import QueuePosition, TriageQueue
+from apps.trajectories.pages.parts import Reader
 from tests.factories import make_cluster, make_failed, make_member, make_project
 
 pytestmark = pytest.mark.django_db
@@ -406,3 +408,17 @@ def test_a_long_run_opens_at_its_blamed_part() -> None:
     content = page.content.decode()
     assert 'id="m501"' in content and 'id="m1"' not in content and content.count("part waiting") >= 2
     assert content.count('class="badge bad">blamed step') == 1
+    parts = [
+        client.get(f"/p/{project.slug}/{path}")
+        for path in re.findall(rf'hx-get="/p/{project.slug}/(failures/[^"]*/part/[^"]*)"', content)
+    ]
+    assert len(parts) == content.count("part waiting") and all(
+        ">Blame this step<" in part.content.decode() for part in parts
+    )
+    first = Reader(row).firsts[Reader(row).position_of(501)]
+    check = reverse("failures:check_part", args=[project.slug, row.pk, first])
+    assert (
+        "blamed step" in client.get(reverse("trajectories:part", args=[project.slug, row.pk, first])).content.decode()
+    )
+    shown = client.get(check).content.decode()
+    assert 'id="m501"' in shown and "blame" not in shown.lower()  # people judge before they see what was found

@@ -338,7 +338,7 @@ def test_versions_are_listed_by_cursor_and_registered_once() -> None:
     assert [row["model"] for row in found] == ["support-agent@v3"]
     for query in ("cursor=x", "cursor=-1", f"cursor={10**30}", "limit=0", "limit=x", "limit=1001"):
         assert call(project, "get", f"model-versions/?{query}").status_code == 400, query
-    assert call(project, "get", "model-versions/?name=%00").json()["results"] == []
+    assert call(project, "get", "model-versions/?name=%00").status_code == 400
     assert call(project, "get", f"model-versions/{10**30}/").status_code == 404
 
 

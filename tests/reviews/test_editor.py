@@ -42,9 +42,11 @@ ECHO = 'def grade(sample, item):\n    return 1.0 if "ticket" in sample["output_t
         ("{\n  1: 2}", "Line 2, column 3"),
         ("[1]", "must be a JSON object"),
         ("[" * 100_000, "nested too deeply"),
+        ('{"kind": "calls", "weight": NaN}', "NaN is not a JSON number"),
+        ('{"kind": "calls", "a": [1, {"b": "x\\u0000"}]}', r"“a\[1\].b” has a character that cannot be stored"),
         (" " * (specs.MAX_SPEC + 1), "characters; at most"),
     ],
-    ids=["value", "key", "list", "deep", "long"],
+    ids=["value", "key", "list", "deep", "nan", "nul", "long"],
 )
 def test_a_text_that_is_no_spec_says_where(text: str, said: str) -> None:
     with pytest.raises(specs.SpecTextError, match=said):

@@ -23,7 +23,7 @@ from apps.training import forking
 from apps.training.budget import measuring
 from apps.training.budget.asked import Asked, whole
 from apps.training.budget.estimate import estimate
-from apps.training.budget.learning import teaching
+from apps.training.budget.learning import NO_SCORES, teaching
 from apps.training.budget.truth import compared, factor_of
 from apps.training.budget.words import in_words
 from apps.training.models import Checkpoint, Measurement, TrainingRun
@@ -367,6 +367,10 @@ def test_the_newest_evaluation_of_the_parent_says_whether_the_tasks_teach(run: E
     assert "succeeds in 55% of the samples" in teaching(asked(run, "sft")).sentence
     run.samples.update(success=False, reward=0.0)
     assert teaching(asked(run)).tone == "error" and "cannot learn" in teaching(asked(run)).sentence
+    run.samples.update(masked=True, reward=None)
+    run.result["metrics"]["success"] = {"mean": None, "low": None, "high": None, "n": 0}
+    run.save()
+    assert {teaching(asked(run, method)).sentence for method in ("grpo", "sft")} == {NO_SCORES}
 
 
 def test_without_an_evaluation_it_offers_one(run: EvalRun) -> None:
@@ -423,6 +427,10 @@ def test_a_fork_is_estimated_for_the_steps_that_are_left(
     forked = forking.fork(run=made, step=6, config=made.spec["config"], by=admin_of(run.project))
     both = [one.spec["estimate"]["rollout_tokens"]["likely"] for one in (made, forked)]
     assert both[1] == pytest.approx(both[0] * 2 / 8)
+    made.spec["rollouts"] = {"servers": [{"server": 1, "server_name": "gpu", "model": "m"}], "steps_ahead": 0}
+    made.save()  # it samples on a server, and so would the fork: what was measured here says nothing of that
+    html = client.post(url, fields).content.decode()
+    assert "Rollout tokens" in html and "Peak memory" not in html
 
 
 def test_an_attempt_that_was_broken_off_has_no_factor(client: Client, run: EvalRun, measured: Measurement) -> None:

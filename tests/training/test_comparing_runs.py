@@ -9,12 +9,15 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.differences import side_by_side
 from apps.core.models import Role
+from apps.training import views
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.comparison import curves_of, smoothed
 from apps.training.models import Method, Metric, TrainingRun
@@ -84,15 +87,24 @@ def page(client: Client, runs: list[TrainingRun], name: str = "compare", **query
     return client.get(url, {"run": [str(run.pk) for run in runs]} | query)
 
 
-def test_a_long_curve_is_thinned_and_keeps_its_level_and_end(runs: list[TrainingRun]) -> None:
+def test_a_long_curve_is_thinned_and_keeps_its_level_and_end(
+    runs: list[TrainingRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
     measure(runs[0], [float(n % 2) for n in range(1000)])
     measure(runs[1], [1.0, 2.0, 3.0])
-    found = curves_of(runs, "train/reward_mean", points=100)
+    found = curves_of(runs, ["train/reward_mean"], points=100)["train/reward_mean"]
     assert len(found[runs[0].pk]) <= 101 and found[runs[0].pk][-1][0] == 1000
     assert all(0.3 < value < 0.7 for _, value in found[runs[0].pk][1:-1])
-    assert curves_of(runs[1:], "train/reward_mean")[runs[1].pk] == [(1, 1.0), (2, 2.0), (3, 3.0)]
-    assert curves_of(runs[1:], "train/reward_mean", by_time=True)[runs[1].pk] == [(0.0, 1.0), (0.5, 2.0), (1.0, 3.0)]
-    assert curves_of(runs, "none") == {}
+    assert curves_of(runs[1:], ["train/reward_mean"])["train/reward_mean"][runs[1].pk] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert curves_of(runs[1:], ["train/reward_mean"], by_time=True)["train/reward_mean"][runs[1].pk] == [
+        (0.0, 1.0),
+        (0.5, 2.0),
+        (1.0, 3.0),
+    ]
+    assert curves_of(runs, ["none"]) == {}
+    monkeypatch.setattr(views, "MOST_POINTS", 50)
+    (chart,) = [figure for name, figure in views.live(runs[0])["figures"] if name == "chart-reward"]
+    assert 10 < len(chart["data"][0]["x"]) <= 51  # the page of a long run stays light, too
 
 
 def test_a_chart_has_all_runs_smoothed_on_a_log_scale_by_time(runs: list[TrainingRun], client: Client) -> None:
@@ -195,6 +207,11 @@ def test_the_same_by_api(runs: list[TrainingRun]) -> None:
         return answer.json() if answer.status_code == 200 else answer.status_code
 
     assert {run["name"] for run in get("runs")["results"]} == {run.name for run in runs}
+    with CaptureQueriesContext(connection) as one:
+        assert len(get("runs", limit=1)["results"]) == 1
+    with CaptureQueriesContext(connection) as both:
+        assert len(get("runs")["results"]) == 2
+    assert len(both) <= len(one)
     assert get("run", runs[0].pk)["config"]["learning_rate"] == 1e-3
     found = get("runs_compare", run=[str(run.pk) for run in runs])
     assert [setting for setting in found["settings"] if setting["differs"]] == [

@@ -32,7 +32,7 @@ from tests.factories import admin_of, make_environment, make_eval_set, make_key,
 pytestmark = pytest.mark.django_db
 LAYER = "model.layers.0.self_attn.q_proj"
 GOOD = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], "base_model_name_or_path": "model"}
-LINES = b'{"step": 1, "values": {"train/loss": 2.0}}\n\n{"step": 2, "reward": 0.5, "text": "x", "odd": NaN, "huge": 1e999}\n'
+LINES = b'{"step": 1, "values": {"train/loss": 2.0}}\n\n{"step": 2, "reward": 0.5, "b\\ud83d\\u0000": 3, "text": "x", "odd": NaN, "huge": 1e999}\n'
 
 
 def lora(layer: str = LAYER, rank: int = 2, inner: int = 8) -> bytes:
@@ -88,7 +88,11 @@ def test_a_result_becomes_a_version_with_lineage_and_a_finished_run_with_curves(
     made = take(run, files)
     assert (made.state, made.done, made.name) == (JobState.SUCCEEDED, 2, "GRPO from base-v1 in veRL")
     assert (made.dataset, made.environment, made.parent) == (run.dataset, run.environment, run.parent)
-    assert sorted(made.metrics.values_list("name", "step", "value")) == [("reward", 2, 0.5), ("train/loss", 1, 2.0)]
+    assert sorted(made.metrics.values_list("name", "step", "value")) == [
+        ("b", 2, 3.0),
+        ("reward", 2, 0.5),
+        ("train/loss", 1, 2.0),
+    ]
     version = made.model_version
     assert version.parent == run.parent and version.lineage["engine"] == "verl" and version.lineage["rank"] == 2
     assert version.lineage["eval_set_digest"] == run.dataset.eval_set.digest and version.lineage["run"] == str(made.pk)

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -485,6 +486,15 @@ def test_a_parquet_bomb_in_one_page_ends_its_reader_alone(monkeypatch: pytest.Mo
     assert len(bomb) < 2 * 2**20
     with pytest.raises(ImportError_, match="cannot be read as Parquet"):
         list(opened(bomb, "f").rows)
+
+
+@pytest.mark.parametrize("last", ['["b"]\n', '["b'])
+def test_a_parquet_reader_that_dies_midway_is_no_end_of_the_file(monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    written = '["question"]\n["a"]\n' + last
+    dies = f"import os, sys; sys.stdout.write({written!r}); sys.stdout.flush(); os._exit(9)"
+    monkeypatch.setattr(tables, "PARQUET_READER", [sys.executable, "-c", dies])
+    with pytest.raises(ImportError_, match="its reader crashed"):
+        list(opened(parquet_of({"question": ["a", "b", "c"]}), "f").rows)
 
 
 # Properties

@@ -92,15 +92,15 @@ def _explained(text: str, value: Any, form: Any, path: str) -> FormError:
     else:
         tag = []
     form, names, value = _inside(form, steps, value)
-    at = _joined(path, names + tag)
+    at = joined(path, names + tag)
     if found := _FIELD.match(sentence):
         if found[1] == "missing required":
-            return FormError(_joined(at, [found[2]]), "is missing")
-        return FormError(_joined(at, [found[2]]), unknown(found[2], _fields(form, value)))
+            return FormError(joined(at, [found[2]]), "is missing")
+        return FormError(joined(at, [found[2]]), unknown(found[2], _fields(form, value)))
     if sentence.startswith(("Invalid enum value", "Invalid value")):
         return FormError(at, f"must be one of {', '.join(map(str, _choices(form)))}")
     if found := _OWN.match(sentence):
-        return FormError(_joined(at, [found[1]]), found[2])
+        return FormError(joined(at, [found[1]]), found[2])
     return FormError(at, _problem(sentence))
 
 
@@ -142,7 +142,8 @@ def _unlike(pattern: str) -> str:
     return f"must match {pattern}"
 
 
-def _joined(path: str, names: list[str | int]) -> str:
+def joined(path: str, names: list[str | int]) -> str:
+    """Where a value is: “path.name[2]”."""
     for name in names:
         path += f"[{name}]" if isinstance(name, int) else f".{name}" if path else str(name)
     return path

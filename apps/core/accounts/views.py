@@ -21,7 +21,7 @@ from django.shortcuts import redirect, render
 from requests import RequestException
 
 from apps.core import actions
-from apps.core.access import refuse_nul
+from apps.core.access import refuse_unstorable_text
 from apps.core.accounts.adapters import INVITATION, invitation_of
 from apps.core.accounts.forms import LOCKED, AccountForm
 from apps.core.attempts import note
@@ -126,7 +126,7 @@ def join(request: HttpRequest) -> HttpResponse:
 def activity(request: HttpRequest) -> HttpResponse:
     """What happened to one's own account. Whoever administers the installation sees also (`all`) what belongs to no project: names and keys
     that nobody has, accounts without a project."""
-    refuse_nul(request)
+    refuse_unstorable_text(request)
     all_of_it = request.user.is_superuser and "all" in request.GET
     rows = AuditEvent.objects.filter(project=None) if all_of_it else AuditEvent.objects.of_account(request.user)
     page = page_of(request, rows, EVENTS)

@@ -63,12 +63,12 @@ def parts(body: bytes) -> dict[str, msgspec.Raw]:
 def value_of(body: bytes | msgspec.Raw) -> Any:
     """The JSON value, without NUL characters (PostgreSQL stores none). Raises Refusal."""
     found = _decoded(body, Any)
-    _check(found)
+    check_bounds(found)
     return _without_nul(found) if b"\\u0000" in bytes(body) else found
 
 
 def object_of(body: bytes, what: str) -> dict:
-    """Raises Refusal if the body is not JSON object; an empty body is an empty one."""
+    """Raises Refusal if the body is not a JSON object; an empty body is an empty one."""
     found = value_of(body) if body.strip() else {}
     if not isinstance(found, dict):
         raise Refusal(422, f"{what} must be a JSON object.")
@@ -90,8 +90,9 @@ def _too_deep() -> Refusal:
     return Refusal(422, f"The body is nested deeper than {MAX_DEPTH} levels.")
 
 
-def _check(value: Any) -> None:
-    """Level by level, so that no depth is too much for it. Raises Refusal."""
+def check_bounds(value: Any) -> None:
+    """That a JSON value is not nested too deeply and has no giant number. Level by level, so that no depth is too much for it. Raises
+    Refusal."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         if any(isinstance(item, int) and abs(item) > LARGEST_INTEGER for item in level):

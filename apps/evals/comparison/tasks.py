@@ -86,8 +86,8 @@ class Filters(QueryFilters):
         return cls(
             change if change in CHANGES else "",
             str(of) if of and runs > 2 else "",
-            query.get("mode", "").replace("\x00", "")[:LONGEST_FILTER],
-            query.get("q", "").replace("\x00", "").strip()[:LONGEST_FILTER],
+            query.get("mode", "")[:LONGEST_FILTER],
+            query.get("q", "").strip()[:LONGEST_FILTER],
             sort if sort in SORTS else "",
         )
 

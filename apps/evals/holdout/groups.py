@@ -112,12 +112,6 @@ def runs_of_groups(tasks: TaskQuerySet, runs: Sequence[Trajectory]) -> dict[Any,
     }
 
 
-def held_out_among(project: Project, keys: Iterable[str]) -> dict[str, str]:
-    """{key: name} of those of these groups from which a hold-out of the project, in any set, is made."""
-    found = Task.objects.holdout().filter(project=project, group_key__in=list(keys))
-    return dict(found.order_by().values_list("group_key", "group"))
-
-
 def held_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
     """The groups of these draft tasks that have a task in the hold-out of another set."""
     elsewhere = Task.objects.holdout().filter(project=eval_set.project).exclude(eval_set=eval_set)

@@ -92,7 +92,7 @@ def place_of(cursor: str) -> tuple[str, int] | None:
     """(task key, index); None for an invalid cursor."""
     index, _, key = cursor.partition("_")
     number = whole(index, 0, 32_767)
-    return (key, number) if key and number is not None and "\x00" not in key else None
+    return (key, number) if key and number is not None else None
 
 
 def behind(rows: QuerySet[Sample], place: tuple[str, int]) -> QuerySet[Sample]:

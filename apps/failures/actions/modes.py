@@ -60,13 +60,6 @@ DEFAULT_MODES = (
         "The request left a choice open, and the agent chose without asking.",
     ),
 )
-# Modes beyond the guide's seven (wrong arguments are its “wrong tool choice”), and the one of the seven that each belongs to.
-GUIDE_MODES = {
-    "wrong_arguments": "wrong_tool_choice",
-    "misread_tool_result": "retrieval_failure",
-    "ambiguous_request": "bad_planning",
-    "policy_violation": "unsafe_action",
-}
 LAST_POSITION = 32_767  # of a small integer in PostgreSQL
 BUILT_IN = frozenset(slug for slug, *_ in DEFAULT_MODES)
 

@@ -18,13 +18,13 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.http import go, uuid_of
 from apps.core.models import Project, Role
-from apps.core.templatetags.flywheel import opening_of
 from apps.failures.actions import bulk, decisions
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
 from apps.failures.prompts import undecided
 from apps.failures.similar.query import SHOWN, similar_to
 from apps.failures.triage_queue import CONFIDENCES, SORTS, TriageQueue
 from apps.trajectories.models import Facet
+from apps.trajectories.pages.detail import show_part
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
 
@@ -277,25 +277,11 @@ def _reserve(request: HttpRequest, failure: Failure, beside: int | None) -> Any:
 
 
 def _case(request: HttpRequest, queue: TriageQueue, failure: Failure) -> dict[str, Any]:
-    reader, blamed = Reader(failure.trajectory), failure.blamed_message
-    position = reader.position_of(blamed or 0)
-    turns = reader.turns(position, blamed) if reader.firsts else []
-    shown_from = opening_of(reader.head["messages"], blamed) if position == 0 else 0
-    places = {place.first: place for place in reader.placeholders()}
-    may = request.membership.may(Role.REVIEWER)
+    blamed, may = failure.blamed_message, request.membership.may(Role.REVIEWER)
     also = list(failure.also.all())
     return {
         "row": failure.trajectory,
         "version": decisions.version_of(failure),
-        "shown_from": shown_from,
-        "prompt": [turn for turn in turns if turn.index < shown_from],
-        "turns": [turn for turn in turns if turn.index >= shown_from],
-        "before": []
-        if position == 0
-        else [{"first": 0, "last": reader.firsts[1] - 1, "height": 400}]
-        + [places[first] for first in reader.firsts[1:position]],
-        "later": [places[first] for first in reader.firsts[position + 1 :]],
-        "without_message": reader.without_message(),
         "modes": [(MODE_KEYS[n : n + 1], mode) for n, mode in enumerate(queue.all_modes)],
         "also": also,
         "also_slugs": {mode.slug for mode in also},
@@ -303,9 +289,22 @@ def _case(request: HttpRequest, queue: TriageQueue, failure: Failure) -> dict[st
         "make_task": task_address(failure),
         "may_write": may,
         "last_message": failure.trajectory.message_count - 1,
-        "blame": may and decisions.holder_of(failure, request.user) is None,
+        "blame": may_blame(request, failure),
         "judge": _judge(failure),
+        **Reader(failure.trajectory).opened_at(blamed or 0, blamed),
     }
+
+
+def may_blame(request: HttpRequest, failure: Failure) -> bool:
+    return request.membership.may(Role.REVIEWER) and decisions.holder_of(failure, request.user) is None
+
+
+@project_view()
+def part(request: HttpRequest, project: Project, pk: int, first: int) -> HttpResponse:
+    """The messages of one part of a long run, with buttons to blame a step."""
+    failure = find(project, pk)
+    given = {"blamed": failure.blamed_message, "blame": may_blame(request, failure)}
+    return show_part(request, failure.trajectory, first, where="case", **given)
 
 
 def _judge(failure: Failure) -> str:

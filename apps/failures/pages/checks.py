@@ -16,11 +16,11 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
-from apps.core.templatetags.flywheel import opening_of
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import Failure, OutcomeCheck, OutcomeEstimate
 from apps.failures.outcomes import checks, train_job
 from apps.trajectories.models import Trajectory
+from apps.trajectories.pages.detail import show_part
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
 
@@ -82,22 +82,21 @@ def _context(request: HttpRequest, project: Project, row: Trajectory | None) -> 
     if row is None:
         return context | {"check": None}
     runs_shown(project, [row.pk], to=request.user, where="check")
-    reader = Reader(row)
-    turns = reader.turns(0, None) if reader.firsts else []
-    start = opening_of(reader.head["messages"], None)
-    places = {place.first: place for place in reader.placeholders()}
     check = OutcomeCheck.objects.filter(trajectory=row).select_related("by").first()
     return context | {
         "check": check,
         "random": bool(check and check.probability),
         "estimate": OutcomeEstimate.objects.filter(trajectory=row).first() if check and check.answer else None,
         "failure": Failure.objects.filter(trajectory=row).select_related("mode").first(),
-        "prompt": [turn for turn in turns if turn.index < start],
-        "turns": [turn for turn in turns if turn.index >= start],
-        "later": [places[first] for first in reader.firsts[1:]],
-        "without_message": reader.without_message(),
-        "shown_from": start,
+        **Reader(row).opened_at(0),
     }
+
+
+@project_view()
+def part(request: HttpRequest, project: Project, trajectory: UUID, first: int) -> HttpResponse:
+    """The messages of one part of a long run, without the blamed step: people judge the run before they see what was found."""
+    row = get_object_or_404(Trajectory, project=project, pk=trajectory)
+    return show_part(request, row, first, where="check", blamed=None)
 
 
 @require_POST

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from django import forms
 from django.contrib import messages
 from django.db.models import Case, Exists, OuterRef, Prefetch, Value, When
@@ -117,17 +120,7 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     if (pk := whole(request.GET.get("prompt"))) is not None:
         prompt = get_object_or_404(project.system_prompts.exclude(digest=ALL_RUNS), pk=pk)
     form = RuleForm(request.POST or None, auto_id="new-rule-%s")
-    if request.method == "POST" and form.is_valid():
-        given = {"sentence": form.cleaned_data["sentence"], "form": form.form_of_rule, "state": _state(request)}
-        try:
-            rule = policy.write(project=project, prompt=prompt, by=request.user, **given)
-        except Invalid as invalid:
-            form.add_invalid(invalid)
-        except Refused as refused:
-            form.add_error(None, str(refused))
-        else:
-            return _saved(request, project, rule)
-    return _form(request, form, prompt)
+    return _save(request, project, form, partial(policy.write, prompt=prompt), prompt)
 
 
 @project_view(Role.REVIEWER)
@@ -136,26 +129,28 @@ def edit(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     rule = get_object_or_404(PolicyRule.objects.current().select_related("prompt"), prompt__project=project, pk=pk)
     now = rule.understood | {"sentence": rule.sentence, "except_for": rule.understood.get("except", "")}
     form = RuleForm(request.POST or None, initial=now, auto_id=f"rule-{pk}-%s")
+    return _save(request, project, form, partial(policy.edit, rule=rule), rule.prompt, rule)
+
+
+def _save(
+    request: HttpRequest,
+    project: Project,
+    form: RuleForm,
+    act: Callable[..., PolicyRule],
+    prompt: SystemPrompt | None,
+    rule: PolicyRule | None = None,
+) -> HttpResponse:
+    """Shows the form; if it was sent, calls `act` and goes to the rule that it returns, or shows the form with what is wrong."""
     if request.method == "POST" and form.is_valid():
-        given = {"sentence": form.cleaned_data["sentence"], "form": form.form_of_rule, "state": _state(request)}
+        sentence, state = form.cleaned_data["sentence"], request.POST.get("state") or PolicyRule.State.CONFIRMED
         try:
-            changed = policy.edit(project=project, rule=rule, by=request.user, **given)
+            saved = act(project=project, sentence=sentence, form=form.form_of_rule, state=state, by=request.user)
         except Invalid as invalid:
             form.add_invalid(invalid)
         except Refused as refused:
             form.add_error(None, str(refused))
         else:
-            return _saved(request, project, changed)
-    return _form(request, form, rule.prompt, rule)
-
-
-def _state(request: HttpRequest) -> str:
-    return request.POST.get("state") or PolicyRule.State.CONFIRMED
-
-
-def _form(
-    request: HttpRequest, form: RuleForm, prompt: SystemPrompt | None, rule: PolicyRule | None = None
-) -> HttpResponse:
+            return _saved(request, project, saved)
     name = "_policy_form" if request.htmx else "policy_form"
     prompt = prompt if prompt and prompt.digest != ALL_RUNS else None
     return render(request, f"failures/{name}.html", {"form": form, "prompt": prompt, "rule": rule})

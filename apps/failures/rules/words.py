@@ -83,10 +83,6 @@ CORRECTION = _words(
     r"|^\W*no,? (?:not (?:that|this|the)|you )"
 )
 YES = _words(r"\b(?:yes|yep|yeah|confirm(?:ed)?|go ahead|proceed|approved?|do it|ok(?:ay)?|sure|agreed?|oui|ja)\b")
-WISH = _words(
-    r"\b(?:yes|yep|yeah|confirm(?:ed)?|go ahead|go with|proceed|approved?|do it|ok(?:ay)?|sure|agreed?|oui|ja|si|please|"
-    r"let's|can (?:you|we)|could (?:you|we)|i(?:'d| would) like|i (?:want|need|wanted|prefer)|i'll (?:take|use|have|go))\b"
-)
 NO = _words(r"\b(?:no|don't|do not|not|stop|wait|cancel that|never)\b")
 PLAIN_NO = _words(r"^\W*(?:no|nope|nein|non|don't|do not|stop|wait|never|cancel that|please don't|please do not)\b")
 FORBIDS = _words(r"\b(?:don't|do not|never|must not|should not|shouldn't|without)\b")

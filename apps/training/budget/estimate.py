@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict
 from dataclasses import replace
 from datetime import datetime
@@ -274,19 +275,23 @@ def row_of(one: Tokenized) -> Row:
 
 
 _tokenized: OrderedDict[str, list[Tokenized]] = OrderedDict()
+_lock = threading.Lock()
 
 
 def tokens_of(parent: ModelVersion, given: list[Conversation]) -> list[Tokenized]:
     """Cached, because a form asks for the same rows again after every change. Raises JobError."""
     folder = parent.base_version().base
     key = hashlib.sha256(msgspec.json.encode([folder, given])).hexdigest()
-    if key not in _tokenized:
-        _tokenized[key] = counted_apart(folder, given)
+    with _lock:
+        if key in _tokenized:
+            _tokenized.move_to_end(key)
+            return _tokenized[key]
+    counted = counted_apart(folder, given)
+    with _lock:
+        _tokenized[key] = counted
         while len(_tokenized) > KEPT:
             _tokenized.popitem(last=False)
-    else:
-        _tokenized.move_to_end(key)
-    return _tokenized[key]
+    return counted
 
 
 def spans(works: tuple[Work, Work, Work], name: str) -> Span:

@@ -18,6 +18,7 @@ from apps.training.models import SHAPES, Method
 SAMPLES = 8
 LITTLE = 0.15  # share of the groups
 RELIABLE = 0.95
+NO_SCORES = "Unknown: that evaluation has no scored samples."
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,16 @@ def teaching(asked: Asked) -> Teaching:
     success = (run.result.get("metrics") or {}).get("success", {}).get("mean")
     if asked.method == Method.GRPO:
         return _of_groups(asked, run, url)
-    if asked.method in SHAPES:
-        return Teaching(
-            f"{asked.parent} succeeds in {success:.0%} of the samples of these tasks; {len(asked.examples):,} examples show what to change.",
-            "warn" if success is not None and success >= RELIABLE else "success", url, "Learnability",
-        )  # fmt: skip
+    if success is None:
+        return Teaching(NO_SCORES, "warn", url, "Learnability")
     shown = sum(bool(task.demonstration) for task in asked.tasks)
-    return Teaching(
-        f"{asked.parent} succeeds in {success:.0%} of the samples of these tasks; {shown:,} of {len(asked.tasks):,} have a demonstration.",
-        "warn" if success is not None and success >= RELIABLE else "success", url, "Learnability",
-    )  # fmt: skip
+    found = (
+        f"{len(asked.examples):,} examples show what to change."
+        if asked.method in SHAPES
+        else f"{shown:,} of {len(asked.tasks):,} have a demonstration."
+    )
+    sentence = f"{asked.parent} succeeds in {success:.0%} of the samples of these tasks; {found}"
+    return Teaching(sentence, "warn" if success >= RELIABLE else "success", url, "Learnability")
 
 
 def _of_groups(asked: Asked, run: EvalRun, url: str) -> Teaching:
@@ -84,7 +85,7 @@ def _of_groups(asked: Asked, run: EvalRun, url: str) -> Teaching:
     size = asked.config["generations"]
     found = RunLearnability(run, size).found
     if not found.tasks:
-        return Teaching("Unknown: that evaluation has no scored samples.", "warn", url, "Learnability")
+        return Teaching(NO_SCORES, "warn", url, "Learnability")
     chosen = {str(task.pk) for task in asked.tasks}
     tasks = [task for task in found.tasks if task.task in chosen]
     teach = sum(task.has_signal for task in tasks)

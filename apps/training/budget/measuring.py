@@ -9,6 +9,7 @@ from django.db import transaction
 
 from apps.core import jobs
 from apps.core.models import JobState
+from apps.environments.clients import job_spec
 from apps.environments.models import Environment
 from apps.evals.canonical import digest_of
 from apps.evals.models import EvalSet
@@ -91,7 +92,7 @@ def child_spec(job: Measurement) -> dict[str, Any]:
     tasks = list(job.eval_set.tasks.trainable()[:TASKS])
     spec = {
         "kind": "measure_training", "seed": 0, "model": model_spec(job.parent), "engine": engine_spec(job.parent, SIDE_BY_SIDE),
-        "environment": job.environment.job_spec(), "tasks": [task.as_spec() for task in tasks],
+        "environment": job_spec(job.environment), "tasks": [task.as_spec() for task in tasks],
         "lora": job.spec["lora"], "max_new_tokens": job.spec["max_new_tokens"],
     }  # fmt: skip
     convert(job.spec["lora"], Lora)

@@ -11,11 +11,10 @@ from drf_spectacular.utils import extend_schema
 from msgspec import Struct
 from rest_framework.decorators import api_view, parser_classes
 from rest_framework.exceptions import ValidationError
-from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.api import member_of
+from apps.core.api import MultipartParser, member_of
 from apps.core.openapi import JSON, described
 from apps.evals.holdout.view_log import record_refusal
 from apps.training.engines import exporting, returned
@@ -62,7 +61,7 @@ def export(request: Request, pk: UUID) -> HttpResponse:
     "base model of the run and registered, and a finished run shows its curves. Sending the same result twice creates one run: the second response is 200.",
 )  # fmt: skip
 @api_view(["POST"])
-@parser_classes([MultiPartParser])
+@parser_classes([MultipartParser])
 def import_result(request: Request) -> Response:
     member_of(request)
     unknown = set(request.FILES) - set(FILES["properties"])

@@ -69,7 +69,7 @@ def submit_by_api(request: Request, pk: UUID) -> Response:
     run, by = find(request, pk), request.auth.created_by
     member_of(request)
     given = convert(request.data, SubmitRun)
-    cluster = RayCluster.objects.filter(project=run.project, name=given.cluster.replace("\x00", "")).first()
+    cluster = RayCluster.objects.filter(project=run.project, name=given.cluster).first()
     if cluster is None:
         raise NotFound(f"This project has no Ray cluster “{given.cluster}”.")
     try:

@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import JobState, Project
+from apps.core.storable import UNSTORABLE
 from apps.environments.models import Environment
 from apps.registry.actions import ModelError, register_adapter
 from apps.registry.artifacts import ArtifactError, store_folder
@@ -227,7 +228,9 @@ def metrics_in(source: BinaryIO) -> Iterator[dict[str, Any]]:
             row = json.loads(line)
             step = row["step"]
             values = row.get("values", {name: value for name, value in row.items() if name not in ("step", "total")})
-            kept = {str(name)[:NAME_LENGTH]: value for name, value in values.items() if _is_number(value)}
+            kept = {
+                UNSTORABLE.sub("", name)[:NAME_LENGTH]: value for name, value in values.items() if _is_number(value)
+            }
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ResultError(
                 f'{METRICS}, line {number}: give {{"step": 1, "values": {{"train/loss": 0.5}}}}.'
@@ -237,11 +240,7 @@ def metrics_in(source: BinaryIO) -> Iterator[dict[str, Any]]:
         points += len(kept)
         if points > MAX_POINTS:
             raise ResultError(f"{METRICS} has more than {MAX_POINTS:,} values. Log fewer steps or fewer metrics.")
-        yield {
-            "type": "metric",
-            "step": step,
-            "values": {name.replace("\0", ""): value for name, value in kept.items()},
-        }
+        yield {"type": "metric", "step": step, "values": kept}
 
 
 def _is_number(value: Any) -> bool:

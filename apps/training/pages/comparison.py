@@ -140,7 +140,7 @@ def curve(request: HttpRequest, project: Project) -> HttpResponse:
     """The fragment with one chart."""
     runs, name = chosen_runs(project, request.GET.getlist("run")), request.GET.get("metric", "")[:60]
     view = replace(View.of(request, [name]), metrics=(name,))
-    found = curves_of(runs, name, by_time=view.x == "time")
+    found = curves_of(runs, [name], by_time=view.x == "time")[name]
     series = []
     for at, run in enumerate(runs):
         if points := found.get(run.pk):

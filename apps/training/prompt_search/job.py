@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 
+from apps.environments.clients import job_spec
 from apps.environments.scorer import record_scorer
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout import leaks
@@ -40,7 +41,7 @@ def child_spec(search: PromptSearch) -> dict:
         "seed": search.spec["seed"],
         "model": model_spec(version, search.spec["engine"]),
         "engine": engine_spec(version, 64, search.spec["engine"]),
-        "environment": search.environment.job_spec(version.prompt),
+        "environment": job_spec(search.environment, version.prompt),
         "server": _server(search.spec["reflecting"]),
         "prompt": search.spec["prompt"],
         "tasks": [task.as_spec() for task in tasks],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 from django.contrib import messages
@@ -124,8 +125,7 @@ def live(request: HttpRequest, search: PromptSearch) -> dict[str, Any]:
 
 def _curve(points: list[tuple[int, float, int]]) -> dict:
     calls, scores = [point[0] for point in points], [point[1] for point in points]
-    best = [max(scores[: at + 1]) for at in range(len(scores))]
-    series = {"best so far": (calls, best), "candidates": (calls, scores)}
+    series = {"best so far": (calls, list(accumulate(scores, max))), "candidates": (calls, scores)}
     figure = lines(series, "Validation score by agent calls", x="calls", y="score")
     for trace, changes in zip(
         figure["data"],

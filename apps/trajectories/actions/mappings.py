@@ -19,7 +19,7 @@ MAX_MAPPINGS = 200
 @transaction.atomic
 def save_mapping(*, project: Project, name: str, mapping: Mapping, by: Any) -> ImportMapping:
     """Keeps it under this name, in place of another of the name. Raises MappingError."""
-    name = name.replace("\x00", "").strip()
+    name = name.strip()
     if not 0 < len(name) <= 80 or "/" in name:
         raise MappingError("Mapping names must have 1 to 80 characters and no slash.")
     known = ImportMapping.objects.filter(project=project)

@@ -21,7 +21,7 @@ class ViewError(Exception):
 @transaction.atomic
 def save_view(*, project: Project, name: str, query: str, shared: bool, by: Any) -> SavedView:
     """Of one name a person has one: saving again replaces it. Raises ViewError."""
-    name, query = " ".join(name.replace("\x00", "").split()), normal(query.replace("\x00", ""))
+    name, query = " ".join(name.split()), normal(query)
     if not 0 < len(name) <= 80:
         raise ViewError("Give the view a name of at most 80 characters.")
     if len(query) > MAX_QUERY:

@@ -63,11 +63,6 @@ class Path:
         except (JMESPathError, TypeError, RecursionError):
             return None
 
-    def takes_all_of(self, column: str) -> bool:
-        return self.text == column or (
-            not self.steps and self.root == column and self.text.removeprefix("$.") == column
-        )
-
 
 def loose(value: Any) -> Any:
     """The object or list that a text holds as JSON, or as Python prints it (what pandas writes into a CSV)."""

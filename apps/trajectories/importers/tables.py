@@ -20,6 +20,8 @@ DELIMITERS = ",;\t|"
 HINT = re.compile(rf"sep=([{DELIMITERS}])\r?\n", re.IGNORECASE)
 MAX_COLUMNS = 2_000
 PARQUET_MEMORY_MIB = 2_048
+PARQUET_READER = [sys.executable, "-m", "workers.read_parquet"]
+CRASHED = "{} cannot be read as Parquet: its reader crashed."
 ARCHIVES = {b"PK\x03\x04": "a zip archive or an Excel file", b"%PDF": "a PDF", b"\xd0\xcf\x11\xe0": "an old Excel file"}
 
 
@@ -160,10 +162,12 @@ def parquet_records(source: Source, limit: int | None) -> Iterator[Record]:
         file.flush()
         if source.stopped:
             raise ImportError_(f"{source.name} is too large to be previewed: a Parquet file is read from its end.")
-        command = [sys.executable, "-m", "workers.read_parquet", file.name, str(PARQUET_MEMORY_MIB)]
+        command = [*PARQUET_READER, file.name, str(PARQUET_MEMORY_MIB)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             try:
                 yield from _parquet_rows(process.stdout or (), source, limit)
+                if not source.stopped and process.wait():
+                    raise ImportError_(CRASHED.format(source.name))
             finally:
                 process.kill()
 
@@ -178,6 +182,8 @@ def _parquet_rows(lines: Iterable[bytes], source: Source, limit: int | None) -> 
                 source.stopped = True
                 return
             raise ImportError_(f"{source.name} unpacks to more than {limit // 2**20} MiB. Split it.")
+        if not line.endswith(b"\n"):
+            raise ImportError_(CRASHED.format(source.name))
         value = json.loads(line)
         if isinstance(value, dict):
             raise ImportError_(f"{source.name} cannot be read as Parquet: {value['error']}.")
@@ -190,7 +196,7 @@ def _parquet_rows(lines: Iterable[bytes], source: Source, limit: int | None) -> 
         else:
             yield number, {name: item for name, item in zip(names, value, strict=True) if item is not None}
     if names is None:
-        raise ImportError_(f"{source.name} cannot be read as Parquet: its reader crashed.")
+        raise ImportError_(CRASHED.format(source.name))
 
 
 def looks_like_csv(sample: bytes) -> bool:

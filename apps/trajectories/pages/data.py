@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from itertools import islice
 from typing import Any
 from uuid import UUID
@@ -19,7 +21,7 @@ from apps.core.models import Project, Role
 from apps.trajectories import held
 from apps.trajectories.actions import redaction
 from apps.trajectories.api import as_json
-from apps.trajectories.models import RedactionRule, Retention, Trajectory
+from apps.trajectories.models import Retention, Trajectory
 from apps.trajectories.redaction import (
     BUILTINS,
     ID,
@@ -150,72 +152,66 @@ def _presidio(project: Project) -> dict[str, Any]:
     return {"form": form, "on": is_on, "problem": problem, "waiting": held.waiting_of(project)}
 
 
-@require_POST
-@project_view(Role.OPERATOR)
-def save_presidio(request: HttpRequest, project: Project) -> HttpResponse:
+def action(view: Callable[..., str]) -> Callable[..., HttpResponse]:
+    """A form of the page: `view` does what it asks and returns the sentence that the page shows, or raises RuleError."""
+
+    @require_POST
+    @project_view(Role.OPERATOR)
+    @wraps(view)
+    def wrapper(request: HttpRequest, project: Project, **kwargs: Any) -> HttpResponse:
+        try:
+            if said := view(request, project, **kwargs):
+                messages.success(request, said)
+        except RuleError as error:
+            messages.error(request, str(error))
+        return redirect("trajectories:redaction", project.slug)
+
+    return wrapper
+
+
+@action
+def save_presidio(request: HttpRequest, project: Project) -> str:
     form = PresidioForm(request.POST)
-    try:
-        if not form.is_valid():
-            raise RuleError(
-                " ".join(f"{form[name].label}: {error}" for name, errors in form.errors.items() for error in errors)
-            )
-        given = form.cleaned_data
-        redaction.save_presidio(
-            project=project, on=given["on"], token=given["token"], settings=form.settings, by=request.user
+    if not form.is_valid():
+        raise RuleError(
+            " ".join(f"{form[name].label}: {error}" for name, errors in form.errors.items() for error in errors)
         )
-    except RuleError as error:
-        messages.error(request, str(error))
-    else:
-        messages.success(request, "Saved. It applies to new trajectories within 5 seconds.")
-    return redirect("trajectories:redaction", project.slug)
+    given = form.cleaned_data
+    redaction.save_presidio(
+        project=project, on=given["on"], token=given["token"], settings=form.settings, by=request.user
+    )
+    return "Saved. It applies to new trajectories within 5 seconds."
 
 
-@require_POST
-@project_view(Role.OPERATOR)
-def decide_held(request: HttpRequest, project: Project) -> HttpResponse:
+@action
+def decide_held(request: HttpRequest, project: Project) -> str:
     """What was set aside before storage is tried again, or discarded: `do`."""
     if request.POST.get("do") == "discard":
-        n = held.discard(project=project, by=request.user)
-        messages.info(request, f"{n} discarded.")
-    else:
-        n = held.retry(project=project, by=request.user)
-        messages.info(request, f"{n} will be tried again within seconds.")
-    return redirect("trajectories:redaction", project.slug)
+        return f"{held.discard(project=project, by=request.user)} discarded."
+    return f"{held.retry(project=project, by=request.user)} will be tried again within seconds."
 
 
 class RetentionForm(PlainForm):
     days = forms.IntegerField(min_value=1, max_value=LONGEST, required=False)
 
 
-@require_POST
-@project_view(Role.OPERATOR)
-def retention(request: HttpRequest, project: Project) -> HttpResponse:
+@action
+def retention(request: HttpRequest, project: Project) -> str:
     form = RetentionForm(request.POST)
     if not form.is_valid():
-        messages.error(request, " ".join(error for errors in form.errors.values() for error in errors))
-    else:
-        days = form.cleaned_data["days"]
-        set_retention(project=project, days=days, by=request.user)
-        notice = (
-            f"Trajectories are kept for {days} days; older ones are deleted within the hour."
-            if days
-            else "All trajectories are kept."
-        )
-        messages.success(request, notice)
-    return redirect("trajectories:redaction", project.slug)
+        raise RuleError(" ".join(error for errors in form.errors.values() for error in errors))
+    days = form.cleaned_data["days"]
+    set_retention(project=project, days=days, by=request.user)
+    if days:
+        return f"Trajectories are kept for {days} days; older ones are deleted within the hour."
+    return "All trajectories are kept."
 
 
-@require_POST
-@project_view(Role.OPERATOR)
-def switch(request: HttpRequest, project: Project) -> HttpResponse:
+@action
+def switch(request: HttpRequest, project: Project) -> str:
     chosen = {kind: kind in request.POST.getlist("token") for kind in request.POST.getlist("on")}
-    try:
-        redaction.save_builtins(project=project, chosen=chosen, by=request.user)
-    except RuleError as error:
-        messages.error(request, str(error))
-    else:
-        messages.success(request, "Saved. It applies to new trajectories within 5 seconds.")
-    return redirect("trajectories:redaction", project.slug)
+    redaction.save_builtins(project=project, chosen=chosen, by=request.user)
+    return "Saved. It applies to new trajectories within 5 seconds."
 
 
 @require_POST
@@ -233,20 +229,10 @@ def add(request: HttpRequest, project: Project) -> HttpResponse:
     return _page(request, project, form)
 
 
-@require_POST
-@project_view(Role.OPERATOR)
-def edit(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+@action
+def edit(request: HttpRequest, project: Project, pk: int) -> str:
     """Changes a rule's text, or what `do` says: on, off, up, down."""
-    rule = get_object_or_404(redaction.own_rules(project), pk=pk)
-    try:
-        _edit(request, rule)
-    except RuleError as error:
-        messages.error(request, str(error))
-    return redirect("trajectories:redaction", project.slug)
-
-
-def _edit(request: HttpRequest, rule: RedactionRule) -> None:
-    do = request.POST.get("do", "")
+    rule, do = get_object_or_404(redaction.own_rules(project), pk=pk), request.POST.get("do", "")
     if do in ("on", "off"):
         redaction.set_enabled(rule=rule, enabled=do == "on", by=request.user)
     elif do in ("up", "down"):
@@ -256,15 +242,14 @@ def _edit(request: HttpRequest, rule: RedactionRule) -> None:
         if not form.is_valid():
             raise RuleError("A rule needs a name and a pattern.")
         redaction.edit(rule=rule, by=request.user, **form.cleaned_data)
+    return ""
 
 
-@require_POST
-@project_view(Role.OPERATOR)
-def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
+@action
+def delete(request: HttpRequest, project: Project, pk: int) -> str:
     rule = get_object_or_404(redaction.own_rules(project), pk=pk)
     redaction.delete(rule=rule, by=request.user)
-    messages.success(request, f"Rule “{rule}” deleted.")
-    return redirect("trajectories:redaction", project.slug)
+    return f"Rule “{rule}” deleted."
 
 
 @project_view()

@@ -16,7 +16,6 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
-from apps.core.templatetags.flywheel import opening_of
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories import schema
 from apps.trajectories.actions import feedback as feedback_actions
@@ -52,8 +51,7 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = find(project, pk)
     runs_shown(project, [pk], to=request.user, where="run")
     reader, blamed = Reader(row), blamed_of(row)
-    turns = fit(reader.turns(0, blamed)) if reader.firsts else []
-    shown_from = opening_of(reader.head["messages"], blamed)
+    opened = reader.opened_at(0, blamed)  # first: the head is in what it reads
     newer, older = neighbours(apply_filters(project.trajectories.all(), request.GET), row)
     return render(
         request,
@@ -63,13 +61,8 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             "failure": getattr(row, "failure", None),
             "claim": getattr(row, "eval_claim", None),
             "blamed": blamed,
-            "shown_from": shown_from,
-            "prompt": [turn for turn in turns if turn.index < shown_from],
-            "turns": [turn for turn in turns if turn.index >= shown_from],
-            "placeholders": reader.placeholders(),
             "last_index": max(0, row.message_count - 1),
             "tools": [(name, tool.get("x-dangerous") is True) for name, tool in functions_of(reader.head["tools"])],
-            "without_message": reader.without_message(),
             "warnings": reader.head["warnings"][:SHOWN_WARNINGS],
             "metadata": {key: value for key, value in reader.head["metadata"].items() if key != "steps"},
             "waterfall": waterfall(reader.head["metadata"]),
@@ -81,6 +74,7 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             "outcomes": Outcome.choices,
             "may_write": request.membership.may(Role.REVIEWER),
             "replay": pk if request.membership.may(Role.ENGINEER) else None,
+            **opened,
         },
     )
 
@@ -97,16 +91,23 @@ def neighbours(rows: QuerySet[Trajectory], row: Trajectory) -> tuple[UUID | None
 
 @project_view()
 def part(request: HttpRequest, project: Project, pk: UUID, first: int) -> HttpResponse:
-    """The messages of one part of a long run."""
     row = find(project, pk)
-    reader, blamed = Reader(row), blamed_of(row)
+    return show_part(request, row, first, where="run", blamed=blamed_of(row))
+
+
+def show_part(
+    request: HttpRequest, row: Trajectory, first: int, *, where: str, blamed: int | None, **context: Any
+) -> HttpResponse:
+    """The messages of one part of a long run; pages of higher layers that show the run add to the context."""
+    reader = Reader(row)
     if first not in reader.firsts:
         raise Http404
-    runs_shown(project, [pk], to=request.user, where="run")
-    turns = fit(reader.turns(reader.firsts.index(first), blamed))
-    replay = pk if request.membership.may(Role.ENGINEER) else None
-    blame = request.GET.get("blame") and request.membership.may(Role.REVIEWER)  # on the page of a failure
-    context = {"turns": turns, "blamed": blamed, "first": first, "replay": replay, "blame": blame}
+    runs_shown(request.project, [row.pk], to=request.user, where=where)
+    context |= {
+        "turns": fit(reader.turns(reader.firsts.index(first), blamed)),
+        "first": first,
+        "replay": row.pk if request.membership.may(Role.ENGINEER) else None,
+    }
     return render(request, "trajectories/_part.html", context)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
+from apps.core.templatetags.flywheel import opening_of
 from apps.trajectories import contents
 from apps.trajectories.models import Content, Trajectory
-from apps.trajectories.pages.transcript import Turn, turns_of
+from apps.trajectories.pages.transcript import Turn, fit, turns_of
 from workers.lib.messages import RESULT_ROLES
 
 TURN_HEIGHT = 84  # px, for the room that a part not yet loaded takes
@@ -85,9 +86,24 @@ class Reader:
         )
 
     def placeholders(self) -> list[Placeholder]:
-        """All parts but the first."""
+        """All parts."""
         ends = [*self.firsts[1:], self.row.message_count]
-        return [Placeholder(first, max(first, end - 1)) for first, end in zip(self.firsts, ends, strict=False)][1:]
+        return [Placeholder(first, max(first, end - 1)) for first, end in zip(self.firsts, ends, strict=False)]
+
+    def opened_at(self, message: int, blamed: int | None = None) -> dict[str, Any]:
+        """For `trajectories/_turns.html` and what is around it: the part with a message, the agent's prompt apart if it is the first,
+        and the parts that are loaded when they come into view."""
+        position, places = self.position_of(message), self.placeholders()
+        turns = fit(self.turns(position, blamed)) if self.firsts else []
+        shown_from = opening_of(self.head["messages"], blamed) if position == 0 else 0
+        return {
+            "shown_from": shown_from,
+            "prompt": [turn for turn in turns if turn.index < shown_from],
+            "turns": [turn for turn in turns if turn.index >= shown_from],
+            "before": places[:position],
+            "later": places[position + 1 :],
+            "without_message": self.without_message(),
+        }
 
     def without_message(self) -> list[dict]:
         """Interventions that stand at no message."""

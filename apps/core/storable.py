@@ -1,0 +1,61 @@
+"""Text that PostgreSQL and UTF-8 cannot hold: NUL, and halves of surrogate pairs. No page and no operation of the API takes it. Pure.
+
+What is read row by row (trajectories, tasks, answers) does not come here: there a bad character costs its row only, or is replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from workers.lib.typed import FormError, joined
+
+PROBLEM = "has a character that cannot be stored (NUL, or half of a surrogate pair)"
+UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+SHOWN = 200  # characters of a name
+
+
+def is_storable(text: str) -> bool:
+    if "\x00" in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def refuse_unstorable(value: Any) -> None:
+    """Raises FormError with the path of the first text or key of a JSON value that cannot be stored."""
+    if (steps := _steps_to(value)) is not None:
+        raise FormError(joined("", [step if isinstance(step, int) else _shown(step) for step in steps]), PROBLEM)
+
+
+def refuse_unstorable_fields(fields: Iterable[tuple[str, Iterable[str]]]) -> None:
+    """As `refuse_unstorable`, for the fields of a form, a query or an address: (name, values)."""
+    for name, values in fields:
+        if not all(map(is_storable, (name, *values))):
+            raise FormError(_shown(name), PROBLEM)
+
+
+def _steps_to(value: Any) -> list[str | int] | None:
+    if isinstance(value, str):
+        return None if is_storable(value) else []
+    inner: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    for step, item in inner:
+        if isinstance(step, str) and not is_storable(step):
+            return [step]
+        if (steps := _steps_to(item)) is not None:
+            return [step, *steps]
+    return None
+
+
+def _shown(name: str) -> str:
+    return UNSTORABLE.sub("\ufffd", name)[:SHOWN]
