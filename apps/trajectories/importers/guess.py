@@ -1,4 +1,7 @@
-"""A first mapping, guessed from the names of the columns and the values of the first records. It is shown, never stored."""
+"""A first mapping, guessed from the names of the columns and the values of the first records. It is shown, never stored.
+
+A header decides only together with what its column holds; where two columns fit equally well, neither is taken.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from apps.trajectories.importers import evidence
+from apps.trajectories.importers.headers import CURRENCIES, header_words, meanings, mentions, rank
 from apps.trajectories.importers.mapping import FAILED, RUN, WORKED, Mapping, outcome_text, when
 from apps.trajectories.importers.paths import NAME, Path, loose
 from apps.trajectories.importers.shapes import amount, as_text, number, obj, text
@@ -103,6 +108,17 @@ NESTED = (
     "properties",
     "attributes",
 )
+# What the values of a column have to look like where its header is not one of NAMES.
+LOOKS: dict[str, Callable[[list[Any]], bool]] = {
+    **dict.fromkeys(("question", "answer", "content"), evidence.are_said),
+    **dict.fromkeys(("conversation", "id"), evidence.are_short),
+    **dict.fromkeys(("started_at", "ended_at"), evidence.are_times),
+    **dict.fromkeys(
+        ("latency_s", "latency_ms", "cost_usd", "score", "input_tokens", "output_tokens"), evidence.are_numbers
+    ),
+    "order": evidence.are_whole_numbers,
+}
+PEOPLE = (frozenset({"customer"}), frozenset({"agent"}))
 # For scores from 0 to the first number, from which on it is probably a success.
 SCALES = ((1.0, 0.5), (5.0, 4.0), (10.0, 7.0), (100.0, 70.0))
 
@@ -117,20 +133,53 @@ class Columns:
             for name, value in record.items():
                 self.values.setdefault(name, []).append(value)
         self.top = list(self.values)
+        self.last_names = {name: name for name in self.top}
         for name in self.top:
             if simple(name) in NESTED and NAME.fullmatch(name):
                 found = [inside for value in self.values[name] if isinstance(inside := loose(value), dict)]
                 for inner in dict.fromkeys(key for inside in found for key in inside):
                     if NAME.fullmatch(inner):
                         path = Path(f"{name}.{inner}")
+                        self.last_names[path.text] = inner
                         self.values[path.text] = [said for one in records if (said := path.get(one)) not in (None, "")]
 
     def named(self, field: str, fits: Callable[[list[Any]], bool] = bool, taken: Iterable[str] = ()) -> str:
         """The column whose name fits the field best, and whose values do; "" if there is none."""
         wanted = NAMES[field]
-        found = [(wanted.index(short), "." in name, place, name) for place, name in enumerate(self.values)
-                 if (short := simple(name.rsplit(".", 1)[-1])) in wanted and name not in taken and fits(self.values[name])]  # fmt: skip
-        return min(found)[-1] if found else ""
+        found = [(wanted.index(short), name not in self.top, place, name) for place, name in enumerate(self.values)
+                 if (short := simple(self.last_names[name])) in wanted and name not in taken and fits(self.values[name])
+                 and self._may_be(name, field)]  # fmt: skip
+        return min(found)[-1] if found else self._described(field, fits, taken)
+
+    def _may_be(self, name: str, field: str) -> bool:
+        """Not an amount in another currency, nor the names of people where their words are asked for."""
+        header = self.last_names[name]
+        if field == "cost_usd":
+            return not CURRENCIES & set(header_words(header))
+        people = field in ("question", "answer") and any(one in PEOPLE for one in meanings(header))
+        return not people or evidence.are_said(self.values[name])
+
+    def _described(self, field: str, fits: Callable[[list[Any]], bool], taken: Iterable[str]) -> str:
+        """The column whose header says in other words what the field is (see `headers`); "" where two say so equally well."""
+        looks = LOOKS.get(field, bool)
+        found = [
+            (place, name not in self.top, name)
+            for name, values in self.values.items()
+            if (place := rank(self.last_names[name], field)) is not None
+            and name not in taken
+            and fits(values)
+            and looks(values)
+        ]
+        best = [name for *place, name in found if place == list(min(found)[:2])]
+        return best[0] if len(best) == 1 else ""
+
+    def aligned(self, name: str) -> list[Any]:
+        """The value of each record, None where there is none; merged cells are filled."""
+        values = [record.get(name) for record in self.records]
+        return evidence.filled_down(values) if evidence.are_merged(values) else values
+
+    def others(self, taken: Iterable[str]) -> list[str]:
+        return [name for name in self.top if name not in taken]
 
 
 def guess(records: list[dict]) -> Mapping:
@@ -246,22 +295,79 @@ def _are_roles(values: list[Any]) -> bool:
 
 
 def _messages(columns: Columns) -> Mapping | None:
-    role = columns.named("role", _are_roles)
-    content = columns.named("content", taken=(role,))
+    named = columns.named("role", _are_roles)
+    role = named or _speaking(columns)
+    titled = columns.named("content", taken=(role,))
+    content = titled or _sentences(columns, role)
     if not role or not content:
         return None
     mapping = Mapping("messages", {"role": role, "content": content}, roles=_unknown_roles(columns.values[role]))
-    talk = columns.named("conversation", _repeat, taken=(role, content)) or columns.named(
-        "id", _repeat, taken=(role, content)
-    )
-    if talk:
-        mapping.fields["conversation"] = talk
+    if order := columns.named("order", taken=(role, content)) or _numbering(columns, (role, content)):
+        mapping.fields["order"] = order
+    if talk := _talk(columns, mapping):
+        mapping.fields = {"conversation": talk} | mapping.fields
+        mapping.fill_down = _merged(columns, talk)
+    elif not (named and titled):
+        return None  # by their values alone columns are only known where conversations can be seen
+    if not titled and not evidence.moves_on(columns.aligned(content), columns.aligned(talk)):
+        return None
     if calls := _calls(columns, mapping) or columns.named("tool_calls", taken=mapping.fields.values()):
         mapping.fields["tool_calls"] = calls
-    for name in ("order", "tool_name", "tool_arguments", "tool_result", "tool_call_id"):
+    for name in ("tool_name", "tool_arguments", "tool_result", "tool_call_id"):
         if found := columns.named(name, taken=mapping.fields.values()):
             mapping.fields[name] = found
     return mapping
+
+
+def _speaking(columns: Columns) -> str:
+    """The only column whose values are speakers, whatever its name, unless there are questions with their answers."""
+    if columns.named("question", _are_texts) and columns.named("answer", _are_texts):
+        return ""
+    found = [name for name in columns.top if evidence.are_speakers(columns.aligned(name))]
+    return found[0] if len(found) == 1 and len(columns.records) >= evidence.ENOUGH else ""
+
+
+def _sentences(columns: Columns, role: str) -> str:
+    """The only column of sentences beside the speakers'."""
+    found = [name for name in columns.others((role,)) if evidence.are_said(columns.values[name])
+             and not any(isinstance(loose(value), list | dict) for value in columns.values[name][:20])]  # fmt: skip
+    return found[0] if role and len(found) == 1 else ""
+
+
+def _numbering(columns: Columns, taken: Iterable[str]) -> str:
+    """The only column whose numbers begin again with each conversation."""
+    found = [name for name in columns.others(taken) if evidence.restarts(columns.aligned(name))]
+    return found[0] if len(found) == 1 else ""
+
+
+def _talk(columns: Columns, mapping: Mapping) -> str:
+    """The column that tells conversations apart: by its name, else by where the order begins again, else by the turns."""
+    taken = list(mapping.fields.values())
+    if found := _named_talk(columns, taken) or columns.named("id", _repeat, taken):
+        return found
+    others = [name for name in columns.others(taken) if evidence.are_short(columns.values[name])]
+    if begins := evidence.restarts(columns.aligned(mapping.fields["order"])) if "order" in mapping.fields else []:
+        return next((name for name in others if evidence.same_runs(columns.aligned(name), begins)), "")
+    roles = columns.aligned(mapping.fields["role"])
+    found = [
+        name
+        for name in others
+        if mentions(name, "talk", "id")
+        and not _times(columns.values[name])
+        and evidence.talk_alternates(columns.aligned(name), roles)
+    ]
+    return found[0] if len(found) == 1 else ""
+
+
+def _named_talk(columns: Columns, taken: Iterable[str]) -> str:
+    merged = {name for name in columns.others(taken) if _merged(columns, name)}
+    return columns.named("conversation", _repeat, taken) or next(
+        (name for name in (columns.named(field, taken=taken) for field in ("conversation", "id")) if name in merged), ""
+    )
+
+
+def _merged(columns: Columns, name: str) -> bool:
+    return evidence.are_merged([record.get(name) for record in columns.records])
 
 
 def _repeat(values: list[Any]) -> bool:
@@ -279,11 +385,16 @@ def _pairs(columns: Columns) -> Mapping:
     for name in ("question", "answer", "system"):
         if found := columns.named(name, _are_texts, taken=mapping.fields.values()):
             mapping.fields[name] = found
+    if {"question", "answer"} <= set(mapping.fields) and evidence.is_survey(
+        *([record.get(mapping.fields[name]) for record in columns.records] for name in ("question", "answer"))
+    ):
+        mapping.fields = {}
     if calls := _calls(columns, mapping):
         mapping.fields["tool_calls"] = calls
-    talk = columns.named("conversation", _repeat, taken=mapping.fields.values())
-    if talk and len(columns.values[talk]) > len({as_text(value) for value in columns.values[talk]}):
-        mapping.fields["conversation"] = talk
+    talk = _named_talk(columns, mapping.fields.values())
+    merged = bool(talk) and _merged(columns, talk)
+    if merged or (talk and len(columns.values[talk]) > len({as_text(value) for value in columns.values[talk]})):
+        mapping.fields["conversation"], mapping.fill_down = talk, merged
         if order := columns.named("order", taken=mapping.fields.values()):
             mapping.fields["order"] = order
     return mapping
@@ -329,7 +440,9 @@ def _run_fields(columns: Columns, mapping: Mapping) -> None:
         take("id", _unique)
     _outcome(columns, mapping, taken)
     take("score", _numbers)
-    take("started_at", _times)
+    if not take("started_at", _times) and (clock := _clock(columns, mapping, taken)):
+        mapping.fields["started_at"] = clock
+        taken.add(clock)
     take("ended_at", _times)
     for name in ("input_tokens", "output_tokens", "cost_usd"):
         take(name, _numbers)
@@ -346,6 +459,14 @@ def _run_fields(columns: Columns, mapping: Mapping) -> None:
         mapping.totals = _totals(columns, mapping, Path(talk))
     if "score" in mapping.fields and "outcome" not in mapping.fields:
         mapping.threshold = _threshold(columns.values[mapping.fields["score"]])
+
+
+def _clock(columns: Columns, mapping: Mapping, taken: set[str]) -> str:
+    """The only column of times that never go back in a conversation (or in the file), whatever its name."""
+    talk = mapping.fields.get("conversation")
+    groups = columns.aligned(talk) if talk else [""] * len(columns.records)
+    found = [name for name in columns.others(taken) if evidence.in_time_order(columns.aligned(name), groups)]
+    return found[0] if len(found) == 1 else ""
 
 
 def _are_names(values: list[Any]) -> bool:

@@ -59,11 +59,13 @@ MAX_MAPPING_ITEMS = 200
 FAILED = ("false", "0", "no", "n", "failure", "failed", "fail", "error", "errored", "incorrect", "wrong", "bad", "unresolved", "unsolved",
           "negative", "thumbs_down", "thumbsdown", "👎", "f", "rejected", "not resolved", "down", "nein", "non", "não", "нет", "falsch", "falso", "faux",
           "nicht gelöst", "ungelöst", "fehlgeschlagen", "gescheitert", "misserfolg", "échec", "échoué", "non résolu", "no resuelto", "fallido",
-          "fracaso", "não resolvido", "falha", "falhou")  # fmt: skip
+          "fracaso", "não resolvido", "falha", "falhou", "thumbs down", "thumb down", "daumen runter", "daumen unten", "pouce bas", "pouce en bas",
+          "pulgar abajo", "polegar para baixo", "pollice giù", "pollice in giù", "duim omlaag", "non risolto", "fallito", "nee", "niet opgelost")  # fmt: skip
 WORKED = ("true", "1", "yes", "y", "success", "succeeded", "successful", "pass", "passed", "ok", "okay", "correct", "right", "good",
           "resolved", "solved", "positive", "thumbs_up", "thumbsup", "👍", "t", "completed", "complete", "done", "accepted", "up", "ja", "oui", "sí", "si",
           "sim", "да", "wahr", "verdadero", "vrai", "erfolg", "erfolgreich", "gelöst", "erledigt", "succès", "réussi", "résolu", "éxito", "exitoso",
-          "resuelto", "sucesso", "resolvido")  # fmt: skip
+          "resuelto", "sucesso", "resolvido", "thumbs up", "thumb up", "daumen hoch", "daumen oben", "pouce haut", "pouce en haut", "pulgar arriba",
+          "polegar para cima", "pollice su", "pollice in su", "duim omhoog", "risolto", "riuscito", "opgelost")  # fmt: skip
 PLAIN = {
     "true",
     "false",
@@ -185,7 +187,8 @@ class Mapping(Struct, forbid_unknown_fields=True, omit_defaults=True):
     `success` and `failure`: values of the outcome (any case) that mean so; of a number, `threshold` and more is success.
     Where none of these is given, words such as “yes” and “failed” are understood, except those in `unknown`.
     `roles`: the file's name of a role → ours, or “skip”. `totals`: whether the numbers of a conversation's rows are added
-    up, or stand whole in each. `dates`: whether 02/01/2026 is day/month/year or month/day/year; see `settled`.
+    up, or stand whole in each. `fill_down`: an empty cell of the conversation's column repeats the one above, as merged
+    cells of a spreadsheet do. `dates`: whether 02/01/2026 is day/month/year or month/day/year; see `settled`.
     """
 
     layout: Literal["conversation", "messages", "pairs"] = "conversation"
@@ -199,6 +202,7 @@ class Mapping(Struct, forbid_unknown_fields=True, omit_defaults=True):
     totals: Literal["sum", "last"] = "sum"
     dates: Literal["", "day", "month"] = ""
     keep_rest: bool = True
+    fill_down: bool = False
 
 
 def load(given: Any) -> Mapping:
@@ -254,6 +258,7 @@ class Report:
     unread: dict[str, Unread] = field(default_factory=dict)
     unmapped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
+    records: int = 0
 
 
 def rows(records: Iterable[Record], name: str, mapping: Mapping, report: Report | None = None) -> Iterator[Row]:
@@ -284,7 +289,9 @@ class Mapper:
     def _inner(self, records: Iterable[Record]) -> Iterator[Record]:
         """The records, where each is the item of a list inside a document."""
         if not self.mapping.records:
-            yield from records
+            for position, record in records:
+                self.report.records += 1
+                yield position, record
             return
         path, number = Path(self.mapping.records), 0
         for position, record in records:
@@ -292,6 +299,7 @@ class Mapper:
             if isinstance(found, list):
                 for item in found:
                     number += 1
+                    self.report.records += 1
                     yield number, item
             else:
                 problem = RowError(self.mapping.records, f"expected a list, got {type(found).__name__}")
@@ -318,13 +326,14 @@ class Mapper:
 
     def _gathered(self, records: Iterable[Record]) -> Iterator[Row]:
         """Rows of one conversation from wherever they stand in the file; they wait in a temporary database on the disk."""
-        path = self.paths.get("conversation")
+        path, above = self.paths.get("conversation"), ""
         with sqlite3.connect("") as held:
             held.execute("create table record (talk text, position integer, data text)")
             for position, record in records:
                 try:
                     record = require_object(record)
                     talk = as_text(path.get(record)) if path else "file"
+                    talk = above = talk or (above if self.mapping.fill_down else "")
                     if not talk:
                         raise RowError(path.text if path else "", "no conversation: the row belongs to none")
                     held.execute("insert into record values (?, ?, ?)", (talk, position, json.dumps(record)))

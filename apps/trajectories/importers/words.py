@@ -1,4 +1,4 @@
-"""What columns and speakers are called in German, French, Spanish and Portuguese."""
+"""What columns and speakers are called in German, French, Spanish, Portuguese, Italian and Dutch."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ HEADERS = {
     "metadata": "Metadaten métadonnées metadatos metadados",
 }  # fmt: skip
 SPEAKERS = {
-    "user": "Nutzer Nutzerin Benutzer Benutzerin Kunde Kundin Anrufer Anruferin Gast Mensch Frage utilisateur utilisatrice client cliente usager "
-    "usuario usuaria cliente humano usuário usuária",
+    "user": "Nutzer Nutzerin Benutzer Benutzerin Kunde Kundin Anrufer Anruferin Gast Mensch Frage utilisateur utilisatrice client cliente usager visiteur "
+    "usuario usuaria cliente humano usuário usuária utente klant gebruiker beller",
     "assistant": "Assistent Assistentin Agentin Berater Beraterin Mitarbeiter Mitarbeiterin KI Antwort assistante conseiller conseillère "
-    "agente asistente asesor asesora IA assistente atendente robô",
-    "tool": "Werkzeug Werkzeugergebnis outil herramienta ferramenta",
+    "agente asistente asesor asesora IA assistente atendente robô robot Roboter operatore medewerker",
+    "tool": "Werkzeug Werkzeugergebnis outil herramienta ferramenta strumento hulpmiddel",
     "system": "Systemprompt système sistema",
 }  # fmt: skip
 
