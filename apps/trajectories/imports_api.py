@@ -45,6 +45,8 @@ MAPPING = {
         "repeated in each row"},
         "dates": {"enum": ["", "day", "month"], "description": "What 02/01/2026 begins with. If empty, a number above 12 in the "
         "first rows decides; a file where none does is refused"},
+        "fill_down": {"type": "boolean", "default": False, "description": "An empty cell in the column of the conversation repeats "
+        "the one above, as merged cells do"},
         "keep_rest": {"type": "boolean", "default": True, "description": "Unmapped columns go into metadata.extra"},
     },
 }  # fmt: skip
@@ -81,6 +83,7 @@ SEEN = {
         "guessed": {"type": "boolean"},
         "saved": {"type": "array", "items": {"type": "string"}, "description": "Saved mappings that fit these columns"},
         "problem": {"type": "string", "description": "Why the mapping gives no rows"},
+        "records": {"type": "integer", "description": "Rows of the file that a mapping read"},
         "unmapped": {"type": "array", "items": {"type": "object"}, "description": "Columns without a field"},
         "unread": {"type": "object", "description": "Values that a field cannot take: {field: {count, example, position}}"},
     },

@@ -21,7 +21,7 @@ from apps.trajectories.actions.store import ingest
 from apps.trajectories.decoding import RowError
 from apps.trajectories.importers import MAPPED, ImportError_, OpenFile, chat, read
 from apps.trajectories.importers.batches import MAX_ERRORS, Stored, Summary, batches
-from apps.trajectories.importers.choices import columns_of, objects, values_of
+from apps.trajectories.importers.choices import columns_of, has_blanks, objects, values_of
 from apps.trajectories.importers.guess import guess_as, guess_beside
 from apps.trajectories.importers.mapping import BY_LAYOUT, Mapping, as_json, load, slashed
 from apps.trajectories.models import ImportMapping, TrajectoryKey, Upload, UploadedTrajectory
@@ -55,7 +55,7 @@ def preview(path: Path, name: str, format: str, mapping: Mapping | None = None) 
 
     {format, unit, rows: the first good ones, good, bad, errors, warnings: of rows that are stored all the same, warned:
     how many in all, whole: was that all, total: rows, 0 where not whole}; of a mapped file also {mapping, guessed, problem:
-    why it gives no rows, columns, unread: {field: {count, example, position}}}; of it and of chat rows {unmapped: [{name, count, example}],
+    why it gives no rows, records: how many were read, blanks: whether the column of the conversation has empty cells, columns, unread: {field: {count, example, position}}}; of it and of chat rows {unmapped: [{name, count, example}],
     kept: whether these are kept, suggested: a mapping that would read them}
     """
     found = Preview()
@@ -155,6 +155,8 @@ def mapped(reading: OpenFile) -> dict[str, Any]:
         "mapping": as_json(mapping) | {"layout": mapping.layout},
         "guessed": reading.guessed,
         "problem": reading.problem,
+        "records": report.records,
+        "blanks": has_blanks(objects(reading.head, mapping), mapping),
         "columns": columns_of(reading.head, mapping, reading.source.columns),
         "unread": {name: asdict(found) for name, found in report.unread.items()},
         "unmapped": [

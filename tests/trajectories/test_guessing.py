@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
+from typing import Any
+
 import pytest
 
+from apps.trajectories.decoding import RowError
+from apps.trajectories.importers import OpenFile, read
 from apps.trajectories.importers.guess import guess
 from apps.trajectories.importers.mapping import Mapping, as_json
 
@@ -216,3 +222,84 @@ def test_an_id_is_one_only_if_it_is_short_and_its_repeats_make_a_conversation() 
     assert guess(rows).fields == PAIRS | {"id": "Vorgangs-Nr"}
     assert guess([*rows, rows[-1]]).fields == PAIRS | {"conversation": "Vorgangs-Nr"}
     assert guess([row | {"Gespräch": SAID[at]} for at, row in enumerate(table(**PAIRS))]).fields == PAIRS
+
+
+# Whole files
+
+
+def opened(data: bytes, name: str) -> tuple[OpenFile, list[Any], list[tuple[int, str]]]:
+    """The file, its trajectories as [(id, [(role, content)])], and what was refused."""
+    reading = read(io.BytesIO(data), name)
+    found = list(reading.rows)
+    good = [
+        (row["id"], [(one["role"], one["content"]) for one in row["messages"]])
+        for _, row in found
+        if isinstance(row, dict)
+    ]
+    return reading, good, [(position, row.problem) for position, row in found if isinstance(row, RowError)]
+
+
+EXCEL = """Chat-Protokolle KW 47 – Müller & Söhne;;;;
+;;;;
+Fall;Datum;Lfd. Nr.;Wer schreibt;Was geschrieben wurde
+F-1;16.11.2026 09:00;1;Kundin;Wo bleibt meine Bestellung?
+;;2;Chatbot;Sie wird heute zugestellt.
+F-2;16.11.2026 14:00;1;Kunde;Rechnung bitte stornieren.
+;;2;Chatbot;Das ist leider nicht möglich.
+;;;;Summe: 2 Fälle
+"""
+
+
+def test_a_spreadsheet_with_a_title_merged_cells_and_a_sum_is_read() -> None:
+    reading, good, refused = opened(EXCEL.replace("\n", "\r\n").encode("cp1252"), "KW47.csv")
+    assert reading.mapping.fill_down and reading.mapping.fields["conversation"] == "Fall"
+    assert good == [
+        ("F-1", [("user", "Wo bleibt meine Bestellung?"), ("assistant", "Sie wird heute zugestellt.")]),
+        ("F-2", [("user", "Rechnung bitte stornieren."), ("assistant", "Das ist leider nicht möglich.")]),
+    ]
+    assert refused == [(8, "neither a conversation nor a role: the row is no message")]
+    assert [(one["position"], one["warning"]) for one in reading.source.mended] == [
+        (1, "is not UTF-8: it and other such lines were read as Windows-1252"),
+        (1, "“Chat-Protokolle KW 47 – Müller & Söhne” is a title above the header: it was skipped"),
+    ]
+    assert reading.report.records == 5
+    reading.mapping.fill_down = False
+    again = list(read(io.BytesIO(EXCEL.encode()), "KW47.csv", mapping=reading.mapping).rows)
+    assert [isinstance(row, RowError) for _, row in again].count(True) == 3, "without it these rows belong to none"
+
+
+@pytest.mark.parametrize(
+    ("data", "columns"),
+    [
+        ("Export, 23.11.2026\n\nFrage;Antwort\nWo?;Hier.\n", ["Frage", "Antwort"]),
+        ("Export;\nFrage;Antwort\nWo?;Hier.\n", ["Frage", "Antwort"]),
+        ("Export;\n1;Hier.\n2;Dort.\n", ["Export", "column 2"]),
+        ("Frage\n\nWo, bitte?\n", ["Frage"]),
+        ("Frage;;\nWo?;Hier.;1\n", ["Frage", "column 2", "column 3"]),
+        ("Frage\nWo?;Hier.\n", ["Frage"]),
+    ],
+)
+def test_only_what_stands_alone_above_a_header_is_a_title(data: str, columns: list[str]) -> None:
+    assert read(io.BytesIO(data.encode()), "x.csv").source.columns == columns
+
+
+def test_messages_deep_in_a_helpdesk_export_are_found_with_their_speakers() -> None:
+    comments = [
+        {"id": 1, "author": {"type": "end-user", "name": "Ann"}, "body": "Why was I charged twice?"},
+        {"id": 2, "author": {"type": "bot", "name": "HelpBot"}, "body": "The second charge is a reservation."},
+        {"id": 3, "author": {"type": "crew", "name": "Karl"}, "body": "I have released it."},
+    ]
+    tickets = [
+        {"id": 70 + at, "subject": "Invoice", "talk": {"total": 3, "parts": {"comments": comments}}} for at in range(3)
+    ]
+    data = json.dumps({"tickets": tickets, "count": 3, "next_page": None}).encode()
+    reading, good, refused = opened(data, "export.json")
+    assert (reading.mapping.records, reading.mapping.fields) == (
+        "tickets",
+        {"messages": "talk.parts.comments", "id": "id"},
+    )
+    assert reading.mapping.roles == {"crew": "assistant"} and not refused
+    assert good[0] == (
+        "70",
+        [("user", comments[0]["body"]), ("assistant", comments[1]["body"]), ("assistant", comments[2]["body"])],
+    )

@@ -149,6 +149,36 @@ def test_a_path_a_column_and_a_meaning_once_chosen_can_be_removed(project: Proje
     assert not any(row["outcome"].get("status") in ("success", "failure") for row in seen["rows"])
 
 
+def test_a_path_is_added_in_two_steps_and_merged_cells_are_a_choice(project: Project, member: Client) -> None:
+    rows = "".join(f"{talk};{who};{said}\n" for talk, who, said in
+                   (("A", "Kunde", "Wo ist es?"), ("", "Bot", "Es ist hier."), ("B", "Kunde", "Geht es zurück?"), ("", "Bot", "Ja, gern.")))  # fmt: skip
+    page = send(member, project, f"Fall;Sprecher;Text\n{rows}".encode(), name="x.csv")
+    seen, content = page.context["preview"], page.content.decode()
+    assert seen["mapping"]["fill_down"] and 'name="fill_down" checked' in content
+    assert (seen["good"], seen["records"]) == (2, 4) and "from 4 rows" in " ".join(content.split())
+
+    def ask(**changed: Any) -> tuple[dict, str]:
+        page = member.post(url("import_preview", project), form(seen, **changed))
+        return page.context["preview"], page.content.decode()
+
+    again, content = ask(fill_down="on", path_for="agent_name")
+    assert '<option value="agent_name" selected>' in content and "agent_name" not in again["mapping"]["fields"]
+    again, content = ask(fill_down="on", path_for="agent_name", path_new="=helpdesk")
+    assert (
+        again["mapping"]["fields"]["agent_name"] == "=helpdesk"
+        and 'name="path.agent_name" value="=helpdesk"' in content
+    )
+    assert '<option value="agent_name"' not in content, "it has a row of its own now"
+    again, content = ask()
+    assert (again["good"], again["bad"]) == (2, 2) and 'name="fill_down">' in content
+    again, content = ask(**{"field.conversation": ""})
+    assert "one_conversation" in again["inputs"] and "all 4 rows become one" not in content, "few rows may well be one"
+    many = send(
+        member, project, ("Sprecher;Text\n" + "Kunde;Wo ist es?\nBot;Es ist hier.\n" * 9).encode(), name="y.csv"
+    )
+    assert "all 18 rows become one" in " ".join(many.content.decode().split())
+
+
 def test_the_page_asks_for_the_date_format_and_says_what_becomes_of_an_unreadable_start(
     project: Project, member: Client
 ) -> None:

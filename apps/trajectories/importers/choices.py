@@ -9,8 +9,8 @@ from apps.trajectories.importers.guess import Columns
 from apps.trajectories.importers.mapping import Mapping, meaning_of, outcome_text
 from apps.trajectories.importers.paths import Path, loose
 from apps.trajectories.importers.records import Record
-from apps.trajectories.importers.shapes import as_text, first, text
-from apps.trajectories.importers.turns import ROLE_KEYS, role_of
+from apps.trajectories.importers.shapes import as_text, text
+from apps.trajectories.importers.turns import role_of, speaker_of
 
 MAX_COLUMNS = 300
 MAX_VALUES = 40
@@ -33,6 +33,13 @@ def fits(mapping: Mapping, head: list[Record], columns: list[str]) -> bool:
     return bool(records) and all(
         path.text in columns or any(path.get(record) is not None for record in records) for path in paths
     )
+
+
+def has_blanks(records: list[dict], mapping: Mapping) -> bool:
+    """Whether the column that tells conversations apart is empty in some of these records, and not in the first."""
+    path = Path(found) if (found := mapping.fields.get("conversation")) else None
+    values = [path.get(record) in (None, "") for record in records] if path else []
+    return any(values) and not values[0]
 
 
 def columns_of(head: list[Record], mapping: Mapping, header: list[str]) -> list[dict[str, str]]:
@@ -79,5 +86,7 @@ def _roles(record: dict, mapping: Mapping) -> list[str]:
         return []
     talk = loose(Path(path).get(record))
     inner = Path(found) if (found := mapping.fields.get("role")) else None
+    if isinstance(talk, dict):  # as `turns` reads it
+        talk = next((found for found in talk.values() if isinstance(found, list) and found), [])
     turns = [item for item in talk if isinstance(item, dict)] if isinstance(talk, list) else []
-    return [text(inner.get(item) if inner else first(item, *ROLE_KEYS)).strip() for item in turns]
+    return [text(inner.get(item) if inner else speaker_of(item)).strip() for item in turns]

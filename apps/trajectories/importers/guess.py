@@ -14,10 +14,18 @@ from apps.trajectories.importers.headers import CURRENCIES, header_words, meanin
 from apps.trajectories.importers.mapping import FAILED, RUN, WORKED, Mapping, outcome_text, when
 from apps.trajectories.importers.paths import NAME, Path, loose
 from apps.trajectories.importers.shapes import amount, as_text, number, obj, text
-from apps.trajectories.importers.turns import CONTENT_KEYS, ROLE_KEYS, called_and_answered, role_of, speakers
+from apps.trajectories.importers.turns import (
+    CONTENT_KEYS,
+    ROLE_KEYS,
+    called_and_answered,
+    role_of,
+    speaker_of,
+    speakers,
+)
 from apps.trajectories.importers.words import HEADERS, simple, spellings
 
 LOOKED_AT = 500  # records
+DEPTH = 4  # of nested objects in which messages are looked for
 MANY_VALUES = 40  # different values of a role or an outcome
 NAMES: dict[str, tuple[str, ...]] = {
     "messages": ("messages", "conversation", "conversations", "history", "chat", "chathistory", "dialog", "dialogue", "transcript",
@@ -231,10 +239,11 @@ def guess_as(records: list[dict], layout: str) -> Mapping:
 
 
 def _list_inside(records: list[dict]) -> str:
-    """The name of the list of records, if the file is one document around it."""
+    """The name of the list of records, if the file is one document around it: a usual name, or the only list."""
     document = records[0] if len(records) == 1 else {}
+    lists = [value for value in document.values() if isinstance(value, list | dict)]
     for name, value in document.items():
-        usual = len(document) == 1 or simple(name) in LISTS
+        usual = len(document) == 1 or simple(name) in LISTS or (len(lists) == 1 and len(lists[0]) > 1)
         objects = isinstance(value, list) and value and all(isinstance(item, dict) for item in value)
         if NAME.fullmatch(name) and usual and objects and not _is_talk(value):
             return name
@@ -246,10 +255,13 @@ def _conversation(columns: Columns) -> Mapping | None:
         return all(_is_talk(loose(value)) for value in values[:20])
 
     found = columns.named("messages", fits) or next((name for name in columns.values if fits(columns.values[name])), "")
+    found = found or next(
+        (path for path in _paths_to_lists(columns.records) if fits(_values_at(path, columns.records))), ""
+    )
     if not found:
         return None
     mapping = Mapping("conversation", {"messages": found})
-    inside = [item for value in columns.values[found][:100] if isinstance(items := _turns_in(loose(value)), list)
+    inside = [item for value in _values_at(found, columns.records[:100]) if isinstance(items := _turns_in(loose(value)), list)
               for item in items if isinstance(item, dict)]  # fmt: skip
     if inside:
         keys = Columns(inside)
@@ -257,9 +269,30 @@ def _conversation(columns: Columns) -> Mapping | None:
             mapping.fields["role"] = role
         if not any(name in keys.values for name in CONTENT_KEYS) and (content := keys.named("content")):
             mapping.fields["content"] = content
-        role_key = mapping.fields.get("role") or next((name for name in ROLE_KEYS if name in keys.values), "")
-        mapping.roles = _unknown_roles(keys.values.get(role_key, []))
+        said = keys.values[role] if (role := mapping.fields.get("role")) else [speaker_of(item) for item in inside]
+        mapping.roles = _unknown_roles(said)
     return mapping
+
+
+def _paths_to_lists(records: list[dict]) -> list[str]:
+    """Where lists of objects stand below the top level of the first records, the nearest first."""
+    found: list[str] = []
+    level = [("", record) for record in records[:20]]
+    for _ in range(DEPTH):
+        level = [
+            (f"{path}.{name}" if path else name, inside)
+            for path, value in level
+            if isinstance(value, dict)
+            for name, inside in value.items()
+            if NAME.fullmatch(name)
+        ]
+        found += [path for path, value in level if isinstance(value, list) and value and isinstance(value[0], dict)]
+    return list(dict.fromkeys(path for path in found if "." in path))
+
+
+def _values_at(path: str, records: list[dict]) -> list[Any]:
+    reader = Path(path)
+    return [value for record in records if (value := reader.get(record)) not in (None, "", [])]
 
 
 def _turns_in(value: Any) -> Any:

@@ -64,8 +64,11 @@ CONCEPTS = {
     "in": "input prompt in Eingabe entrée entrada ingresso",
     "out": "output completion out Ausgabe sortie salida saída uscita",
 }  # fmt: skip
-BETWEEN = frozenset("of the a an for by to in de du des der die das den dem ein eine im vom von zum zur la les l d un une en del los las do da dos das no "
-                    "na di della dello dei delle dell lo gli i and und et y e en o oder ou or van het een does did is est es hat has".split())  # fmt: skip
+OF_NO_MEANING = (
+    "a an and by d da das de dei del dell della delle dello dem den der des di did die do does dos du e een ein eine en es est et for "
+    "gli has hat het i im in is l la las les lo los na no o oder of or ou the to un und une van vom von y zum zur"
+)  # between other words
+BETWEEN = frozenset(OF_NO_MEANING.split())
 # What the concepts of a header may be, the best first; those after “?” are optional.
 PATTERNS = {
     field: tuple(tuple(frozenset(half.split()) for half in f"{one}?".split("?")[:2]) for one in given.split(" | "))

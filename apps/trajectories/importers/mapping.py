@@ -60,12 +60,12 @@ FAILED = ("false", "0", "no", "n", "failure", "failed", "fail", "error", "errore
           "negative", "thumbs_down", "thumbsdown", "👎", "f", "rejected", "not resolved", "down", "nein", "non", "não", "нет", "falsch", "falso", "faux",
           "nicht gelöst", "ungelöst", "fehlgeschlagen", "gescheitert", "misserfolg", "échec", "échoué", "non résolu", "no resuelto", "fallido",
           "fracaso", "não resolvido", "falha", "falhou", "thumbs down", "thumb down", "daumen runter", "daumen unten", "pouce bas", "pouce en bas",
-          "pulgar abajo", "polegar para baixo", "pollice giù", "pollice in giù", "duim omlaag", "non risolto", "fallito", "nee", "niet opgelost")  # fmt: skip
+          "pulgar abajo", "polegar para baixo", "pollice giù", "pollice in giù", "duim omlaag", "schlecht", "mauvais", "malo", "ruim", "cattivo", "slecht", "non risolto", "fallito", "nee", "niet opgelost")  # fmt: skip
 WORKED = ("true", "1", "yes", "y", "success", "succeeded", "successful", "pass", "passed", "ok", "okay", "correct", "right", "good",
           "resolved", "solved", "positive", "thumbs_up", "thumbsup", "👍", "t", "completed", "complete", "done", "accepted", "up", "ja", "oui", "sí", "si",
           "sim", "да", "wahr", "verdadero", "vrai", "erfolg", "erfolgreich", "gelöst", "erledigt", "succès", "réussi", "résolu", "éxito", "exitoso",
           "resuelto", "sucesso", "resolvido", "thumbs up", "thumb up", "daumen hoch", "daumen oben", "pouce haut", "pouce en haut", "pulgar arriba",
-          "polegar para cima", "pollice su", "pollice in su", "duim omhoog", "risolto", "riuscito", "opgelost")  # fmt: skip
+          "polegar para cima", "pollice su", "pollice in su", "duim omhoog", "gut", "bon", "bueno", "bom", "buono", "goed", "risolto", "riuscito", "opgelost")  # fmt: skip
 PLAIN = {
     "true",
     "false",
@@ -333,6 +333,8 @@ class Mapper:
                 try:
                     record = require_object(record)
                     talk = as_text(path.get(record)) if path else "file"
+                    if not talk and self.mapping.fill_down and not self._speaks(record):
+                        raise RowError("", "neither a conversation nor a role: the row is no message")
                     talk = above = talk or (above if self.mapping.fill_down else "")
                     if not talk:
                         raise RowError(path.text if path else "", "no conversation: the row belongs to none")
@@ -350,6 +352,11 @@ class Mapper:
                     yield position, self._row(position, found, talk if path else "")
                 except RowError as error:
                     yield position, error
+
+    def _speaks(self, record: dict) -> bool:
+        """Whether it can be a message; what stands below a table, such as a sum, is none."""
+        needed = ("role", "tool_name") if self.mapping.layout == "messages" else ("question", "answer")
+        return any(self.paths[name].get(record) not in (None, "") for name in needed if name in self.paths)
 
     def _ordered(self, records: list[dict]) -> list[dict]:
         path = self.paths.get("order") or self.paths.get("started_at")

@@ -19,6 +19,7 @@ PARQUET = b"PAR1"
 DELIMITERS = ",;\t|"
 HINT = re.compile(rf"sep=([{DELIMITERS}])\r?\n", re.IGNORECASE)
 MAX_COLUMNS = 2_000
+TITLES = 12  # lines in which a header is looked for below titles
 PARQUET_MEMORY_MIB = 2_048
 PARQUET_READER = [sys.executable, "-m", "workers.read_parquet"]
 CRASHED = "{} cannot be read as Parquet: its reader crashed."
@@ -28,8 +29,8 @@ ARCHIVES = {b"PK\x03\x04": "a zip archive or an Excel file", b"%PDF": "a PDF", b
 def csv_records(source: Source) -> Iterator[Record]:
     """Rows by the header's names; positions are lines. A row with more cells than the header is refused.
 
-    One with fewer cells is noted, and so is a header that is repeated. Text is UTF-8; a line that is not is read as
-    Windows-1252, which is noted. Raises ImportError_ if there is no header.
+    One with fewer cells is noted, and so are a header that is repeated and a title above the header, which are skipped.
+    Text is UTF-8; a line that is not is read as Windows-1252, which is noted. Raises ImportError_ if there is no header.
     """
     lines = _Lines(source)
     csv.field_size_limit(MAX_RECORD)
@@ -69,9 +70,18 @@ def _broken(error: csv.Error, more: int) -> RowError:
 
 
 def _header(reader: Iterator[list[str]], source: Source) -> list[str]:
-    """The cells of the first line that is not empty; a line such as “sep=;”, which is for Excel, is skipped."""
+    """The cells of the first line that is not empty, nor for Excel (“sep=;”), nor a title."""
+    titles = _titles(source.sample)
+    header: list[str] = []
     try:
-        header = next((cells for cells in reader if any(cell.strip() for cell in cells) and not _is_hint(cells)), [])
+        for number, cells in enumerate(reader, 1):
+            if titles and (filled := _filled(cells)) == titles[:1]:
+                warning = f"“{filled[0][:80]}” is a title above the header: it was skipped"
+                source.note(number, [{"path": "", "warning": warning}])
+                titles.pop(0)
+            elif _filled(cells) and not _is_hint(cells):
+                header = cells
+                break
     except csv.Error as error:
         raise ImportError_(f"{source.name} is not CSV: {error}.") from error
     if not header:
@@ -79,6 +89,36 @@ def _header(reader: Iterator[list[str]], source: Source) -> list[str]:
     if len(header) > MAX_COLUMNS:
         raise ImportError_(f"{source.name} has {len(header):,} columns; at most {MAX_COLUMNS:,} are read.")
     return header
+
+
+def _filled(cells: list[str]) -> list[str]:
+    return [said for cell in cells if (said := cell.strip())]
+
+
+def _titles(sample: bytes) -> list[str]:
+    """What stands alone in the lines above a header: in a line of otherwise empty cells, or above an empty line."""
+    lines = [_decoded(line) for line in sample.removeprefix(codecs.BOM_UTF8).splitlines(keepends=True)[:TITLES]]
+    try:
+        rows = [cells for cells in csv.reader(lines, delimiter=delimiter_of(sample)) if not _is_hint(cells or [""])]
+    except csv.Error:
+        return []
+    titles: list[str] = []
+    for cells, below in zip(rows, [*rows[1:], []], strict=True):
+        filled = _filled(cells)
+        if len(filled) > 1:
+            unlike_values = len(set(filled)) == len(filled) and not any(cell[0].isdigit() for cell in filled)
+            return titles if unlike_values else []
+        if filled and len(cells) < 2 and _filled(below):
+            return []
+        titles += filled
+    return []
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line.decode("cp1252", "replace")
 
 
 def _is_hint(cells: list[str]) -> bool:
@@ -104,12 +144,24 @@ def _names(header: list[str], source: Source) -> list[str]:
 
 
 def delimiter_of(sample: bytes) -> str:
-    """The one that a first line “sep=;” names, else the most frequent outside quotes in the header."""
-    counts: Counter[str] = Counter()
-    quoted = False
+    """The one that a first line “sep=;” names, else the most frequent outside quotes in the header.
+
+    Where an empty line follows, the first line may be a title: the line below decides unless it has fewer.
+    """
     head = sample.decode("utf-8", "replace").lstrip("\ufeff\r\n ")
     if found := HINT.match(head):
         return found[1]
+    counts = _delimiters(head)
+    _, *below = re.split(r"\r?\n[ \t]*\r?\n", head[:65536], maxsplit=1)
+    if below and max((after := _delimiters(below[0].lstrip())).values(), default=0) >= max(counts.values(), default=0):
+        counts = after
+    return max(DELIMITERS, key=lambda one: counts[one])
+
+
+def _delimiters(head: str) -> Counter[str]:
+    """Those in the first line, outside quotes."""
+    counts: Counter[str] = Counter()
+    quoted = False
     for letter in head:
         if letter == '"':
             quoted = not quoted
@@ -117,14 +169,14 @@ def delimiter_of(sample: bytes) -> str:
             break
         elif letter in DELIMITERS and not quoted:
             counts[letter] += 1
-    return max(DELIMITERS, key=lambda one: counts[one])
+    return counts
 
 
 class _Lines:
     """The lines of a source as text, with their ends, as `csv.reader` wants them."""
 
     def __init__(self, source: Source) -> None:
-        self._source, self._number = source, 0
+        self._source, self._number, self._other = source, 0, False
 
     def __iter__(self) -> Iterator[str]:
         held = b""
@@ -146,8 +198,10 @@ class _Lines:
         try:
             return line.decode()
         except UnicodeDecodeError:
-            warning = "is not UTF-8: it was read as Windows-1252"
-            self._source.note(self._number, [{"path": "", "warning": warning}])
+            if not self._other:
+                warning = "is not UTF-8: it and other such lines were read as Windows-1252"
+                self._source.note(self._number, [{"path": "", "warning": warning}])
+            self._other = True
             return line.decode("cp1252", "replace")
 
 

@@ -33,6 +33,7 @@ ROLES = {
 }  # fmt: skip
 ROLES |= {word: role for role, words in SPEAKERS.items() for word in spellings(words) if word not in ROLES}
 ROLE_KEYS = ("role", "from", "speaker", "sender", "author", "source", "type", "name")
+SPEAKER_KEYS = ("role", "type", "kind", "name")  # inside an object of the speaker
 CONTENT_KEYS = ("content", "value", "text", "message", "body", "utterance", "parts")
 RESULT_KEYS = ("result", "output", "response", "observation", "tool_result", "tool_output", "tool_response", "returned")
 MAX_WRITTEN = 100_000
@@ -46,6 +47,15 @@ def role_of(name: Any, roles: Mapping[str, str]) -> str | None:
     return roles.get(said) or ROLES.get(said) or ROLES.get(fold(said))
 
 
+def speaker_of(item: dict) -> Any:
+    """What a turn says of its speaker, also inside an object (`author: {type: "end-user", name: "Ann"}`)."""
+    said = first(item, *ROLE_KEYS)
+    if not isinstance(said, dict):
+        return said
+    names = [name for key in SPEAKER_KEYS if (name := text(said.get(key)).strip())]
+    return next((name for name in names if role_of(name, {})), next(iter(names), None))
+
+
 def turn(item: Any, path: str, roles: Mapping[str, str], number: int = 1) -> list[dict]:
     """One turn of any shape as chat messages; none where its role is skipped. Raises RowError.
 
@@ -53,11 +63,9 @@ def turn(item: Any, path: str, roles: Mapping[str, str], number: int = 1) -> lis
     """
     if not isinstance(item, dict):
         raise RowError(path, f"expected a message, got {type(item).__name__}")
-    if isinstance(item.get("author"), dict):
-        item = {**item, "author": item["author"].get("role")}
     if item.get("lc") == 1 or ("role" not in item and item.get("type") in BLOCKS and not text(item.get("value"))):
         return chat_message(item, path)
-    said = first(item, *ROLE_KEYS)
+    said = speaker_of(item)
     role = role_of(said, roles)
     if role is None:
         raise RowError(

@@ -78,7 +78,8 @@ def _seen(
         edited = request.POST.get("how") != "fields" and not request.POST.get(
             "use"
         )  # else another layout begins, with fields of its own
-        seen["inputs"] = mapping_forms.inputs(seen, request.POST.getlist("top") if edited else ())
+        top, adding = (request.POST.getlist("top"), mapping_forms.new_path(request.POST)) if edited else ((), ("", ""))
+        seen["inputs"] = mapping_forms.inputs(seen, top, adding)
         seen["open"], seen["save_as"] = request.POST.getlist("open"), request.POST.get("save_as", "")[:80]
         seen["saved"] = uploads.saved_mappings(project, path, name)
         used = next((one.name for one in seen["saved"] if not seen["guessed"] and load(one.mapping) == mapping), "")

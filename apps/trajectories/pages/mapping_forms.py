@@ -24,7 +24,9 @@ LAYOUTS = (
     ("pairs", "a question with its answer"),
 )
 OURS = dict(ROLES)
+FEW = 10  # messages that one conversation may well have
 BY_PATH = "="  # in the select of a field: “use the path or constant below”, which no column can be named
+GROUPING = ("conversation", "order")
 USUAL = ("id", "outcome", "score", "started_at", "agent_name", "agent_version")  # shown even where nothing fits
 
 
@@ -41,9 +43,11 @@ class Input:
     is_column: bool
 
 
-def inputs(preview: dict[str, Any], top: Collection[str] = ()) -> dict[str, Any]:
-    """{all, shown, more, chosen: of the fields in `more`, paths: those that are no column, summed: whether rows of one
-    conversation have numbers to be added up}.
+def inputs(preview: dict[str, Any], top: Collection[str] = (), adding: tuple[str, str] = ("", "")) -> dict[str, Any]:
+    """{all, shown, more, chosen: of the fields in `more`, paths: those that are no column, adding: the field and the path of
+    a new one, where one of them is still missing, grouped: whether rows are joined to conversations, one_conversation: all of
+    them to one, blanks: whether the column of the conversation has empty cells, summed: whether rows of one conversation have
+    numbers to be added up}.
 
     Shown are the needed, chosen and usual fields, or those named in `top`, which were shown before: no field moves while a mapping is edited.
     """
@@ -54,16 +58,22 @@ def inputs(preview: dict[str, Any], top: Collection[str] = ()) -> dict[str, Any]
               field.name in NEEDED[layout], value in examples)
         for field in BY_LAYOUT[layout]
     ]  # fmt: skip
+    usual = USUAL + (GROUPING if layout == "messages" else ())
     shown = [
-        field for field in found if field.needed or (field.name in top if top else field.value or field.name in USUAL)
+        field for field in found if field.needed or (field.name in top if top else field.value or field.name in usual)
     ]
+    grouped = layout == "messages" or "conversation" in fields
     more = [field for field in found if field not in shown]
     return {
         "all": found,
         "shown": shown,
         "more": more,
         "chosen": [field for field in more if field.value],
-        "summed": bool(fields.keys() & set(NUMBERS)) and (layout == "messages" or "conversation" in fields),
+        "grouped": grouped,
+        "one_conversation": layout == "messages" and "conversation" not in fields and preview.get("records", 0) > FEW,
+        "blanks": grouped and "conversation" in fields and (preview.get("blanks") or mapping.get("fill_down")),
+        "summed": bool(fields.keys() & set(NUMBERS)) and grouped,
+        "adding": adding if not all(adding) else ("", ""),
         "paths": [field for field in found if field.value and not field.is_column],
     }
 
@@ -75,6 +85,9 @@ def read(given: QueryDict) -> Mapping:
     for field in BY_LAYOUT[mapping.layout]:
         if path := _path(given, field.name):
             mapping.fields[field.name] = path
+    name, path = new_path(given)
+    if path and name in {field.name for field in BY_LAYOUT[mapping.layout]}:
+        mapping.fields[name] = path
     mapping.records = given.get("records", "").strip()
     for value, means in zip(given.getlist("outcome_value"), given.getlist("outcome_means"), strict=False):
         if means in ("success", "failure", "unknown"):
@@ -87,8 +100,13 @@ def read(given: QueryDict) -> Mapping:
     mapping.threshold = number(given.get("threshold", "").strip() or None)
     mapping.totals = "last" if given.get("totals") == "last" else "sum"
     mapping.dates = dates if (dates := given.get("dates", "")) in ("day", "month") else ""  # type: ignore[assignment]
-    mapping.keep_rest = "keep_rest" in given
+    mapping.keep_rest, mapping.fill_down = "keep_rest" in given, "fill_down" in given
     return mapping
+
+
+def new_path(given: QueryDict) -> tuple[str, str]:
+    """The field and the path or constant that are being added to the mapping."""
+    return given.get("path_for", ""), given.get("path_new", "").strip()
 
 
 def _path(given: QueryDict, name: str) -> str:
