@@ -7,7 +7,7 @@ exactly what one of the field's patterns asks for: “Antwort des Kunden” and 
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 from itertools import islice, product
 
 from apps.trajectories.importers.words import UMLAUTS, fold
@@ -117,6 +117,7 @@ CURRENCIES = frozenset(("eur", "euro", "euros", "gbp", "jpy", "chf", "brl", "mxn
 CAMEL = re.compile(r"(?<=[a-zà-ÿ])(?=[A-ZÀ-Þ])")
 MAX_WORDS = 8
 MAX_READINGS = 200
+LONG_WORD = 32  # letters; a compound that is longer is not split
 ENDINGS = ("en", "es", "er", "s", "n", "e")
 LINKS = ("", "s", "n", "en", "es", "e")  # between the parts of a compound: Vorgang-s-nummer
 
@@ -138,7 +139,7 @@ def header_words(header: str) -> list[str]:
     return re.findall(r"[^\W_]+", fold(CAMEL.sub(" ", header.translate(SIGNS))))
 
 
-@cache
+@lru_cache(maxsize=4096)
 def meanings(header: str) -> tuple[frozenset[str], ...]:
     """The sets of concepts that a header may stand for; none where one of its words is unknown."""
     words = header_words(header)
@@ -153,7 +154,7 @@ def meanings(header: str) -> tuple[frozenset[str], ...]:
 def _readings(word: str, at: int) -> list[frozenset[str]]:
     if word in BETWEEN and at == 0 and word not in WORDS:
         return [frozenset()]  # “La question”
-    return _of_word(word) or _of_compound(word)
+    return _of_word(word) or (_of_compound(word) if len(word) <= LONG_WORD else [])
 
 
 def _of_word(word: str) -> list[frozenset[str]]:
@@ -181,7 +182,7 @@ def _of_compound(word: str) -> list[frozenset[str]]:
             None,
         )
         if known and len(begin) > 2 and (after := (_of_word(rest) or _of_compound(rest))):
-            return [frozenset({concept}) | one for concept in known for one in after]
+            return list({frozenset({concept}) | one for concept in known for one in after})
     return []
 
 
