@@ -80,7 +80,7 @@ LABELS = {
     "trained": "Learned by",
     "import": "Import",
 }
-EXPOSED = {"q", "outcome", "mode", "agent_version", "model", "tool", "since"}  # seen without “More filters”
+EXPOSED = {"q", "outcome", "mode", "agent_version", "model", "tool", "since", "import"}  # not among “More filters”
 SIGNS = {"min": "≥", "max": "≤"}
 LINKED: dict[
     str, Callable[[QuerySet, str], QuerySet]
@@ -126,8 +126,12 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
 
 def of_import(upload: str) -> Q:
     """The trajectories that an import's file contained; none if the text is not the id of an import."""
+    return Q(pk__in=UploadedTrajectory.objects.filter(of_import_id(upload, "upload_id")).values("trajectory_id"))
+
+
+def of_import_id(upload: str, column: str = "pk") -> Q:
     try:
-        return Q(pk__in=UploadedTrajectory.objects.filter(upload_id=UUID(upload)).values("trajectory_id"))
+        return Q(**{column: UUID(upload)})
     except ValueError:
         return Q(pk__in=[])
 

@@ -36,8 +36,8 @@ MAPPING = {
         "records": {"type": "string", "description": "Where the list of records is inside a document"},
         "success": {"type": "array", "items": {"type": "string"}, "description": "Values of the outcome that mean success"},
         "failure": {"type": "array", "items": {"type": "string"}},
-        "unknown": {"type": "array", "items": {"type": "string"}, "description": "Values that mean neither. Only needed where "
-        "success and failure are empty: then words such as “yes” and “failed” are understood"},
+        "unknown": {"type": "array", "items": {"type": "string"}, "description": "Values that mean neither and are not reported as "
+        "unreadable. Where success and failure are empty, words such as “yes” and “failed” are understood, except these"},
         "threshold": {"type": ["number", "null"], "description": "Outcomes or scores at or above this number are "
         "successes"},
         "roles": {"type": "object", "additionalProperties": {"enum": ["user", "assistant", "tool", "system", "skip"]}},
@@ -85,7 +85,7 @@ SEEN = {
         "problem": {"type": "string", "description": "Why the mapping gives no rows"},
         "records": {"type": "integer", "description": "Rows of the file that a mapping read"},
         "unmapped": {"type": "array", "items": {"type": "object"}, "description": "Columns without a field"},
-        "unread": {"type": "object", "description": "Values that a field cannot take: {field: {count, example, position}}"},
+        "unread": {"type": "object", "description": "Values that a field cannot take: {field: {count, example, position, column, label}}"},
     },
 }  # fmt: skip
 PAIRS = {

@@ -55,7 +55,7 @@ def preview(path: Path, name: str, format: str, mapping: Mapping | None = None) 
 
     {format, unit, rows: the first good ones, good, bad, errors, warnings: of rows that are stored all the same, warned:
     how many in all, whole: was that all, total: rows, 0 where not whole}; of a mapped file also {mapping, guessed, problem:
-    why it gives no rows, records: how many were read, blanks: whether the column of the conversation has empty cells, columns, unread: {field: {count, example, position}}}; of it and of chat rows {unmapped: [{name, count, example}],
+    why it gives no rows, records: how many were read, blanks: whether the column of the conversation has empty cells, columns, unread: {field: {count, example, position, column, label}}}; of it and of chat rows {unmapped: [{name, count, example}],
     kept: whether these are kept, suggested: a mapping that would read them}
     """
     found = Preview()
@@ -151,6 +151,7 @@ def mapped(reading: OpenFile) -> dict[str, Any]:
     """What the editor of a mapping shows."""
     mapping, report = reading.mapping, reading.report
     assert mapping is not None
+    labels = {field.name: field.label for field in BY_LAYOUT[mapping.layout]}
     return {
         "mapping": as_json(mapping) | {"layout": mapping.layout},
         "guessed": reading.guessed,
@@ -158,7 +159,10 @@ def mapped(reading: OpenFile) -> dict[str, Any]:
         "records": report.records,
         "blanks": has_blanks(objects(reading.head, mapping), mapping),
         "columns": columns_of(reading.head, mapping, reading.source.columns),
-        "unread": {name: asdict(found) for name, found in report.unread.items()},
+        "unread": {
+            name: asdict(found) | {"column": mapping.fields.get(name, ""), "label": labels.get(name, "")}
+            for name, found in report.unread.items()
+        },
         "unmapped": [
             {"name": name, "count": count, "example": report.examples.get(name, "")}
             for name, count in report.unmapped.most_common(MAX_COLUMNS)

@@ -68,6 +68,12 @@ def test_a_homemade_csv_by_the_page(project: Project, member: Client) -> None:
     }
     assert [item["name"] for item in seen["unmapped"]] == ["note"] and seen["unread"]["outcome"]["count"] == 1
 
+    assert "as outcome, first in" in " ".join(live.content.decode().split()), (
+        "by the column, and by the field it is read for"
+    )
+    known = member.post(url("import_preview", project), form(seen, outcome_means=["unknown", "failure"]))
+    assert not known.context["preview"]["unread"], "a value that is said to mean neither is read"
+
     done = member.post(url("import_start", project), form(seen, outcome_means=["unknown", "failure"], save_as="calls"))
     made = Upload.objects.get()
     assert done.status_code == 302 and runs(made) == "succeeded"
@@ -83,6 +89,7 @@ def test_a_homemade_csv_by_the_page(project: Project, member: Client) -> None:
     listed = member.get(url("list", project), {"import": str(made.pk)}).content.decode()
     assert all(str(row.pk) in listed for row in rows.values()) and str(other.pk) not in listed
     assert f'<input type="hidden" name="import" value="{made.pk}">' in listed, "another filter keeps this one"
+    assert "Import: calls.csv" in listed and "More filters (" not in listed, "by the name of its file, and seen at once"
     assert str(other.pk) not in member.get(url("list", project), {"import": "nonsense"}).content.decode()
 
 

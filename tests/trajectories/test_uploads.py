@@ -99,9 +99,9 @@ def test_the_preview_says_what_is_mended_and_what_is_odd(project: Project, membe
     page = send(member, project, lines(*given))
     seen, html = page.context["preview"], page.content.decode()
     assert (seen["good"], seen["bad"]) == (4, 0) and {item["position"] for item in seen["warnings"]} >= {2, 3}
-    assert seen["warned"] == len(seen["warnings"]) >= 4 and "was replaced" in html and "Imported with warnings" in html
+    assert seen["warned"] == len(seen["warnings"]) >= 4 and "was replaced" in html and "Warnings <span" in html
     assert "a\ufffd&lt;i&gt;" in html and "a\ufffd<i>" not in html
-    assert "Imported with warnings" not in send(member, project, lines(row())).content.decode()
+    assert "Warnings <span" not in send(member, project, lines(row())).content.decode()
     many = send(member, project, lines(*[row(request="\x00") for _ in range(30)])).context["preview"]
     assert len(many["warnings"]) == uploads.MAX_ERRORS and many["more_warned"] == many["warned"] - uploads.MAX_ERRORS
 

@@ -544,6 +544,7 @@ def _outcome(columns: Columns, mapping: Mapping, taken: set[str]) -> None:
     worked, failed = (FAILED, WORKED) if turned else (WORKED, FAILED)
     mapping.success = [value for value in said if value in worked]
     mapping.failure = [value for value in said if value in failed] + (["escalated"] if "escalated" in said else [])
+    mapping.unknown = [value for value in said if value and value in NEITHER and value not in mapping.failure]
     if {*said} <= {"0", "1"}:  # the file may have only one of them among the first rows
         mapping.success, mapping.failure = (["0"], ["1"]) if turned else (["1"], ["0"])
     elif {*said} <= {"true", "false"}:

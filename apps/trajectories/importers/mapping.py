@@ -185,7 +185,7 @@ class Mapping(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`fields`: our field → a column, a JMESPath, or “=text”. `records`: where the list of records is inside a document.
 
     `success` and `failure`: values of the outcome (any case) that mean so; of a number, `threshold` and more is success.
-    Where none of these is given, words such as “yes” and “failed” are understood, except those in `unknown`.
+    Where none of these is given, words such as “yes” and “failed” are understood, except those in `unknown`, which mean neither.
     `roles`: the file's name of a role → ours, or “skip”. `totals`: whether the numbers of a conversation's rows are added
     up, or stand whole in each. `fill_down`: an empty cell of the conversation's column repeats the one above, as merged
     cells of a spreadsheet do. `dates`: whether 02/01/2026 is day/month/year or month/day/year; see `settled`.
@@ -334,7 +334,7 @@ class Mapper:
                     record = require_object(record)
                     talk = as_text(path.get(record)) if path else "file"
                     if not talk and self.mapping.fill_down and not self._speaks(record):
-                        raise RowError("", "neither a conversation nor a role: the row is no message")
+                        raise RowError("", "has neither a conversation nor a speaker, so it is not a message")
                     talk = above = talk or (above if self.mapping.fill_down else "")
                     if not talk:
                         raise RowError(path.text if path else "", "no conversation: the row belongs to none")
@@ -511,7 +511,7 @@ class Mapper:
         status = self.status(raw if raw is not None else None)
         if status is None and raw in (None, "") and "outcome" not in self.paths:
             status = self._by_threshold(score)
-        if status is None and raw not in (None, ""):
+        if status is None and raw not in (None, "") and outcome_text(raw) not in self.unknown:
             said.unread("outcome", raw)
         reason = said.last("reason")
         found = {

@@ -103,12 +103,13 @@ def _titles(sample: bytes) -> list[str]:
     except csv.Error:
         return []
     titles: list[str] = []
-    for cells, below in zip(rows, [*rows[1:], []], strict=True):
+    for at, cells in enumerate(rows):
         filled = _filled(cells)
         if len(filled) > 1:
+            first = next((row for row in rows[at + 1 :] if _filled(row)), [])
             unlike_values = len(set(filled)) == len(filled) and not any(cell[0].isdigit() for cell in filled)
-            return titles if unlike_values else []
-        if filled and len(cells) < 2 and _filled(below):
+            return titles if unlike_values and len(first) == len(cells) else []
+        if filled and len(cells) < 2 and _filled(next(iter(rows[at + 1 :]), [])):
             return []
         titles += filled
     return []

@@ -23,10 +23,12 @@ from apps.trajectories.filters import (
     EXPOSED,
     LABELS,
     SINCE,
+    Chip,
     active,
     apply_filters,
     dimensions,
     normal,
+    of_import_id,
     without,
 )
 from apps.trajectories.metrics import query
@@ -51,7 +53,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     order = Sorting.of(given, SORTS)
     page, too_long = read_page(apply_filters(project.trajectories.all(), given), given, order)
     runs_shown(project, [row.pk for row in page["rows"]], to=request.user, where="list")
-    columns, chips = chosen(given.get("cols", "")), active(given)
+    columns, chips = chosen(given.get("cols", "")), [_with_file(project, chip, given) for chip in active(given)]
     return render(
         request,
         "trajectories/list.html",
@@ -79,6 +81,14 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "limit": LIMIT,
         },
     )
+
+
+def _with_file(project: Project, chip: Chip, given: QueryDict) -> Chip:
+    """An import is shown by the name of its file; its id says nothing to anybody."""
+    if chip.name != "import":
+        return chip
+    name = project.uploads.filter(of_import_id(given["import"])).values_list("name", flat=True).first()
+    return Chip(chip.name, f"Import: {name}") if name else chip
 
 
 def read_page(rows: QuerySet[Trajectory], given: QueryDict, order: Sorting) -> tuple[dict[str, Any], bool]:

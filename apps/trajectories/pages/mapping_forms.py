@@ -92,8 +92,6 @@ def read(given: QueryDict) -> Mapping:
     for value, means in zip(given.getlist("outcome_value"), given.getlist("outcome_means"), strict=False):
         if means in ("success", "failure", "unknown"):
             getattr(mapping, means).append(value.strip().lower())
-    if mapping.success or mapping.failure:
-        mapping.unknown = []  # as is whatever neither list has
     for value, means in zip(given.getlist("role_value"), given.getlist("role_means"), strict=False):
         if means in OURS:
             mapping.roles[value.strip().lower()] = means  # type: ignore[assignment]
