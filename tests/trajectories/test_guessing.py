@@ -173,6 +173,9 @@ NO_CONVERSATIONS = {
 def test_a_table_that_holds_no_conversations_is_left_open(name: str) -> None:
     found = guess(rows_of(*NO_CONVERSATIONS[name]))
     assert not can_be_imported(found), as_json(found)
+    assert not {"Customer", "Order date", "Price"} & set(found.fields.values()), (
+        "names, and what belongs to no conversation"
+    )
 
 
 def test_the_structure_says_what_headers_do_not() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from apps.trajectories.importers import evidence
 from apps.trajectories.importers.headers import CURRENCIES, header_words, meanings, mentions, rank
-from apps.trajectories.importers.mapping import FAILED, RUN, WORKED, Mapping, outcome_text, when
+from apps.trajectories.importers.mapping import FAILED, NEEDED, RUN, WORKED, Mapping, outcome_text, when
 from apps.trajectories.importers.paths import NAME, Path, loose
 from apps.trajectories.importers.shapes import amount, as_text, number, obj, text
 from apps.trajectories.importers.turns import (
@@ -68,7 +68,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "tools": ("tools", "functions", "tooldefinitions"),
     "input_tokens": ("inputtokens", "prompttokens", "tokensin", "promptlength", "tokensinput"),
     "output_tokens": ("outputtokens", "completiontokens", "tokensout", "generatedtokens", "tokensoutput"),
-    "cost_usd": ("costusd", "cost", "totalcost", "price", "usd", "costindollars"),
+    "cost_usd": ("costusd", "cost", "totalcost", "usd", "costindollars"),
     "latency_ms": ("latencyms", "latency", "durationms", "responsetimems", "elapsedms", "responsetime", "duration"),
     "latency_s": ("latencys", "latencyseconds", "durations", "durationseconds", "durationsec", "seconds", "elapsed", "elapsedseconds"),
     "tags": ("tags", "labels"),
@@ -499,7 +499,7 @@ def _clock(columns: Columns, mapping: Mapping, taken: set[str]) -> str:
     talk = mapping.fields.get("conversation")
     groups = columns.aligned(talk) if talk else [""] * len(columns.records)
     found = [name for name in columns.others(taken) if evidence.in_time_order(columns.aligned(name), groups)]
-    return found[0] if len(found) == 1 else ""
+    return found[0] if len(found) == 1 and mapping.fields.keys() >= {*NEEDED[mapping.layout]} else ""
 
 
 def _are_names(values: list[Any]) -> bool:

@@ -51,7 +51,7 @@ CONCEPTS = {
     "lasts": "duration latency elapsed Dauer Latenz durée latence duración latencia duração latência durata latenza duur",
     "s": "s sec secs second Sek Sekunde seconde segundo secondo",
     "ms": "ms msec millis millisecond Millisekunde",
-    "cost": "cost price Kosten coût coste costo custo kosten",
+    "cost": "cost Kosten coût coste costo custo",
     "usd": "usd dollar dollars",
     "version": "version release build Stand versión versão versione versie",
     "rating": "rating stars score Bewertung Sterne note évaluation étoiles valoración calificación puntuación avaliação nota valutazione voto beoordeling",

@@ -45,7 +45,7 @@ class Input:
 
 def inputs(preview: dict[str, Any], top: Collection[str] = (), adding: tuple[str, str] = ("", "")) -> dict[str, Any]:
     """{all, shown, more, chosen: of the fields in `more`, paths: those that are no column, adding: the field and the path of
-    a new one, where one of them is still missing, grouped: whether rows are joined to conversations, one_conversation: all of
+    a new one, where one of them is still open, missing: whether a needed field has no column, grouped: whether rows are joined to conversations, one_conversation: all of
     them to one, blanks: whether the column of the conversation has empty cells, summed: whether rows of one conversation have
     numbers to be added up}.
 
@@ -70,6 +70,7 @@ def inputs(preview: dict[str, Any], top: Collection[str] = (), adding: tuple[str
         "more": more,
         "chosen": [field for field in more if field.value],
         "grouped": grouped,
+        "missing": any(field.needed and not field.value for field in found),
         "one_conversation": layout == "messages" and "conversation" not in fields and preview.get("records", 0) > FEW,
         "blanks": grouped and "conversation" in fields and (preview.get("blanks") or mapping.get("fill_down")),
         "summed": bool(fields.keys() & set(NUMBERS)) and grouped,
