@@ -17,6 +17,7 @@ MANY_SPEAKERS = 12
 LONG_NAME = 80
 ENOUGH = 4  # rows from which values alone say something
 MOST = 0.9
+COMPANY = re.compile(r"\b(inc|ltd|llc|corp|co|plc|jr|sr|e\.v|s\.a|s\.l|s\.r\.l|b\.v|n\.v)\.$", re.IGNORECASE)
 UNSPACED = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{4}")  # of scripts without spaces
 
 
@@ -36,12 +37,10 @@ def looks_said(value: Any) -> bool:
     if amount(said) is not None or when(said, "day") or when(said, "month"):
         return False
     words = said.split()
-    return (
-        len(words) > 3
-        or said[-1:] in ("?", "!", "…", "。", "？")
-        or (said.endswith(".") and words[-1].count(".") == 1 and len(words[-1]) > 2)
-        or bool(UNSPACED.search(said))
+    ends = said[-1:] in ("?", "!", "…", "。", "？") or (
+        said.endswith(".") and not COMPANY.search(said) and len(words[-1]) > 2
     )
+    return len(words) > 3 or ends or bool(UNSPACED.search(said))
 
 
 def are_said(values: list[Any]) -> bool:
