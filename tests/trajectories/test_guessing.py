@@ -286,6 +286,13 @@ def test_only_what_stands_alone_above_a_header_is_a_title(data: str, columns: li
     assert read(io.BytesIO(data.encode()), "x.csv").source.columns == columns
 
 
+def test_names_that_are_too_long_for_a_path_are_refused_in_a_sentence() -> None:
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
+    deep = {"x" * 100: {"id": 1, "y" * 200: {"id": 1, "z" * 100: talk, "list": []}}}
+    for record, problem in (({"x" * 301: talk}, "longer than 300"), (deep, "Choose a column")):
+        assert problem in opened(json.dumps(record).encode(), "x.json")[0].problem
+
+
 def test_messages_deep_in_a_helpdesk_export_are_found_with_their_speakers() -> None:
     comments = [
         {"id": 1, "author": {"type": "end-user", "name": "Ann"}, "body": "Why was I charged twice?"},

@@ -12,7 +12,7 @@ from typing import Any
 from apps.trajectories.importers import evidence
 from apps.trajectories.importers.headers import CURRENCIES, header_words, meanings, mentions, rank
 from apps.trajectories.importers.mapping import FAILED, NEEDED, RUN, WORKED, Mapping, outcome_text, when
-from apps.trajectories.importers.paths import NAME, Path, loose
+from apps.trajectories.importers.paths import MAX_PATH, NAME, Path, loose
 from apps.trajectories.importers.shapes import amount, as_text, number, obj, text
 from apps.trajectories.importers.turns import (
     CONTENT_KEYS,
@@ -287,12 +287,13 @@ def _paths_to_lists(records: list[dict]) -> list[str]:
             if NAME.fullmatch(name)
         ]
         found += [path for path, value in level if isinstance(value, list) and value and isinstance(value[0], dict)]
-    return list(dict.fromkeys(path for path in found if "." in path))
+    return list(dict.fromkeys(path for path in found if "." in path and len(path) <= MAX_PATH))
 
 
 def _values_at(path: str, records: list[dict]) -> list[Any]:
-    reader = Path(path)
-    return [value for record in records if (value := reader.get(record)) not in (None, "", [])]
+    reader = Path(path) if len(path) <= MAX_PATH else None
+    values = [record.get(path, reader.get(record) if reader else None) for record in records]
+    return [value for value in values if value not in (None, "", [])]
 
 
 def _turns_in(value: Any) -> Any:
