@@ -179,7 +179,9 @@ def test_a_path_is_added_in_two_steps_and_merged_cells_are_a_choice(project: Pro
     again, content = ask()
     assert (again["good"], again["bad"]) == (2, 2) and 'name="fill_down">' in content
     again, content = ask(**{"field.conversation": ""})
-    assert not again["inputs"]["one_conversation"] and "all 4 rows become one" not in content, "few rows may well be one"
+    assert not again["inputs"]["one_conversation"] and "all 4 rows become one" not in content, (
+        "few rows may well be one"
+    )
     nothing = send(member, project, b"Item,Price\nCable,9.90\n", name="orders.csv").content.decode()
     assert (
         "No conversations were recognised" in nothing
