@@ -288,6 +288,13 @@ document.addEventListener("click", (event) => {
     drawCharts(document);
   }
   if (!event.target.closest("details.menu")) closeMenus();
+  const cancel = event.target.closest("[data-cancel]"); // of a form that htmx put into the page
+  if (cancel) {
+    const box = cancel.closest("form").parentElement;
+    event.preventDefault();
+    box.replaceChildren();
+    document.querySelector(`[hx-target="#${box.id}"]`)?.focus();
+  }
   if (event.target.closest("[data-pick-none]")) pickNone();
   if (event.target.closest("[data-pick-matching]")) { document.getElementById("bulk").elements.all.value = "1"; showPicked(); }
   if (event.target.matches("td.pick")) { const box = event.target.querySelector("[data-pick]"); box.checked = !box.checked; pickChanged(); }
@@ -385,7 +392,12 @@ async function goTo(index) {
   shown.scrollIntoView();
   requestAnimationFrame(() => shown.scrollIntoView()); // once more, when what is above has its height
 }
-function goToHash() { const step = /^#m(\d+)$/.exec(location.hash); if (step) goTo(step[1]); }
+function goToHash() {
+  const step = /^#m(\d+)$/.exec(location.hash), row = document.getElementById(location.hash.slice(1));
+  if (step) goTo(step[1]);
+  if (!row?.matches("[data-row]")) return;
+  for (const other of rows()) other.classList.toggle("at", other === row); // j and k go on from there
+}
 addEventListener("hashchange", goToHash);
 function followScroll() {
   const scrubber = document.querySelector("[data-scrubber]");
@@ -507,6 +519,7 @@ document.addEventListener("htmx:configRequest", (event) => {
   if (ahead) event.detail.parameters.set("ahead", ahead.pk);
 });
 document.addEventListener("htmx:beforeSend", (event) => {
+  if (event.target.id === "blame") document.activeElement?.blur(); // the next letter is a key again
   if (!event.target.matches("[data-decide]")) return;
   decided = event.target.closest("[data-case]").dataset.case;
   if (!ahead) return;

@@ -15,6 +15,8 @@ from apps.automation.models import FlowRun, RunState
 from apps.core.models import Membership, Project, Role
 from apps.evals.models import EvalRun
 from apps.failures.models import Classification, Failure
+from apps.failures.outcomes import checks
+from apps.failures.prompts import undecided
 from apps.promotion.models import GateReport, Verdict
 from apps.promotion.policies import PRODUCTION
 from apps.reviews.models import Judgement, ReviewItem, RewardReview
@@ -44,7 +46,8 @@ class Waiting:
 
 def waiting_for(project: Project, member: Membership) -> list[Waiting]:
     """The person's own work first, then what they could do as well as others, then that of others; failures first in each."""
-    found = [*_triage(project, member), *_reviews(project, member), *_flows(project), *_reports(project)]
+    found = [*_triage(project, member), *_rules_and_checks(project), *_reviews(project, member)]
+    found += [*_flows(project), *_reports(project)]
     found += [*_failed_jobs(project, member), *_broken(project, member)]
     able = {role.value for role in member.roles}
     return sorted(found, key=lambda item: (not item.yours, item.who not in able, not item.failed))
@@ -61,6 +64,15 @@ def _triage(project: Project, member: Membership) -> Iterator[Waiting]:
             yield Waiting("Failures to triage", n, name, reverse("failures:list", args=[project.slug]))
         else:
             yield Waiting("Failures to triage", n, "reviewer", url, "unassigned")
+
+
+def _rules_and_checks(project: Project) -> Iterator[Waiting]:
+    if rules := undecided(project):
+        url = reverse("failures:policy", args=[project.slug])
+        yield Waiting("Policy rules to review", rules, "reviewer", url, "runs that break a confirmed one are failures")
+    if drawn := checks.waiting(project).count():
+        url = reverse("failures:checks", args=[project.slug])
+        yield Waiting("Runs to check", drawn, "reviewer", url, "drawn at random, for the true failure rate")
 
 
 def _reviews(project: Project, member: Membership) -> Iterator[Waiting]:

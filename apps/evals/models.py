@@ -192,6 +192,14 @@ class Task(models.Model):
     def get_absolute_url(self) -> str:
         return reverse("evals:task", args=[self.project.slug, self.pk])
 
+    def get_origin_display(self) -> str:
+        """Names the environment whose package the task came with."""
+        imported = self.metadata.get("imported")
+        environment = imported.get("environment") if isinstance(imported, dict) else None
+        if self.origin == Origin.IMPORTED and isinstance(environment, str):
+            return f"Environment {environment}"
+        return str(Origin(self.origin).label)
+
     def name_groups(self) -> None:
         """Groups are compared by their keys, which ignore case, white space and hidden characters."""
         self.group_key = group_key(self.group)

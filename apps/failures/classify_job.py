@@ -64,7 +64,7 @@ def count(project: Project) -> int:
 
 
 def due() -> list[Project]:
-    """Projects with notes, new decisions on policy rules, or runs that were never classified. Left out are projects with a running
+    """Projects with notes, changes that need a pass over all runs, or runs that were never classified. Left out are projects with a running
     classification, and those whose last one failed: people see the error on the page."""
     of_project = Classification.objects.filter(project=OuterRef("pk")).order_by("-created_at").values("state")[:1]
     rows = Project.objects.running().annotate(last=Coalesce(Subquery(of_project), Value("")))

@@ -23,6 +23,7 @@ NONE = ""  # no failure
 DECIDING = ("decided", "marked")  # kinds of decisions that determine the mode
 LAYERS = ("rules", "judge")
 MOST_VERSIONS = 40
+FEW = 10
 
 Pair = tuple[str, str, frozenset[str]]  # the layer's mode, people's main mode, and all their modes
 
@@ -41,6 +42,11 @@ class Share:
     @property
     def interval(self) -> tuple[float, float]:
         return wilson(self.hits, self.n)
+
+    @property
+    def is_small(self) -> bool:
+        """Too few for a percentage to mean much: pages show the counts instead."""
+        return self.n < FEW
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import ACTIVE_STATES, Job, JobState, Project
+from apps.failures.clusters.records import headline_of
 from apps.failures.rules.policy import in_words
 from apps.trajectories.models import Trajectory
 
@@ -190,6 +191,11 @@ class Failure(models.Model):
     def get_absolute_url(self) -> str:
         return reverse("failures:case", args=[self.project.slug, self.pk])
 
+    @property
+    def headline(self) -> str:
+        """What lists show of the evidence."""
+        return str(headline_of(self.evidence).get("text", ""))
+
 
 class DailyRuns(models.Model):
     """Trajectories of one day (UTC) by version and model: `HourlyCount` added up by the digest, for rates."""
@@ -240,7 +246,9 @@ class Classifier(models.Model):
     project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="classifier")
     rules = models.PositiveIntegerField(default=0)
     check_share = models.FloatField(default=0.02, help_text="Share of unflagged runs that people check")
-    policy = models.PositiveIntegerField(default=0, help_text="Counts decisions on policy rules")
+    policy = models.PositiveIntegerField(
+        default=0, help_text="Counts changes after which all runs are classified again"
+    )
     policy_done = models.PositiveIntegerField(default=0, help_text="`policy` when the last whole pass began")
 
     def __str__(self) -> str:
@@ -275,6 +283,11 @@ class SystemPrompt(models.Model):
 
     def __str__(self) -> str:
         return self.opening[:60]
+
+    @property
+    def title(self) -> str:
+        """How it begins, without the marks of a Markdown heading."""
+        return self.opening.lstrip("#* ")
 
 
 class PolicyRuleQuerySet(models.QuerySet["PolicyRule"]):

@@ -16,7 +16,10 @@ from apps.core.models import JobState, Project, Role
 from apps.dashboard import releases
 from apps.dashboard.waiting import waiting_for
 from apps.evals.models import Split
+from apps.failures.actions import policy
 from apps.failures.actions.diagnose import classify_project
+from apps.failures.models import Classifier, OutcomeCheck
+from apps.failures.outcomes import checks
 from apps.promotion import actions as promotion
 from apps.promotion.models import Promotion
 from apps.trajectories import digest
@@ -31,6 +34,7 @@ from tests.factories import (
     make_eval_set,
     make_failed,
     make_member,
+    make_policy_rule,
     make_project,
     make_trajectory,
 )
@@ -101,6 +105,7 @@ def test_a_failed_job_says_why(data_dir: Path) -> None:
 
 def test_what_waits_for_you_comes_first(data_dir: Path) -> None:
     project = make_project()
+    Classifier.objects.create(project=project, check_share=0.0)
     for _ in range(3):
         make_failed(project)
     classify_project(project=project)
@@ -117,6 +122,20 @@ def test_what_waits_for_you_comes_first(data_dir: Path) -> None:
     ]
     viewer = project.memberships.get(user=make_member(project, Role.VIEWER))
     assert all(not item.yours for item in waiting_for(project, viewer))
+
+
+def test_policy_rules_and_random_checks_wait_for_reviewers() -> None:
+    project = make_project()
+    make_policy_rule(make_failed(project))
+    checked = make_trajectory(project)
+    OutcomeCheck.objects.create(project=project, trajectory=checked, probability=0.02)
+    member = project.memberships.get(user=make_member(project, Role.REVIEWER))
+    found = [(item.title, item.who, item.count) for item in waiting_for(project, member)]
+    assert found == [("Policy rules to review", "reviewer", 1), ("Runs to check", "reviewer", 1)]
+    rule = project.system_prompts.get().rules.get()
+    policy.decide(project=project, rule=rule, state="confirmed", by=member.user)
+    checks.answer(trajectory=checked, answer="fine", by=member.user)
+    assert not waiting_for(project, member)
 
 
 def test_a_disabled_webhook_waits_for_operators_only() -> None:

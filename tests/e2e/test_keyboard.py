@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from tests.e2e.conftest import log_in
 from tests.e2e.seed import World
-from tests.factories import make_member
+from tests.factories import make_member, make_policy_rule
 
 FOCUSED = "document.activeElement"
 
@@ -124,6 +124,31 @@ def test_focus_follows_the_row(world: World, logged_in: Any) -> None:
     address = second.get_attribute("href")
     logged_in.keyboard.press("Enter")
     logged_in.wait_for_url(f"**{address}")
+
+
+def test_a_policy_rule_is_edited_cancelled_and_undone_without_losing_the_row(world: World, logged_in: Any) -> None:
+    make_policy_rule(world.project.trajectories.earliest("pk"), "Open tickets cannot be closed.")
+    rule = make_policy_rule(world.project.trajectories.latest("pk"), "Closed tickets cannot be moved.")
+    logged_in.goto(reverse("failures:policy", args=[world.project.slug]))
+    row, form = logged_in.locator(f"#rule-{rule.pk}"), logged_in.locator(".rule-form")
+    while "at" not in (row.get_attribute("class") or "").split():
+        logged_in.keyboard.press("j")
+    logged_in.keyboard.press("e")
+    expect(form.get_by_label("Rule")).to_be_focused()
+    form.get_by_role("link", name="Cancel").click()
+    expect(form).to_have_count(0)
+    expect(row.get_by_role("link", name="Edit")).to_be_focused()
+    logged_in.keyboard.press("c")
+    expect(row.get_by_text("confirmed", exact=True)).to_be_visible()
+    logged_in.keyboard.press("u")
+    expect(logged_in.get_by_text("Your last decision was undone.")).to_be_visible()
+    expect(row).to_have_class("at")
+    logged_in.keyboard.press("n")
+    expect(form.get_by_label("Rule")).to_be_focused()
+    form.get_by_label("Rule").fill("Closed tickets cannot be deleted.")
+    form.get_by_role("button", name="Save and confirm").click()
+    expect(logged_in.get_by_text("Required for this kind of rule.").first).to_be_visible()
+    expect(logged_in.get_by_label("Records")).to_be_focused()
 
 
 def test_single_letters_can_be_switched_off(world: World, logged_in: Any) -> None:

@@ -285,6 +285,8 @@ def test_its_tasks_become_an_eval_set_and_a_file(project: Project, member: Clien
     assert "1 tasks added" in page.content.decode()
     task = Task.objects.get(project=project)
     assert (task.key, task.split, task.expected) == ("two", "train", {"tool": "add", "args": {"amount": 2}})
+    assert task.get_origin_display() == f"Environment {environment}"
+    assert f"Environment {environment}" in member.get(task.get_absolute_url()).content.decode()
     again, made = set_of_package(environment=environment, by=admin_of(project))
     assert again == task.eval_set and (made.made, made.duplicates) == (0, 1)
     (line,) = export(eval_set=task.eval_set, format="nemo-gym", split=Split.TRAIN, by=None).chunks

@@ -384,3 +384,19 @@ def test_what_is_read_in_one_query_is_what_the_samples_say(data_dir: Path) -> No
     both = scored + list(pair[0].samples.filter(masked=False))
     assert groups["tool"] == {name: len({one.task_id for one in both if name in one.tools}) for name in groups["tool"]}
     assert groups["tag"] == {"vip": len({one.task_id for one in both if "vip" in one.tags})}
+
+
+@pytest.mark.django_db
+def test_evaluations_to_compare_with_name_another_environment(client: Client, tmp_path: Path) -> None:
+    run = make_run(folder=tmp_path)
+    project, here, second = run.project, run.environment, evaluate(run.eval_set, tmp_path)
+    other = save_environment(
+        project=project, slug="elsewhere", builtin="workplace", harness=here.harness, verifier=here.verifier, by=None
+    )
+    login(client, run)
+    page, choose = (reverse("evals:run", args=[project.slug, run.pk]), reverse("evals:compare", args=[project.slug]))
+    assert str(other) not in client.get(page).content.decode()
+    EvalRun.objects.filter(pk=second.pk).update(environment=other)
+    text = client.get(page).content.decode()
+    assert text.count(f"in {other}") == 3  # the button, the list, and the filter of the samples
+    assert str(other) in client.get(choose).content.decode()

@@ -11,8 +11,11 @@ from apps.core.models import JobState
 from apps.evals import actions
 from apps.evals.jobs import store_events
 from apps.evals.models import EvalRun, Sample, Split
+from apps.evals.pages.samples import scored_output
+from apps.evals.samples.diagnosis import diagnose
 from tests.evals.test_sample_pages import evaluate, make_run, said
 from tests.factories import make_eval_set, make_project, tool_message
+from workers.lib.environments.episodes import crashed
 
 pytestmark = pytest.mark.django_db
 
@@ -60,3 +63,19 @@ def test_an_output_that_the_rules_fail_on_is_stored(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("apps.evals.samples.diagnosis.classify", broken)
     run = make_run(folder=tmp_path)
     assert run.state == JobState.SUCCEEDED and {sample.mode for sample in run.samples.all()} == {""}
+
+
+def test_a_tool_whose_own_code_fails_is_not_the_agents_fault(tmp_path: Path) -> None:
+    run = make_run(folder=tmp_path)
+    call = tool_message(run.eval_set.tasks.filter(split=Split.TRAIN).first().expected)
+    for reply, mode, title in (
+        (crashed("KeyError"), "", "The environment failed"),
+        ("no such ticket", "incomplete_execution", "incomplete_execution"),
+    ):
+        answer = {"role": "tool", "tool_call_id": "call_1", "content": f"Error: {reply}"}
+        messages = [call, answer, {"role": "assistant", "content": "I could not close it."}]
+        run.samples.filter(index=9).delete()
+        sample = stored(run, messages=messages)
+        found = diagnose(sample)
+        assert found and (sample.mode, found.mode) == (mode, mode) and (found.blamed_message is None) == (not mode)
+        assert scored_output(sample)["bucket"] == title

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from apps.failures.clusters.cases import Case, arguments_of, normalised, trouble_of
 from apps.failures.clusters.features import Space
 from apps.failures.clusters.records import case_of
+from apps.failures.models import Failure
 
 SAME = [
     pytest.param("Error: order 4711 not found", "error: order 98 not found", id="numbers"),
@@ -121,3 +122,11 @@ def test_the_record_has_the_call_that_is_to_blame(blamed: int | None, tool: str,
     case = case_of({"messages": MESSAGES}, id="7", mode="m", blamed_message=blamed, evidence=evidence)
     assert (case.tool, case.error, case.rule, case.evidence) == (tool, error, "r", "why")
     assert ("not done" in case.request) == (blamed is None)
+
+
+def test_an_estimate_is_grouped_by_its_strongest_reason() -> None:
+    evidence = [{"rule": "estimate", "text": "Estimated probability of failure: 76%."}]
+    reason = {"rule": "estimate", "text": "The run ends with a tool call; no answer follows."}
+    for found, text in ((evidence, evidence[0]["text"]), ([*evidence, reason], reason["text"]), ([], "")):
+        case = case_of({"messages": MESSAGES}, id="7", mode="m", blamed_message=1, evidence=found)
+        assert case.evidence == text and Failure(evidence=found).headline == text

@@ -15,7 +15,15 @@ from apps.failures.actions import clusters
 from apps.failures.actions.decisions import Refused, undo
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.clusters import purity, store
-from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureDecision, FailureState, Source
+from apps.failures.models import (
+    ClusterSpace,
+    Failure,
+    FailureCluster,
+    FailureDecision,
+    FailureState,
+    OutcomeEstimate,
+    Source,
+)
 from apps.failures.tasks import recluster_due
 from apps.trajectories import digest
 from apps.trajectories.models import Trajectory
@@ -76,6 +84,21 @@ def test_similar_failures_are_one_cluster(project: Project) -> None:
     assert "refund" not in payments.signature["words"]
     assert payments.first_seen <= payments.last_seen < timezone.now()
     assert ClusterSpace.objects.get(project=project).failures == 8
+
+
+def test_estimated_failures_are_named_after_their_strongest_reason(project: Project) -> None:
+    reason = "The agent refuses, although the system prompt says “Users can change their flight.”."
+    texts = ("Estimated probability of failure: 81%.", reason)
+    for number in range(8):
+        failure = fail(project, PAYMENT if number % 2 else REFUND)
+        failure.evidence = [{"rule": "estimate", "message_index": 1, "text": text, "quote": ""} for text in texts]
+        failure.save()
+        OutcomeEstimate.objects.create(
+            trajectory=failure.trajectory, project=project, probability=0.81,
+            reasons=[{"rule": "refuses_what_is_allowed", "text": reason}],
+        )  # fmt: skip
+    store.recluster(project)
+    assert {cluster.name.split(" · ")[1] for cluster in FailureCluster.objects.all()} == {"refused what is allowed"}
 
 
 def test_a_cluster_keeps_its_id_its_name_and_its_state(project: Project) -> None:

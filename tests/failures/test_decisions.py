@@ -70,7 +70,11 @@ def test_triage_by_hand() -> None:
     page = client.post(f"/p/{project.slug}/failures/{first.pk}/decide/", {"confirm": ""}, follow=True)
     assert page.context["failure"] != first
     page = client.post(f"/p/{project.slug}/failures/{page.context['failure'].pk}/decide/", {"dismiss": ""}, follow=True)
-    assert b"Nothing left to triage" in page.content
+    assert b"Nothing left to triage" in page.content and b"View clusters</a>" in page.content
+    empty = make_project()
+    client.force_login(make_member(empty))
+    page = client.get(f"/p/{empty.slug}/failures/triage/", follow=True)
+    assert b"Nothing left to triage" in page.content and b"View clusters</a>" not in page.content
 
 
 def test_hostile_text_is_escaped() -> None:

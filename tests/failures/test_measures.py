@@ -129,7 +129,7 @@ def test_rates_are_by_version_the_oldest_first(project: Project) -> None:
     assert [rate.failed.hits for rate in measures.by_version(project, "bad_planning")] == [0, 0]
 
 
-def test_the_page_says_what_it_cannot_know(project: Project) -> None:
+def test_the_page_says_what_it_cannot_know(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     client, by = Client(), make_member(project)
     client.force_login(by)
     url = reverse("failures:measures", args=[project.slug])
@@ -138,5 +138,9 @@ def test_the_page_says_what_it_cannot_know(project: Project) -> None:
     decide(failure=Failure.objects.first(), by=by)
     digest()
     page = client.get(url, {"mode": "format_error"})
-    assert b"at most" in page.content and b"100.0%" in page.content and page.context["figure"]
+    assert b">1 of 1<" in page.content and b">100.0%<" not in page.content
+    assert b"too few for percentages" in page.content
+    monkeypatch.setattr(measures, "FEW", 1)
+    page = client.get(url, {"mode": "format_error"})
+    assert b"at most" in page.content and b">100.0%<" in page.content and page.context["figure"]
     assert b"No data yet" in page.content

@@ -87,7 +87,9 @@ def test_the_whole_way(
     assert runs(made) == "succeeded" and made.attempt == 1
     assert not Path(made.path).exists()
     status = member.get(url("import_status", project, made.pk))
-    assert b"every 2s" not in status.content
+    assert (
+        b"every 2s" not in status.content and reverse("failures:policy", args=[project.slug]).encode() in status.content
+    )
     assert AuditEvent.objects.filter(action="upload.submitted").exists()
     again = member.post(url("import_start", project), {"token": seen["token"]}, follow=True)
     assert Upload.objects.count() == 1 and b"no longer available" in again.content

@@ -109,7 +109,7 @@ def others_of(row: EvalRun) -> QuerySet[EvalRun]:
     rows = EvalRun.objects.current().filter(
         project=row.project_id, eval_set__slug=row.eval_set.slug, split=row.split, state="succeeded"
     )
-    return rows.exclude(pk=row.pk).select_related("model_version", "eval_set")
+    return rows.exclude(pk=row.pk).select_related("model_version", "eval_set", "environment")
 
 
 @project_view()

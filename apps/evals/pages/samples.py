@@ -96,7 +96,7 @@ def scored_output(row: Sample) -> dict[str, Any]:
         "components": components,
         "reasons": reasons,
         "diagnosis": found,
-        "bucket": modes.get(found.mode, found.mode) if found else "",
+        "bucket": (modes.get(found.mode, found.mode) or "The environment failed") if found else "",
         "no_bucket": UNMATCHED,
         "blamed": found.blamed_message if found else None,
     }

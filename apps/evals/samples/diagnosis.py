@@ -8,10 +8,13 @@ from typing import Any
 from apps.evals.models import Sample, Task
 from apps.evals.samples.transcript import answered, conversation, offered, opening
 from apps.failures.classify import Diagnosis, Evidence, classify
+from apps.failures.rules.checks import error_never_recovered
+from workers.lib.environments.episodes import CRASH
 from workers.lib.messages import tool_names
 
 log = logging.getLogger(__name__)
-UNSAFE = "unsafe_action"
+UNSAFE, NOT_RECOVERED = "unsafe_action", error_never_recovered.__name__
+CRASHED = f"Error: {CRASH}"
 MOST_TOOLS, LONGEST_TOOL, MOST_TAGS, LONGEST_TAG = 20, 64, 20, 80
 EXAMPLE = "example_before"  # a name that the rules read as “not the agent's”
 
@@ -20,12 +23,21 @@ def diagnose(sample: Sample) -> Diagnosis | None:
     """None for a masked sample, and if no rule finds anything. Indices are those of `conversation`."""
     if sample.masked:
         return None
-    found = classify(as_run(sample))
+    found = _without_crashes(classify(as_run(sample)))
     if not sample.unsafe or (found and found.mode == UNSAFE):
         return found
     at = found.blamed_message if found else None
     said = Evidence("verifier", at, "The verifier marked this output as unsafe.", "", UNSAFE, "certain")
     return Diagnosis(UNSAFE, at, [said, *(found.evidence if found else [])])
+
+
+def _without_crashes(found: Diagnosis | None) -> Diagnosis | None:
+    """If all that is wrong is that a tool's own code raised, nobody blames the agent: no mode and no blamed step."""
+    reason = found.evidence[0] if found and found.evidence else None
+    if reason is None or reason.rule != NOT_RECOVERED or not reason.quote.startswith(CRASHED):
+        return found
+    text = "The tool's code failed and nothing worked afterwards: the environment needs the fix, not the agent."
+    return Diagnosis("", None, [Evidence("tool_crashed", reason.message_index, text, reason.quote, "", "certain")])
 
 
 def describe(sample: Sample) -> None:

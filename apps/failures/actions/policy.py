@@ -43,7 +43,7 @@ def decide(*, project: Project, rule: PolicyRule, state: str, by: Any) -> bool:
             raise Refused(CHANGED)
         return False
     audit(f"policy_rule.{state}", project=project, by=by, target=rule, sentence=cut(rule.sentence))
-    _classify_again(project, by)
+    classify_again(project, by)
     return True
 
 
@@ -65,7 +65,7 @@ def write(
     last = prompt.rules.aggregate(last=Max("position"))["last"]
     rule = _create(prompt, sentence, form, state, by, position=0 if last is None else last + 1)
     audit("policy_rule.written", project=project, by=by, target=rule, sentence=cut(rule.sentence))
-    _classify_again(project, by)
+    classify_again(project, by)
     return rule
 
 
@@ -83,7 +83,7 @@ def edit(
         rule.prompt, sentence, form, state, by, position=rule.position, version=rule.version + 1, replaces=rule
     )
     audit("policy_rule.edited", project=project, by=by, target=new, sentence=cut(new.sentence), version=new.version)
-    _classify_again(project, by)
+    classify_again(project, by)
     return new
 
 
@@ -106,7 +106,7 @@ def remove(*, project: Project, rule: PolicyRule, by: Any) -> None:
             state=State.PROPOSED, **_decided(State.PROPOSED, by)
         )
     audit("policy_rule.removed", project=project, by=by, target=rule, sentence=cut(rule.sentence))
-    _classify_again(project, by)
+    classify_again(project, by)
 
 
 def _create(
@@ -136,7 +136,8 @@ def _lock(project: Project) -> None:
     acquire_in(project.pk, ProjectLock.POLICY)
 
 
-def _classify_again(project: Project, by: Any) -> None:
+def classify_again(project: Project, by: Any) -> None:
+    """Queues a pass over all runs of the project."""
     Classifier.objects.filter(project=project).update(policy=F("policy") + 1)
     transaction.on_commit(partial(classify_job.start, project=project, by=by))
 

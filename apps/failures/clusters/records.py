@@ -20,10 +20,10 @@ def case_of(
     version: str = "",
     started_at: datetime | None = None,
 ) -> Case:
-    """`trajectory` as `classify` takes it; of `evidence`, [{rule, text, …}], the first item counts, because it decided."""
+    """`trajectory` as `classify` takes it; of `evidence`, [{rule, text, …}], what `headline_of` picks counts, because it decided."""
     run = read(trajectory)
     call = _blamed(run, blamed_message)
-    deciding = evidence[0] if evidence else {}
+    deciding = headline_of(evidence)
     return Case(
         id=id,
         mode=mode,
@@ -36,6 +36,13 @@ def case_of(
         version=version,
         started_at=started_at,
     )
+
+
+def headline_of(evidence: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The first item; of an estimate, whose first item is only a probability, the strongest reason. Empty if there is none."""
+    if len(evidence) > 1 and evidence[0].get("rule") == "estimate":
+        return evidence[1]
+    return evidence[0] if evidence else {}
 
 
 def _blamed(run: Run, blamed_message: int | None) -> Call | None:

@@ -334,7 +334,12 @@ class Migration(migrations.Migration):
                     "check_share",
                     models.FloatField(default=0.02, help_text="Share of unflagged runs that people check"),
                 ),
-                ("policy", models.PositiveIntegerField(default=0, help_text="Counts decisions on policy rules")),
+                (
+                    "policy",
+                    models.PositiveIntegerField(
+                        default=0, help_text="Counts changes after which all runs are classified again"
+                    ),
+                ),
                 (
                     "policy_done",
                     models.PositiveIntegerField(default=0, help_text="`policy` when the last whole pass began"),

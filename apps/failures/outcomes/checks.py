@@ -17,6 +17,7 @@ from apps.core.models import Project
 from apps.failures import rates
 from apps.failures.actions.decisions import Refused
 from apps.failures.actions.diagnose import diagnose
+from apps.failures.actions.policy import classify_again
 from apps.failures.models import Classifier, Failure, FailureState, OutcomeCheck, OutcomeEstimate, Source
 from apps.failures.outcomes.estimates import SHARE, Estimator
 from apps.failures.outcomes.rate import Check, Estimate, Flags, How, failure_rate, recall, strata
@@ -116,15 +117,18 @@ def _diagnosed_again(trajectory: Trajectory) -> None:
 
 @transaction.atomic
 def set_share(*, project: Project, share: float, by: Any) -> None:
-    """Set the share of future runs that are drawn for a check. Raises Refused."""
+    """Set the share of runs that are drawn for a check. If it is raised, more of the stored runs are drawn too. Raises Refused."""
     if not 0 <= share <= 1:
         raise Refused("The share must be between 0% and 100%.")
+    is_raised = share > share_of(project)
     Classifier.objects.update_or_create(project=project, defaults={"check_share": share})
     audit("outcome.share_set", project=project, by=by, percent=round(100 * share, 2))
+    if is_raised:
+        classify_again(project, by)
 
 
 def share_of(project: Project) -> float:
-    return Classifier.objects.filter(project=project).values_list("check_share", flat=True).first() or SHARE
+    return next(iter(Classifier.objects.filter(project=project).values_list("check_share", flat=True)), SHARE)
 
 
 # Estimates for all traffic, from the answers
@@ -137,6 +141,7 @@ class Traffic:
     """
 
     runs: int
+    drawn: int
     answered: int
     waiting: int
     rate: Estimate | None
@@ -155,6 +160,7 @@ def traffic(project: Project, since: datetime | None = None) -> Traffic:
     layers = strata(kinds, checks)
     return Traffic(
         runs,
+        len(checks),
         sum(check.failed is not None for check in checks),
         waiting(project).count(),
         failure_rate(layers),

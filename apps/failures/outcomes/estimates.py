@@ -94,7 +94,7 @@ def write(project: Project, given: Mapping[UUID, tuple[Trajectory, dict]]) -> di
 
 def _diagnosis(run: Run, item: Estimate) -> Diagnosis:
     shown = next((reason["message_index"] for reason in item.reasons if reason["message_index"] is not None), None)
-    text = f"The run probably failed ({item.probability:.0%}), judging by the conversation."
+    text = f"Estimated probability of failure: {item.probability:.0%}."
     evidence = [Evidence(ESTIMATE, shown, text, "", MODE, "hint")]
     evidence += [
         Evidence(ESTIMATE, reason["message_index"], reason["text"], reason["quote"], MODE, "hint")

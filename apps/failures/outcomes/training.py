@@ -96,8 +96,8 @@ def _require_enough(examples: Sequence[Example], failed: np.ndarray) -> None:
     fine = len(failed) - bad
     if min(bad, fine) < FEWEST_OF_A_KIND or groups < FOLDS:
         raise TooFew(
-            f"{FEWEST_OF_A_KIND} failed and {FEWEST_OF_A_KIND} fine runs, of {FOLDS} different requests, are needed; so far "
-            f"there are {bad} and {fine}, of {groups}."
+            f"Decisions on {FEWEST_OF_A_KIND} failed and {FEWEST_OF_A_KIND} successful runs, of {FOLDS} different requests, are needed. "
+            f"So far: {bad} failed, {fine} successful, {groups} request{'' if groups == 1 else 's'}."
         )
 
 

@@ -228,8 +228,10 @@ def finished(request: HttpRequest, queue: TriageQueue, note: str = "") -> HttpRe
         context = {"said": said, "queue": queue, "left": queue.count(), "is_done": not left}
         context["undecided_rules"] = undecided(queue.project)
         return render(request, "failures/_case_none.html", context)
-    link = reverse("failures:clusters", args=[queue.project.slug])
-    messages.success(request, said if left else format_html('{} <a href="{}">View clusters</a>', said, link))
+    if not left and queue.project.failures.exists():
+        link = reverse("failures:clusters", args=[queue.project.slug])
+        said = format_html('{} <a href="{}">View clusters</a>', said, link)
+    messages.success(request, said)
     return redirect(f"{reverse('failures:list', args=[queue.project.slug])}?{queue.query}")
 
 

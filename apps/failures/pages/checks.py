@@ -77,6 +77,7 @@ def _context(request: HttpRequest, project: Project, row: Trajectory | None) -> 
         "left": checks.waiting(project).count(),
         "percent": round(100 * checks.share_of(project), 2),
         "may_write": request.membership.may(Role.REVIEWER),
+        "may_undo": OutcomeCheck.objects.filter(project=project, by=request.user).exclude(answer="").exists(),
         "may_set": request.membership.may(Role.ENGINEER),
     }
     if row is None:
@@ -138,7 +139,8 @@ def share(request: HttpRequest, project: Project) -> HttpResponse:
     if form.is_valid():
         checks.set_share(project=project, share=form.cleaned_data["percent"] / 100, by=request.user)
         messages.success(
-            request, f"{form.cleaned_data['percent']:g}% of new runs that nothing flags will be checked by people."
+            request,
+            f"Random share set to {form.cleaned_data['percent']:g}%. More runs are drawn within a minute if it was raised.",
         )
     else:
         messages.error(request, "Enter a number between 0 and 100.")

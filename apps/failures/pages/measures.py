@@ -33,6 +33,7 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         {
             "layers": [_layer(project, layer, names) for layer in measures.LAYERS],
             "decided": measures.decided(project).count(),
+            "few": measures.FEW,
             "waiting": Failure.objects.filter(project=project).waiting().count(),
             "modes": modes,
             "mode": mode,

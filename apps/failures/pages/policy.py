@@ -40,24 +40,27 @@ class RuleForm(PlainForm):
         max_length=LONGEST_SENTENCE, label="Rule", widget=forms.Textarea({"rows": 2}),
         help_text="In plain words, as it should appear in the evidence",
     )  # fmt: skip
-    kind = forms.ChoiceField(choices=TITLES.items(), label="How to check it")
+    kind = forms.ChoiceField(choices=TITLES.items(), label="Kind")
     subject = forms.CharField(
-        max_length=LONGEST, required=False, label="What",
-        help_text="“an order” is every order; “delivered orders” are those with a field that says delivered",
+        max_length=LONGEST, required=False, label="Records",
+        help_text="“an order” means every order; “delivered orders” only those with a field that says “delivered”",
     )  # fmt: skip
     verb = forms.CharField(
         max_length=LONGEST, required=False, label="Action",
-        help_text="As a tool's name has it: “cancelled” is checked against cancel_order. For “must not refuse”: “change”",
+        help_text="As in the tool's name: “cancelled” matches cancel_order. For what must not be refused: “change”",
     )  # fmt: skip
     field = forms.CharField(
         max_length=LONGEST, required=False, label="Field", help_text="Of the record, such as “status”"
     )
     value = forms.CharField(
-        max_length=LONGEST, required=False, label="Value", help_text="Such as “pending”; empty: any value but “no”"
+        max_length=LONGEST,
+        required=False,
+        label="Value",
+        help_text="Such as “pending”; if empty, any value except “no”",
     )
     days = forms.CharField(
-        max_length=LONGEST, required=False, label="Days",
-        help_text="For so many days after the record was made it is allowed anyway; empty: no such time",
+        max_length=LONGEST, required=False, label="Grace period (days)",
+        help_text="Always allowed this long after the record was made; if empty, there is no grace period",
     )  # fmt: skip
     thing = forms.CharField(max_length=LONGEST, required=False, label="Thing", help_text="One word, such as “address”")
     except_for = forms.CharField(
@@ -152,6 +155,8 @@ def _save(
         else:
             return _saved(request, project, saved)
     name = "_policy_form" if request.htmx else "policy_form"
+    first = next((field for field in form.fields if field in form.errors), "sentence")
+    form.fields[first].widget.attrs["autofocus"] = True
     prompt = prompt if prompt and prompt.digest != ALL_RUNS else None
     return render(request, f"failures/{name}.html", {"form": form, "prompt": prompt, "rule": rule})
 

@@ -41,9 +41,7 @@ def written_rule(sentence: str, given: Mapping[str, str]) -> Rule:
         raise Invalid({"kind": f"The form must be one of {', '.join(FORMS)}."})
     fields = {name: " ".join(str(given.get(name) or "").casefold().split()) for name in FORMS[kind]}
     errors = {
-        name: "Fill this in: a rule of this form needs it."
-        for name, text in fields.items()
-        if not text and name not in OPTIONAL
+        name: "Required for this kind of rule." for name, text in fields.items() if not text and name not in OPTIONAL
     }
     if not 0 < len(sentence) <= LONGEST_SENTENCE:
         errors["sentence"] = f"Write the rule in 1 to {LONGEST_SENTENCE} characters."

@@ -25,7 +25,7 @@ PIECE, OVERLAP = 20_000, 200  # characters that are analysed at once, of a longe
 LARGEST = 1_000_000  # characters of one row
 CACHED = 1_024  # texts of at most `SHORT` characters: the same system prompts and tools come with every run
 SHORT = 20_000
-INSTALL = "Run `pip install -r requirements-presidio.txt` and restart."
+INSTALL = "Run “pip install -r requirements-presidio.txt” and restart."
 FOLDER: Path | None = None
 # What people can choose. Keys, e-mail addresses, cards, IBAN, phone numbers and IP addresses have built-in rules.
 ENTITIES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import md5
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -183,6 +184,32 @@ def test_an_engineer_sets_the_share_and_trains(project: Project) -> None:
     )
     client.post(reverse("failures:outcomes_train", args=[project.slug]))
     assert project.outcometrainings.count() == 1
+
+
+def test_a_raised_share_draws_from_the_runs_that_are_there(
+    project: Project, django_capture_on_commit_callbacks: Any
+) -> None:
+    OutcomeCheck.objects.all().delete()
+    client, url = Client(), reverse("failures:checks", args=[project.slug])
+    client.force_login(make_member(project))
+    checks.set_share(project=project, share=0.0, by=None)
+    assert checks.share_of(project) == 0.0 and 'value="0"' in client.get(url).content.decode()
+    page = client.get(reverse("failures:measures", args=[project.slug])).content.decode()
+    assert "None of your 4 runs was drawn" in page
+    classify_project(project=project)
+    assert not checks.waiting(project).exists()
+    for share, drawn in ((1.0, 4), (0.5, 4)):  # a lower share takes nothing back
+        with django_capture_on_commit_callbacks(execute=True):
+            client.post(reverse("failures:check_share", args=[project.slug]), {"percent": str(100 * share)})
+        classify_project(project=project)
+        assert checks.waiting(project).count() == drawn
+
+
+def test_with_nothing_to_check_the_share_can_be_set_and_there_is_nothing_to_undo() -> None:
+    project, client = make_project(), Client()
+    client.force_login(make_member(project))
+    page = client.get(reverse("failures:checks", args=[project.slug])).content.decode()
+    assert "Nothing to check" in page and 'name="percent"' in page and "Undo" not in page
 
 
 def test_the_measures_show_rate_and_recall(project: Project) -> None:

@@ -27,6 +27,7 @@ from workers.lib.specs import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Rollout, Score, Verifier, build, masked, parse_call
 
 TAG = "<tool_call>"
+CRASH = "The tool failed ("  # how a reply begins if the tool's own code raised
 MAX_CALLS = 32  # per turn; further calls are rejected with an observation
 MAX_TEXT = 200_000  # characters kept of one message
 SCORED_AT_ONCE = 16
@@ -36,6 +37,11 @@ QUICK_TEXT = 4_000
 # A separate executor, because the default one's size depends on the machine's cores, and may be too small for asking a
 # judge.
 _scorers = ThreadPoolExecutor(SCORED_AT_ONCE, "score")
+
+
+def crashed(kind: str) -> str:
+    """What the agent is told when a tool's own code raised: no message and no path."""
+    return f"{CRASH}{kind})."
 
 
 def as_assistant(message: Any, turn: int) -> dict:
@@ -180,7 +186,7 @@ class ToolEpisode:
                 self.failure, self.stop_reason = f"The environment failed: {error}"[:500], "environment error"
                 done = self.refusal(tool, given, self.failure)
             except Exception as error:  # a crashing tool is an observation, which must not contain our paths
-                done = self.refusal(tool, given, f"The tool failed ({type(error).__name__}).")
+                done = self.refusal(tool, given, crashed(type(error).__name__))
         self.calls.append(done)
         return done
 

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from workers.lib.environments import EnvironmentFailed
-from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, judged, tool_names, verifier_of
+from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, crashed, judged, tool_names, verifier_of
 from workers.lib.environments.packages.runners import PackageFailed, Runner, runner_of
 from workers.lib.errors import SpecError
 from workers.lib.json_schema import JsonSchema, refusal
@@ -119,7 +119,7 @@ class PackageEpisode(ToolEpisode):
             self.crashes.append(error)
             if error.kind == "state" or error.kind in BROKEN_OF_ITSELF:
                 raise EnvironmentFailed(error.text) from error
-            return self.refusal(tool, args, f"The tool failed ({error.kind}).")  # after a crash the agent sees no paths
+            return self.refusal(tool, args, crashed(error.kind))  # after a crash the agent sees no paths
         self.inner = done["state"]
         if done["finished"]:
             self.stop_reason = "finished"
