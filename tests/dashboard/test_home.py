@@ -56,6 +56,7 @@ def test_an_empty_project_says_how_to_send() -> None:
 def test_it_counts_its_own_project_only(data_dir: Path) -> None:
     project, other = make_project(), make_project()
     by = admin_of(project)
+    Classifier.objects.create(project=project, check_share=0.0)
     for one in (project, other):
         make_failed(one)
         classify_project(project=one)
