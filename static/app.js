@@ -37,6 +37,11 @@ function fillBars(scope) {
   for (const bar of scope.querySelectorAll(".progress i[data-w]")) bar.style.width = bar.dataset.w + "%";
 }
 
+// Long arguments and replies scroll in themselves: the keyboard must reach them in every browser.
+function reachScrolling() {
+  for (const pre of document.querySelectorAll(".turn pre:not([tabindex])")) if (pre.scrollHeight > pre.clientHeight + 1 || pre.scrollWidth > pre.clientWidth + 1) pre.tabIndex = 0;
+}
+
 function showInTree() { document.querySelector(".tree [aria-current]")?.scrollIntoView({ block: "nearest" }); }
 
 function rows() { return [...document.querySelectorAll("[data-row], [data-stop], #conversation .turn")]; }
@@ -345,6 +350,7 @@ function showPicked() {
 
 document.addEventListener("toggle", (event) => {
   if (event.target.matches("details.menu[open]")) event.target.querySelector("form.panel input:not([type=hidden])")?.focus();
+  if (event.target.matches("details[open]:has(pre)")) reachScrolling();
   // Sent with the form, so that the answer, which replaces it, has the same parts open.
   if (event.target.matches("details[data-keep]")) event.target.querySelector("[name=open]").disabled = !event.target.open;
 }, true);
@@ -425,6 +431,7 @@ document.addEventListener("DOMContentLoaded", () => {
   addCopyButtons(document);
   drawCharts(document);
   showInTree();
+  reachScrolling();
   followScroll();
   goToHash();
   for (const here of document.querySelectorAll(".tabs > [aria-current]")) {
@@ -448,7 +455,7 @@ document.addEventListener("htmx:oobAfterSwap", () => {
   while (tail && tail.rows.length > Number(tail.dataset.most)) tail.deleteRow(-1);
 });
 // Before the browser paints the new fragment: curves of a running job do not flicker.
-for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, () => { fillBars(document); addCopyButtons(document); drawCharts(document, ":not(.js-plotly-plot)"); showInTree(); });
+for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, () => { fillBars(document); addCopyButtons(document); drawCharts(document, ":not(.js-plotly-plot)"); showInTree(); reachScrolling(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(document));
 
 // Triage. The next case is fetched before it is asked for, and shown while the decision is still on its way; the
