@@ -321,6 +321,9 @@ def test_the_page_lists_escapes_and_decides_and_viewers_only_read(project: Proje
     )
     listed = client.get(url, {"state": "dismissed"}).content.decode()
     assert PENDING in listed and RETURNED not in listed
+    found.examples.all().delete()  # as the next classification does
+    listed = client.get(url, {"state": "dismissed"}).content.decode()
+    assert "Not checked" in listed and "None found" not in listed
     assert (
         "must be confirmed, dismissed or proposed" in client.post(decide, {"state": "x"}, follow=True).content.decode()
     )
