@@ -17,12 +17,15 @@ from workers.lib.sandbox import CodeError, Limits, Pool
 
 SECRET = "planted-secret-5f1c"
 QUICK = Limits(seconds=60.0)
+# For threads: one that begins and finds no memory is waited for until the time is over.
+ROOMY = Limits(seconds=60.0, memory=16 << 30)
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     os.environ["PLANTED_SECRET"] = SECRET
     pool = Pool(1)
+    pool.guards()  # its server runs from here on, whichever test is the first
     yield pool
     pool.close()
     del os.environ["PLANTED_SECRET"]
@@ -326,14 +329,14 @@ def test_threads_do_not_outlive_the_run(pool: Pool) -> None:
         "import threading, time\n"
         "def grade(s, i):\n  for _ in range(8): threading.Thread(target=time.sleep, args=(60,)).start()\n  return 1.0"
     )
-    assert pool.grade(source, {}, {}) == 1.0
+    assert pool.grade(source, {}, {}, limits=ROOMY) == 1.0
     assert nothing_stays(before)
 
 
 def test_too_many_threads_are_refused(pool: Pool, needs: Callable) -> None:
     needs("process_limit")
     body = "import threading, time\nfor n in range(2000): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\nreturn 'done'"
-    assert attempt(pool, body) == "RuntimeError"
+    assert attempt(pool, body, limits=ROOMY) == "RuntimeError"
 
 
 @pytest.mark.parametrize(
