@@ -142,6 +142,6 @@ def test_a_variable_that_is_not_allowed_any_more_is_refused(
     run = make_eval_run(make_eval_set(project), make_base(project, data_dir), environment)
     assert SECRET not in json.dumps(child_spec(run))
     settings.FLYWHEEL_OUTGOING_KEYS = ["GYM_KEY@gym.example.org"]
-    for ask in (environment.job_spec, lambda: child_spec(run), lambda: load_for(environment)):
+    for ask in (lambda: job_spec(environment), lambda: child_spec(run), lambda: load_for(environment)):
         with pytest.raises(RefusedKey, match=r"may go to gym.example.org only"):
             ask()

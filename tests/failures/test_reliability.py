@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import Project
-from apps.failures import reliability
+from apps.failures import measures, reliability
 from apps.failures.actions.decisions import decide, mark_failure, split
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.actions.modes import ensure_modes
@@ -71,11 +71,17 @@ def test_the_page_has_the_diagram_and_warns(project: Project) -> None:
     client.force_login(by)
     url = reverse("failures:measures", args=[project.slug])
     assert b"Reliability" not in client.get(url).content
+    for _ in range(measures.FEW - 5):
+        make_failed(project)
+    classify_project(project=project)
     Failure.objects.update(evidence=[{"rule": "expected_calls", "confidence": "certain", "mode": "format_error"}])
-    for failure in Failure.objects.all():
+    *first, last = Failure.objects.all()
+    for failure in first:
         decide(failure=failure, by=by, state=FailureState.DISMISSED)
+    assert 'id="reliability"' not in client.get(url).content.decode()  # too few for a diagram
+    decide(failure=last, by=by, state=FailureState.DISMISSED)
     page = client.get(url)
     assert b"Calibration of confidence" in page.content and page.context["reliability"]
     said = page.content.decode()
-    assert "“Certain” is right in 0.0% of 5 cases" in said
+    assert "“Certain” is right in 0.0% of 10 cases" in said
     assert said.count('id="reliability"') == 1  # a second one would be read as the chart, and no chart would be drawn

@@ -157,7 +157,7 @@ def test_a_key_overrides_nothing_not_even_an_owners(project: Project, report: Ga
     [
         ("production/promote/", {"reason": "no report"}, "report"),
         ("production/promote/", {"report": "x", "reason": " "}, "reason"),
-        ("production/rollback/", {"reason": "\ud800"}, ""),
+        ("production/rollback/", {"reason": "\ud800"}, "reason"),
         ("production/rollback/", {"reason": 3}, "reason"),
         ("production/rollback/", {"to": "support-v1"}, "to"),
         ("production/rollback/", [], ""),
