@@ -37,6 +37,7 @@ steps: 10
 learning_rate: 1e-4
 """
 SHARES, COUNTS = st.floats(0, 1), st.integers(0, 10_000)
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=30)
 SETTINGS = st.fixed_dictionaries(
     {"steps": st.integers(1, 10_000), "learning_rate": st.floats(1e-8, 1)},
     optional={
@@ -45,10 +46,9 @@ SETTINGS = st.fixed_dictionaries(
         "generations": st.integers(2, 128), "eval_every": COUNTS, "dynamic_sampling": st.integers(0, 100), "curriculum": st.booleans(),
         "correction": st.sampled_from(["auto", "off", "tis", "mis", "icepop"]), "use_dora": st.booleans(),
         "replay_share": SHARES, "lora_alpha": st.none() | st.integers(1, 99),
-        "target_modules": st.just("all-linear") | st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=3),
+        "target_modules": st.just("all-linear") | st.lists(NAMES, min_size=1, max_size=3),
     },
 )  # fmt: skip
-NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=30)
 
 
 @given(SETTINGS, NAMES, NAMES, st.integers(0, 2**31))
@@ -117,7 +117,7 @@ def test_any_text_is_read_or_refused_with_a_sentence(text: str) -> None:
 
 
 @given(
-    st.text(st.characters(codec="utf-8", exclude_characters="\x85\u2028\u2029"), max_size=40)
+    st.text(st.characters(codec="utf-8", exclude_characters="\x00\x85\u2028\u2029"), max_size=40)
     | st.booleans()
     | st.floats(allow_nan=False)
     | st.none()
