@@ -14,7 +14,7 @@ from django.urls import reverse
 from apps.core.managed.objects import KINDS
 from apps.core.models import JobState
 from apps.environments.actions import save_verifier
-from apps.environments.clients import client_specs, job_spec
+from apps.environments.clients import job_spec
 from apps.environments.reward_models import models_in, resolved, verifiers_with
 from apps.evals.canonical import canonical_hash
 from apps.evals.models import EvalRun
@@ -298,13 +298,13 @@ def test_a_job_is_told_where_the_weights_are_and_altered_ones_are_refused(run: E
     model = finished(run, data_dir)
     save_verifier(project=run.project, name="liked", spec={"kind": "trained_reward", "version": str(model)}, by=None)
     spec = resolved(run.project, {"kind": "trained_reward", "version": str(model)})
-    [folder] = client_specs(run.environment, spec)["reward_models"]
-    assert (folder["name"], folder["digest"], folder["base"]) == (str(model), model.artifact_id, run.model_version.base)
     job = job_spec(run.environment, verifier=spec)
-    assert job["verifier"] == spec and job["clients"]["reward_models"] == [folder]
+    [folder] = job["clients"]["reward_models"]
+    assert (folder["name"], folder["digest"], folder["base"]) == (str(model), model.artifact_id, run.model_version.base)
+    assert job["verifier"] == spec
     (local_path(model.artifact) / "adapter_model.safetensors").write_bytes(b"wEights")
     with pytest.raises(ArtifactError, match=r"base-reward-v1 scores nothing\. Artifact .* was altered"):
-        client_specs(run.environment, spec)
+        job_spec(run.environment, verifier=spec)
 
 
 def test_an_unreviewed_one_may_not_train_and_scores_no_page(run: EvalRun, data_dir: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_missing_field_is_named(kind: str, path: str) -> None:
         ("evaluate", {"engine": {"kind": "transformers", "dtype": "int8"}}, "“engine.dtype” must be one of"),
         ("evaluate", {"engine": {"kind": "openai", "model": "m"}}, "“engine.base_url” is missing"),
         ("grpo", {"config": {"steps": 1, "learning_rate": 1, "loss_type": "ppo"}}, "“config.loss_type” must be one of"),
-        ("grpo", {"config": {"steps": 1, "learning_rate": 1, "temperature": 0}}, "“config.temperature” must be more than 0"),
+        ("grpo", {"config": {"steps": 1, "learning_rate": 1, "temperature": 0}}, "“config.temperature” must be at least 0.01"),
         ("grpo", {"config": {"steps": 1, "learning_rate": 1, "generation": 8}}, "did you mean “generations”?"),
         ("grpo", {"config": {"steps": 1, "learning_rate": "1e-4"}}, "“config.learning_rate” must be a number"),
         ("sft", {"config": {"steps": 1, "learning_rate": 1, "batch_size": 1, "beta": 1}}, "“config.beta” is not known"),
