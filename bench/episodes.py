@@ -233,13 +233,17 @@ def measured(events: list[dict]) -> dict[str, Any]:
 
 
 def trained(events: list[dict]) -> dict[str, Any]:
-    """Of a training run: its last report of each step."""
-    steps = {event["step"]: event["values"] for event in events if event["type"] == "metric"}
+    """Of a training run: the values of each step, the last where it was reported twice. Some steps only have those of probes."""
+    steps: dict[int, dict[str, Any]] = {}
+    for event in events:
+        if event["type"] == "metric":
+            steps.setdefault(event["step"], {}).update(event["values"])
     names = (
         "train/loss", "train/reward_mean", "train/success", "train/unsafe", "train/zero_std_share", "train/turns", "train/completion_length",
         "train/masked_share", "time/generate_s", "time/update_s",
     )  # fmt: skip
-    return {name: [values[name] for values in steps.values()] for name in names if name in next(iter(steps.values()))}
+    found = {name: [values[name] for values in steps.values() if name in values] for name in names}
+    return {name: values for name, values in found.items() if values}
 
 
 def interval(values: Sequence[float]) -> dict[str, float | None]:
