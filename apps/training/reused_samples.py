@@ -39,7 +39,7 @@ def of_fork(run: TrainingRun, spec: dict[str, Any], step: int, *, ask: bool = Fa
 
 def copy(run: TrainingRun, fork: TrainingRun) -> None:
     """Copy the file instead of linking it, since the fork appends to it. Raises TrainingError."""
-    target = job_folder(fork) / "out" / SAMPLED
+    target = file_of(fork)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(file_of(run), target)
