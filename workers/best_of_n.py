@@ -227,11 +227,10 @@ def sample_tasks(
     ranks: Ranks = ALONE,
 ) -> None:  # fmt: skip
     config, n = spec.config, spec.config.samples
-    total, played = len(spec.tasks) * n, len(found) * n
+    total, played, passed = len(spec.tasks) * n, len(found) * n, sum(one["passed"] for one in found.values())
     events.progress(played, total, f"sampling {played:,} of {total:,}")
 
     def sampling() -> str:
-        passed = sum(one["passed"] for one in found.values())
         return f"sampling {played:,} of {total:,}" + (f": {passed:,} of {len(found) * n:,} passed" if found else "")
 
     for start in range(0, len(spec.tasks), SAMPLED_TOGETHER):
@@ -255,10 +254,12 @@ def sample_tasks(
                 record(index, tasks, waiting)
 
         def record(index: int, tasks: Any = tasks, waiting: Any = waiting) -> None:
+            nonlocal passed
             task = tasks[index]
             found[task["id"]] = result = result_of(
                 environment, task, [waiting[index][at] for at in range(n)], config, sampler.control_texts
             )
+            passed += result["passed"]
             for at in range(n):
                 emit_sample(events, task, at, waiting[index][at], phase="train", step=0)
             if lines:
@@ -302,7 +303,7 @@ def result_of(
     return {
         "task": task["id"],
         "samples": len(episodes),
-        "passed": sum(one.score.success and not one.score.masked for one in episodes),
+        "passed": len(passed),
         "masked": sum(one.score.masked for one in episodes),
         "kept": len(chosen),
         "all_empty": sum(

@@ -257,10 +257,8 @@ class Trainer:
         )
         if not batch.used.any():
             return {"train/loss": 0.0, "train/tokens": 0.0, "train/distinct_tokens": 0.0}
-        reference, computed = (
-            self.reference_logprobs(batch),
-            count_tokens([row.ids for row in batch.rows], config.micro_batch),
-        )
+        reference = self.reference_logprobs(batch)
+        computed = count_tokens([row.ids for row in batch.rows], config.micro_batch)
         old: Tensor | None = None
         metrics: dict[str, float] = {}
         before = checkpoint.snapshot(self.model, self.optimizer) if config.updates_per_batch > 1 else None
