@@ -18,6 +18,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from apps.core import attempts
+from apps.core.actor import actor_name
 from apps.core.api import forget
 from apps.core.errors import Rejected
 from apps.core.locks import Lock, acquire
@@ -37,7 +38,6 @@ from apps.core.nouns import noun
 from apps.core.scopes import Scope
 from apps.core.signals import invitation_accepted, member_changed
 
-POLICY_ACTOR = "policy"
 FIRST_PROJECT = ("my-agent", "My agent")
 
 
@@ -51,7 +51,7 @@ def audit(
     actor_label: str = "",
     **detail: Any,
 ) -> AuditEvent:
-    """Adds one line to the audit log. `by` is a user, or None for a policy or the command line.
+    """Adds one line to the audit log. `by` is a user, or None for what Flywheel does by itself or a command does.
 
     It is found under `target`, under the objects that it belongs to (its foreign keys and its `audited_with`), and under the objects in
     `about`. Its sentence is in `auditing.words`.
@@ -61,7 +61,7 @@ def audit(
     return AuditEvent.objects.create(
         project=project,
         actor=by,
-        actor_label=actor_label or (by.get_username() if by else POLICY_ACTOR),
+        actor_label=actor_label or actor_name(by),
         action=action,
         target_type=target._meta.label_lower if target is not None else "",
         target_id=str(target.pk) if target is not None else "",

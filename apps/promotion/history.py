@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from apps.core.actor import FLYWHEEL
 from apps.core.models import AuditEvent, JobState, object_name
 from apps.promotion.models import Channel
 from apps.registry.models import ModelVersion
@@ -59,4 +60,4 @@ def entries_of(channel: Channel) -> list[Entry]:
 
 def _move(row: Any) -> Entry:
     title = f"{row.from_name} → {row.to_name}" if row.from_name else row.to_name
-    return Entry(row.at, row.kind, title, row.by_name or "policy", row.reason, row, row.proof)
+    return Entry(row.at, row.kind, title, row.by_name or FLYWHEEL, row.reason, row, row.proof)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from apps.core.actions import audit
+from apps.core.actor import actor_name
 from apps.promotion.announcing import announce_move
 from apps.promotion.conditions import PromotionError, require_not_archived
 from apps.promotion.deployment.models import Deployment
@@ -34,7 +35,7 @@ def locked(channel: Channel, *, archived: bool = False) -> Channel:
 
 def name_of(user: Any) -> str:
     """The name of the actor, as history stores it."""
-    return user.get_username() if user else "policy"
+    return actor_name(user)
 
 
 def move(

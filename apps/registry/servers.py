@@ -229,7 +229,7 @@ def submit_probe(*, server: Server, by: Any, model: str = "") -> ServerProbe:
         spec = {name: getattr(server, name) for name in ("base_url", "key_variable", "kind", "dialect")} | {
             "model": model
         }
-        probe = ServerProbe(project=server.project, name=f"Probe of {server}", server=server, spec=spec)
+        probe = ServerProbe(project=server.project, name=f"Health check of {server}", server=server, spec=spec)
         return jobs.submit(probe, by=by)
 
 

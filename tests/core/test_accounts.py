@@ -18,6 +18,7 @@ from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
+from apps.core.accounts.adapters import WRONG_LOGIN
 from apps.core.models import Attempts, AuditEvent, Membership, Project, Role
 from tests.factories import admin_of, make_member, make_project, make_user
 from tests.oidc import Provider
@@ -91,7 +92,7 @@ def test_failures_by_an_address_of_two_accounts_are_forgotten_by_neither(ada: An
 def test_an_inactive_account_is_told_what_a_wrong_password_is_told(ada: Any) -> None:
     wrong = log_in(Client(), "wrong").context["form"].errors
     get_user_model().objects.filter(pk=ada.pk).update(is_active=False)
-    assert log_in(Client()).context["form"].errors == wrong and "not correct" in str(wrong)
+    assert log_in(Client()).context["form"].errors == wrong and WRONG_LOGIN in str(wrong)
 
 
 def test_nobody_signs_up(project: Project) -> None:

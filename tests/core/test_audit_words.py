@@ -10,10 +10,12 @@ import pytest
 
 from apps.automation.models import ENDED_STATES
 from apps.core.accounts.signals import ACTIONS
+from apps.core.actions import audit
+from apps.core.actor import ACTOR, COMMAND_LINE
+from apps.core.auditing.words import FIELD, OF_JOBS, PAGES, WORDS, pieces, sentence
 from apps.core.auditing.words import JOBS as NOUNS
-from apps.core.auditing.words import OF_JOBS, PAGES, WORDS, pieces, sentence
 from apps.core.kinds import job_models
-from apps.core.models import AuditEvent
+from apps.core.models import AuditEvent, Project
 from apps.evals.models import HoldoutView
 from apps.failures.models import PolicyRule
 from apps.promotion.models import Promotion
@@ -93,22 +95,40 @@ def test_links_lead_to_pages_that_exist() -> None:
          "ann promoted grpo-v3 to production with a gate report, overriding the gate: “why not”"),
         ("retention.set", {"days": 30, "before": None}, "ann set retention to 30 days"),
         ("retention.set", {"days": None, "before": 30}, "ann set retention to unlimited; it was 30 days"),
-        ("review.answered", {"agrees": False, "reason": ""}, "ann said of a score: wrong"),
+        ("review.answered", {"agrees": False, "reason": ""}, "ann disagreed with a score"),
         ("trajectories.deleted", {"n": 12345}, "ann deleted 12,345 trajectories"),
         ("trajectories.deleted", {"n": 1}, "ann deleted 1 trajectory"),
-        ("failures.classified", {"looked": 1, "found": 0}, "ann had 1 trajectory classified; 0 failures found"),
-        ("failure.undone", {"n": 2, "kept": 1}, "ann undid a decision on 2 failures; 1 changed meanwhile and left as it is"),
-        ("holdout.membership", {"n": 1}, "ann learned that 1 task is held out"),
+        ("failures.classified", {"looked": 1, "found": 0}, "ann classified 1 run and found 0 failures"),
+        ("failure.undone", {"n": 2, "kept": 1}, "ann undid the triage of 2 failures; 1 changed in the meantime and stayed as it is"),
+        ("holdout.membership", {"n": 1}, "ann saw which tasks are held out: 1 task"),
         ("api_key.created", {"name": "k", "scopes": ["read"]}, "ann created the API key k with the scope read"),
         ("api_key.created", {"name": "k", "scopes": ["read", "manage"]}, "ann created the API key k with the scopes read, manage"),
+        ("serverprobe.submitted", {"name": "Health check of production"}, "ann started “Health check of production”"),
+        ("outcome_model.made", {"number": 2, "decisions": 260, "learned": True},
+         "ann trained the failure estimate (version 2) on 260 reviewed runs"),
+        ("outcome_model.made", {"number": 1, "decisions": 1, "learned": False}, "ann trained the failure estimate (version 1) on 1 reviewed run"),
         ("evalrun.submitted", {"name": "{n} [of] it"}, "ann started the evaluation {n} [of] it"),
         ("unheard.of_thing", {}, "ann did unheard: of thing"),
-        ("failure.decided", {"after": {"mode": "bad_planning"}}, "ann decided a failure as bad_planning"),
-        ("failure.decided", {"after": "nonsense"}, "ann decided a failure"),
+        ("failure.decided", {"after": {"mode": "bad_planning"}}, "ann triaged a failure as bad_planning"),
+        ("failure.decided", {"after": "nonsense"}, "ann triaged a failure"),
     ],
 )  # fmt: skip
 def test_an_event_is_a_sentence(action: str, detail: dict, said: str) -> None:
     assert sentence(AuditEvent(actor_label="ann", action=action, detail=detail)) == said
+
+
+def test_what_is_counted_has_a_singular_and_a_plural() -> None:
+    counted = [
+        field[2].split("|")[1:] for words in WORDS.values() for field in FIELD.finditer(words) if "|" in field[2]
+    ]
+    assert counted and all(len(forms) >= 2 for forms in counted)
+
+
+def test_without_a_user_flywheel_or_the_command_line_acted(project: Project) -> None:
+    assert audit("project.archived", project=project, by=None).actor_label == "Flywheel"
+    token = ACTOR.set(COMMAND_LINE)
+    assert audit("project.archived", project=project, by=None).actor_label == "command line"
+    ACTOR.reset(token)
 
 
 @pytest.mark.parametrize("action", sorted(WORDS))

@@ -28,7 +28,27 @@ from apps.core.models import Invitation
 INVITATION = "invitation"  # in a session: the digest of the token of the link that was followed
 
 
+WRONG_LOGIN = "Wrong user name, e-mail or password."
+WRONG_CODE = "Wrong code. Enter the newest one that your app shows, or an unused recovery code."
+
+
 class AccountAdapter(DefaultAccountAdapter):
+    error_messages = DefaultAccountAdapter.error_messages | {
+        "account_inactive": "This account is disabled. Ask an owner of your project.",
+        "email_password_mismatch": WRONG_LOGIN,
+        "username_password_mismatch": WRONG_LOGIN,
+        "invalid_login": WRONG_LOGIN,
+        "enter_current_password": "Enter your current password.",
+        "incorrect_password": "Wrong password.",
+        "incorrect_code": WRONG_CODE,
+        "invalid_password_reset": "This link is invalid or has been used. Request a new one.",
+        "invalid_or_expired_key": "This link is invalid or has expired. Request a new one.",
+        "too_many_login_attempts": "Too many failed attempts. Try again later.",
+        "unknown_email": "No account uses this address.",
+        "same_as_current": "Choose a value that differs from the current one.",
+        "rate_limited": "Too many requests. Wait a minute and try again.",
+    }
+
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return False
 
@@ -65,6 +85,14 @@ def invitation_of(request: HttpRequest) -> Invitation | None:
 
 
 class SocialAccountAdapter(DefaultSocialAccountAdapter):
+    error_messages = DefaultSocialAccountAdapter.error_messages | {
+        "email_taken": "An account with this address exists. Log in to it first, then connect %s under Account.",
+        "no_password": "Set a password first: without one you could no longer log in.",
+        "disconnect_last": "This is your only way to log in. Set a password first.",
+        "connected_other": "This sign-in is connected to another account.",
+        "invalid_token": "The sign-in provider sent an invalid answer. Try again.",
+    }
+
     def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
         if invitation_of(request) is not None:
             return True
@@ -89,6 +117,12 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
 
 
 class MFAAdapter(DefaultMFAAdapter):
+    error_messages = DefaultMFAAdapter.error_messages | {
+        "incorrect_code": WRONG_CODE,
+        "cannot_delete_authenticator": "You cannot remove this second factor.",
+        "cannot_generate_recovery_codes": "Add an authenticator app or a security key before you create recovery codes.",
+    }
+
     def encrypt(self, text: str) -> str:
         return _fernet().encrypt(text.encode()).decode()
 
