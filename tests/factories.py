@@ -267,11 +267,17 @@ def make_rollouts(
 
 
 def make_eval_set(
-    project: Project, train: int = 3, holdout: int = 3, frozen: bool = True, validation: int = 0
+    project: Project,
+    train: int = 3,
+    holdout: int = 3,
+    frozen: bool = True,
+    validation: int = 0,
+    regression: int = 0,
 ) -> EvalSet:
     by = admin_of(project)
     eval_set = evals.create_eval_set(project=project, slug=f"set-{next(_numbers)}", by=by)
     splits = [Split.TRAIN] * train + [Split.VALIDATION] * validation + [Split.HOLDOUT] * holdout
+    splits += [Split.REGRESSION] * regression
     numbers = (ticket for count in _numbers if (ticket := 1000 + count % 4000) not in TAKEN)
     tasks = [
         evals.written_task(

@@ -23,7 +23,8 @@ PASS_AT = (1, 2, 4, 8, 16)
 @dataclass(frozen=True, slots=True)
 class SampleRow:
     """One scored output, as far as the metrics need it. `reward` is None if it is masked. `timed_out`: it failed because it took longer
-    than allowed, by the clock of its machine. Not `answered`: it failed without an answer, so there are no tokens to count."""
+    than allowed, by the clock of its machine. `crashed`: the agent reported an error instead of an answer. Not `answered`: it failed without
+    an answer, so there are no tokens to count."""
 
     task: str
     reward: float | None
@@ -35,6 +36,7 @@ class SampleRow:
     unsafe: bool = False
     masked: bool = False
     timed_out: bool = False
+    crashed: bool = False
     answered: bool = True
     latency_ms: float | None = None
     input_tokens: int | None = None
@@ -185,6 +187,7 @@ def summarise(rows: Sequence[SampleRow]) -> dict[str, Any]:
         "tasks": len(groups),
         "samples": len(rows),
         "masked": int(samples.masked.sum()),
+        "agent_errors": sum(row.crashed for row in rows),
     }
     return metrics
 

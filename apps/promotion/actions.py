@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from apps.core.access import get_membership
 from apps.core.actions import audit
+from apps.core.actor import actor_name
 from apps.core.models import ApiKey, JobState, Role
 from apps.evals.jobs import rows_of, tasks_of
 from apps.evals.latency import latencies
@@ -209,7 +210,7 @@ def facts_of(row: GateReport) -> dict[str, Any]:
     return {
         "project": row.project.slug,
         "channel": row.channel.name,
-        "by": row.created_by.get_username() if row.created_by else "policy",
+        "by": actor_name(row.created_by),
         "at": timezone.now().isoformat(),
         "baseline": _run_facts(row.baseline),
         "candidate": _run_facts(row.candidate),

@@ -106,7 +106,7 @@ PLAN_EXAMPLE = OpenApiExample(
         "plan": {"tasks": 120, "samples_per_task": 8, "comparison": 3, "level": 0.0017, "smallest_effect": 0.08,
                  "effects": [0.03, 0.05, 0.1], "tasks_needed": {"1": [2900, 1100, 290], "8": [830, 300, 80]}, "never_met": [],
                  "source": "From the 2 newest evaluations.", "sentence": "120 tasks × 8 samples show 8 points."},
-        "wear": {"tasks": 120, "evaluations": 3, "views": 2, "level": 0.0017, "factor": 1.3, "fresh_tasks_due": False},
+        "wear": {"tasks": 120, "evaluations": 3, "views": 2, "level": 0.0017, "factor": 1.3, "evaluations_left": 11, "fresh_tasks_due": False},
     },
 )  # fmt: skip
 BEGUN = {

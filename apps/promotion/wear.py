@@ -13,11 +13,12 @@ from apps.core.models import JobState
 from apps.evals.holdout.view_log import WORN_OUT, views_of
 from apps.evals.jobs import rows_of
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Split, Task
-from apps.promotion.gate.error_control import level_of, more_tasks
+from apps.promotion.gate.error_control import comparisons_until, level_of, more_tasks
 from apps.promotion.gate.planning import Plan, plan, spread_of
 from apps.promotion.gate.policy import Policy
 from apps.promotion.policies import PRODUCTION, find_channel
 
+WORN_FACTOR = 2.0  # times the tasks of the first comparison
 MODELS = 4  # whose newest evaluations show how much success varies
 
 
@@ -41,7 +42,12 @@ def comparison_number(baseline: EvalRun, candidate: EvalRun) -> int:
     Every evaluation counts, compared or not, finished or cancelled: who evaluates ten models and compares the best has
     compared ten, and who evaluates the baseline three times can compare each of them with the worst. It does not depend on
     when the gate is asked.
+
+    1 on every other split than the hold-out: nothing is promoted by those, so they may be compared on without limit, and each
+    comparison is wrong as often as the first.
     """
+    if candidate.split != Split.HOLDOUT:
+        return 1
     pair = baseline, candidate
     created = Q(created_at__lte=max(run.created_at for run in pair))
     begun = Q(started_at__lte=max(run.started_at for run in pair if run.started_at))
@@ -71,11 +77,12 @@ class Wear:
     views: int
     level: float
     factor: float
+    evaluations_left: int  # until fresh tasks are due
 
     @property
     def due(self) -> bool:
         """Fresh tasks are needed if an improvement needs twice the tasks that it needed at first, or if many views were counted."""
-        return self.factor >= 2 or self.views > WORN_OUT
+        return self.factor >= WORN_FACTOR or self.views > WORN_OUT
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"fresh_tasks_due": self.due}
@@ -86,7 +93,8 @@ def wear_of(eval_set: EvalSet, policy: Policy) -> Wear:
     level = level_of(next_number(eval_set), policy.alpha)
     views = views_of(eval_set).exclude(kind=HoldoutView.Kind.EVALUATION).count()
     factor = more_tasks(level, level_of(1, policy.alpha))
-    return Wear(eval_set.tasks.holdout().count(), count, views, level, factor)
+    left = max(0, comparisons_until(WORN_FACTOR, policy.alpha) - next_number(eval_set))
+    return Wear(eval_set.tasks.holdout().count(), count, views, level, factor, left)
 
 
 def plan_for(eval_set: EvalSet, policy: Policy, samples: int) -> Plan:

@@ -148,7 +148,7 @@ def result(**gate: Any) -> Result:
     check = {"name": "success", "title": "Success | rate", "state": "worse", "required": True, "baseline": 0.5,
              "candidate": 0.25, "difference": -0.25, "low": -0.3, "high": None, "n": 3, "sentence": "It fell\x08 <b>."}  # fmt: skip
     run = {"id": "1", "eval_set": "support@3", "split": "holdout", "model_version": "a@1", "url": "http://x/run",
-           "metrics": {"success": {"mean": None, "low": None, "high": None, "n": 0}, "counts": {}}}  # fmt: skip
+           "metrics": {"success": {"mean": None, "low": None, "high": None, "n": 0}, "counts": {"samples": 4, "masked": 0, "agent_errors": 0}}}  # fmt: skip
     report = {
         "verdict": "reject",
         "summary": "Rejected: <script>*",
@@ -208,10 +208,27 @@ def test_a_summary_makes_no_markup_of_what_it_is_given() -> None:
     assert markdown(Result(result().run)).startswith("### a@1 on support@3 (holdout): evaluated")
 
 
+@pytest.mark.parametrize(
+    ("counts", "gate", "problem"),
+    [
+        ({"samples": 80}, {}, ""),
+        ({"samples": 80, "agent_errors": 40, "masked": 40}, {}, ""),
+        ({"samples": 80, "agent_errors": 41}, {}, "failed to answer 41 of 80"),
+        ({"samples": 80, "masked": 41}, {}, "41 of 80 samples could not be scored"),
+        ({"samples": 80}, {"verdict": None, "summary": "No baseline."}, "Nothing to compare with. No baseline."),
+        ({}, {}, "no samples"),
+    ],
+)
+def test_what_shows_nothing_about_the_agent_has_a_problem(counts: dict, gate: dict, problem: str) -> None:
+    made = result(**gate)
+    made.run["metrics"]["counts"] = counts
+    assert problem in made.problem and bool(made.problem) == bool(problem)
+
+
 def test_junit_is_xml_whatever_it_is_given() -> None:
     sample = {"key": "k\x00", "masked": False, "success": False, "details": ["\ud800", 7], "mask_reason": ""}
     suite = ElementTree.fromstring(
         junit(result(), [sample, sample | {"key": "m", "masked": True, "mask_reason": "x\x1b"}])
     )
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "3", "1")
-    assert ElementTree.fromstring(junit(result(verdict=None))).get("skipped") == "1"
+    assert ElementTree.fromstring(junit(result(verdict=None))).get("failures") == "2"

@@ -15,7 +15,7 @@ from flywheel_eval import Answer, FlywheelError, Task, evaluate, evaluate_async,
 from flywheel_eval.command import main
 
 from apps.core.models import Project
-from apps.evals.models import EvalRun, EvalSet
+from apps.evals.models import EvalRun, EvalSet, HoldoutView
 from apps.promotion.actions import set_initial
 from apps.promotion.models import GateReport
 from apps.promotion.policies import channel_of
@@ -28,10 +28,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 class Scene:
     """A project on a live server, and a key of it in the environment."""
 
-    def __init__(self, holdout: int) -> None:
+    def __init__(self, regression: int) -> None:
         self.project: Project = make_project()
         self.environment = make_environment(self.project)
-        self.eval_set: EvalSet = make_eval_set(self.project, holdout=holdout)
+        self.eval_set: EvalSet = make_eval_set(self.project, holdout=1, regression=regression)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def test_a_ci_step_fails_on_a_planted_regression_and_says_promote_where_it_is_be
     scene: Scene, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     channel = channel_of(scene.project)
-    assert main(scene.command("one", "our_agent:poor")) == 2  # nothing is live
-    assert "Nothing is live" in capsys.readouterr().out
+    assert main(scene.command("one", "our_agent:poor")) == 4  # nothing is live
+    assert "Nothing is live" in capsys.readouterr().err
     before = EvalRun.objects.get(model_version__agent_version="one")
     set_initial(channel=channel, version=before.model_version, by=admin_of(scene.project))
     files = ("--junit", "a.xml", "--markdown", "a.md", "--tasks")
@@ -103,7 +103,24 @@ def test_a_ci_step_fails_on_a_planted_regression_and_says_promote_where_it_is_be
     assert main(scene.command("three", "our_agent:poor", "--junit", "b.xml")) == 1
     suite = ElementTree.fromstring((folder / "b.xml").read_bytes())
     assert int(suite.get("failures", "0")) >= 2  # success and the verdict
-    assert main(scene.command("four", "our_agent:good")) == 2  # equal: not shown to be better
+    for number in range(4, 8):  # regression tasks do not wear out: the fourth comparison is as sharp as the first
+        assert main(scene.command(str(number), "our_agent:good")) == 2  # equal: not shown to be better
+    assert set(GateReport.objects.values_list("comparison", flat=True)) == {1}
+    assert not EvalRun.objects.filter(split="holdout").exists() and not HoldoutView.objects.exists()
+
+
+def test_an_agent_that_crashes_is_no_green_build(
+    scene: Scene, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "broken.py").write_text("def agent(task):\n    raise OSError('no API key')\n")
+    for more in ([], ["--no-gate"]):
+        files = ("--junit", "a.xml", "--markdown", "a.md")
+        assert main(scene.command(f"v{len(more)}", "broken:agent", *more, *files)) == 4
+        assert (
+            "failed to answer 6 of 6" in capsys.readouterr().err
+            and "nothing was measured" in (folder / "a.md").read_text()
+        )
+        assert ElementTree.fromstring((folder / "a.xml").read_bytes()).get("failures") == "1"
 
 
 def test_an_evaluation_is_one_call(scene: Scene) -> None:
@@ -115,10 +132,11 @@ def test_an_evaluation_is_one_call(scene: Scene) -> None:
         "high": 1.0,
         "n": 3,
     }
-    assert result.verdict == "inconclusive" and "Nothing is live" in result.summary and told[-1] == (6, 6)
+    assert result.verdict is None and "Nothing is live" in result.problem and told[-1] == (6, 6)
     samples = EvalRun.objects.get().samples.all()
     assert all(sample.latency_ms > 0 and sample.output_tokens == 9 for sample in samples)
-    assert evaluate(good, version="2", against=None, samples=1, **scene.asked).verdict is None
+    alone = evaluate(good, version="2", against=None, samples=1, **scene.asked)
+    assert alone.verdict is None and not alone.problem
 
 
 def test_it_works_inside_an_event_loop(scene: Scene) -> None:
@@ -179,7 +197,9 @@ def test_what_an_agent_does_wrong_is_its_failure_and_the_run_is_complete(scene: 
             return next(answers)
 
     result = evaluate(strange, version="1", samples=2, against=None, **scene.asked)
-    assert result.run["state"] == "succeeded" and result.metrics["counts"] == {"tasks": 3, "samples": 6, "masked": 0}
+    assert result.run["state"] == "succeeded" and result.metrics["counts"] == {
+        "tasks": 3, "samples": 6, "masked": 0, "agent_errors": 5,
+    }  # fmt: skip
     failed = EvalRun.objects.get().samples.filter(stop_reason="agent error")
     said = " ".join(line for sample in failed for line in sample.details)
     assert failed.count() == 5 and all(word in said for word in ("bytes", "JSON", "input_tokens", "returned set"))
@@ -239,7 +259,7 @@ def test_a_key_that_is_wrong_or_may_not_see_the_hold_out(
         ("", "No API key"),
     ):
         monkeypatch.setenv("FLYWHEEL_API_KEY", key)
-        assert main(scene.command("1", "our_agent:poor")) == 3
+        assert main(scene.command("1", "our_agent:poor", "--split", "holdout")) == 3
         assert said in capsys.readouterr().err
     for name in ("our_agent", "our_agent:none", "not_there:x", "our_agent:AGENT.x"):
         assert main(scene.command("1", name)) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import count
 from statistics import NormalDist
 
 POWER = 0.8
@@ -46,6 +47,12 @@ def more_tasks(level: float, than: float, power: float = POWER) -> float:
     return (
         (normal.inv_cdf(1 - level) + normal.inv_cdf(power)) / (normal.inv_cdf(1 - than) + normal.inv_cdf(power))
     ) ** 2
+
+
+def comparisons_until(factor: float, alpha: float) -> int:
+    """The number of the first comparison that needs `factor` times the tasks of the first one, see `more_tasks`."""
+    first = level_of(1, alpha)
+    return next(k for k in count(1) if more_tasks(level_of(k, alpha), first) >= factor)
 
 
 def margin_met(tasks: int, error: float) -> float:

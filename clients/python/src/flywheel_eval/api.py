@@ -87,7 +87,7 @@ class Api:
         return await self.request("POST", f"eval-runs/{pk}/finish/")
 
     async def gate(self, candidate: str, channel: str) -> dict[str, Any]:
-        """The gate's report on an evaluation against what is live in a channel. One that cannot be compared is inconclusive."""
+        """The gate's report on an evaluation against what is live in a channel. Without a verdict if they cannot be compared."""
         try:
             return await self.request("POST", "gate-reports/", json={"candidate": candidate, "channel": channel})
         except FlywheelError as error:

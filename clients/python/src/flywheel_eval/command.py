@@ -1,4 +1,8 @@
-"""`flywheel-eval`: an evaluation as a CI step. Exit status: 0 promote, 1 reject, 2 inconclusive, 3 something went wrong."""
+"""`flywheel-eval`: an evaluation as a CI step.
+
+Exit status: 0 promote, 1 reject, 2 inconclusive, 3 something went wrong, 4 nothing was measured (no version to compare with,
+or the agent failed, or could not be scored, in more than half of the samples).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from flywheel_eval.reporting import junit, markdown
 from flywheel_eval.types import Agent, Answer, Task
 
 EXIT = {"promote": 0, None: 0, "reject": 1, "inconclusive": 2}
-ERROR = 3
+ERROR, NOT_MEASURED = 3, 4
 INTERRUPTED = 130
 
 
@@ -40,14 +44,16 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--environment", required=True, metavar="SLUG@VERSION")
     made.add_argument("--name", required=True, help="what the agent is called on the server")
     made.add_argument("--version", help="of the agent; else the commit that CI builds, or git's HEAD")
-    made.add_argument("--split", default="holdout")
+    made.add_argument(
+        "--split", default="regression", help="of the eval set (regression); holdout decides promotions, and wears out"
+    )
     made.add_argument("--samples", type=int, default=4, help="answers per task (4)")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--concurrency", type=int, default=8, help="tasks at a time (8)")
     made.add_argument(
         "--against", default="production", metavar="CHANNEL", help="compare with what is live there (production)"
     )
-    made.add_argument("--no-gate", action="store_true", help="evaluate only: 0 when the evaluation has succeeded")
+    made.add_argument("--no-gate", action="store_true", help="evaluate only, compare with nothing")
     made.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML")
     made.add_argument(
         "--tasks", action="store_true", help="with a test case for each task; of a hold-out this is a look"
@@ -95,6 +101,9 @@ def run(options: argparse.Namespace) -> int:
     if options.junit:
         samples = asyncio.run(_samples(options.url, result.run["id"])) if options.tasks else None
         options.junit.write_bytes(junit(result, samples))
+    if result.problem:
+        print(f"flywheel-eval: nothing was measured. {result.problem}", file=sys.stderr)
+        return NOT_MEASURED
     return EXIT[result.verdict]
 
 

@@ -37,7 +37,7 @@ async def evaluate_async(
     environment: str,
     agent: str,
     version: str | None = None,
-    split: str = "holdout",
+    split: str = "regression",
     samples: int = 4,
     seed: int = 0,
     concurrency: int = 8,
@@ -51,7 +51,8 @@ async def evaluate_async(
 
     `my_agent` is a function or coroutine function of a Task; functions run in threads. What it raises is its answer's error.
     `agent` and `version` (else that of the CI system, or git's HEAD) name what is evaluated. Begun again with the same
-    arguments while the evaluation is under way, it goes on where it stopped. `against`: a channel; the gate compares with
+    arguments while the evaluation is under way, it goes on where it stopped. Regression tasks may be evaluated as often as
+    you like; every evaluation of a hold-out costs the later ones certainty. `against`: a channel; the gate compares with
     what is live there. `notify` is called with how many answers are there, and of how many. Raises FlywheelError.
     """
     version = version or version_here()

@@ -15,10 +15,13 @@ RATES = {"success": "Success", "unsafe_action": "Unsafe actions", "valid_json": 
 def markdown(result: Result) -> str:
     """A heading with the verdict, the reason, the gate's checks and the metrics, each with its interval."""
     run = result.run
-    lines = [
-        f"### {_cell(run['model_version'])} on {_cell(run['eval_set'])} ({run['split']}): {result.verdict or 'evaluated'}"
-    ]
-    lines += ["", _cell(result.summary), ""]
+    lines = [f"### {_cell(run['model_version'])} on {_cell(run['eval_set'])} ({run['split']}): {_heading(result)}"]
+    lines += ["", _cell(result.problem or result.summary), ""]
+    if run["split"] == "holdout" and (number := result.gate.get("comparison")):
+        lines += [
+            f"Comparison {number} on these held-out tasks. Each one makes the next less certain; pull requests belong on regression tasks.",
+            "",
+        ]
     if checks := result.gate.get("checks"):
         baseline = _cell(result.gate.get("baseline_model") or "baseline")
         lines += [f"| check | {baseline} | this version | change, 95% interval | |", "|---|---:|---:|---:|---|"]
@@ -35,6 +38,8 @@ def markdown(result: Result) -> str:
         lines.append("")
     counts = result.metrics.get("counts", {})
     said = f"{counts.get('samples', 0)} samples, {counts.get('masked', 0)} masked"
+    if counts.get("agent_errors"):
+        said += f", {counts['agent_errors']} failed by the agent"
     return "\n".join([*lines, f"{said} · [details]({result.url})", ""])
 
 
@@ -50,7 +55,9 @@ def junit(result: Result, samples: list[dict[str, Any]] | None = None) -> bytes:
             _end(case, "failure", check["sentence"])
         elif check["state"] in ("inconclusive", "not judged"):
             _end(case, "skipped", check["sentence"])
-    if result.verdict:
+    if result.problem:
+        _end(_case(suite, "gate", "verdict"), "failure", result.problem)
+    elif result.verdict:
         case = _case(suite, "gate", "verdict")
         if result.verdict != "promote":
             _end(case, "failure" if result.verdict == "reject" else "skipped", result.summary)
@@ -69,6 +76,10 @@ def junit(result: Result, samples: list[dict[str, Any]] | None = None) -> bytes:
     suite.set("failures", str(len(suite.findall(".//failure"))))
     suite.set("skipped", str(len(suite.findall(".//skipped"))))
     return xml.tostring(suite, encoding="utf-8", xml_declaration=True)
+
+
+def _heading(result: Result) -> str:
+    return "nothing was measured" if result.problem else result.verdict or "evaluated"
 
 
 def _case(suite: xml.Element, of: str, name: str) -> xml.Element:

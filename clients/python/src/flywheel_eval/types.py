@@ -75,7 +75,8 @@ def encoded(row: dict[str, Any], most: int) -> bytes:
 class Result:
     """An evaluation that has ended. `gate` is the gate's report against what is live, {} where it was not asked.
 
-    `verdict` is "promote", "reject" or "inconclusive"; None where the gate was not asked. `summary` is its reason.
+    `verdict` is "promote", "reject" or "inconclusive"; None where the gate was not asked, or had nothing to compare with.
+    `summary` is its reason. `problem` says why the evaluation shows nothing about the agent; "" if it does.
     """
 
     run: dict[str, Any]
@@ -92,7 +93,21 @@ class Result:
 
     @property
     def verdict(self) -> str | None:
-        return (self.gate.get("verdict") or "inconclusive") if self.gate else None
+        return self.gate.get("verdict")
+
+    @property
+    def problem(self) -> str:
+        counts = self.metrics.get("counts", {})
+        samples, crashed, masked = (counts.get(name, 0) for name in ("samples", "agent_errors", "masked"))
+        if not samples:
+            return "The evaluation has no samples."
+        if 2 * crashed > samples:
+            return f"The agent failed to answer {crashed} of {samples} times. See the samples for its errors: {self.run['url']}"
+        if 2 * masked > samples:
+            return f"{masked} of {samples} samples could not be scored. The reasons are on the evaluation: {self.run['url']}"
+        if self.gate and not self.gate.get("verdict"):
+            return f"Nothing to compare with. {self.gate.get('summary', '')}".strip()
+        return ""
 
     @property
     def summary(self) -> str:
