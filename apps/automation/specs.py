@@ -25,7 +25,7 @@ from apps.core.errors import Rejected
 from apps.core.storable import PROBLEM, is_storable
 from apps.core.yaml_text import DEEPEST, YamlError
 from workers.lib.errors import SpecError
-from workers.lib.typed import AtLeastOne, Count, Share, Text, convert, unknown
+from workers.lib.typed import AtLeastOne, Count, Seed, Share, Text, convert, unknown
 
 MOST_STEPS = 40
 PRODUCTION = "production"
@@ -174,7 +174,7 @@ class FreezeSet(Step, tag="freeze_set"):
     set: Slug
     holdout: AtLeastOne = 60
     validation: Count = 0
-    seed: Count = 0
+    seed: Seed = 0
 
 
 class Evaluate(Step, tag="evaluate"):
@@ -188,7 +188,7 @@ class Evaluate(Step, tag="evaluate"):
     model: ModelRef = f"channel:{PRODUCTION}"
     split: SplitName = "holdout"
     samples: Annotated[int, Meta(ge=1, le=64)] = 4
-    seed: Count = 0
+    seed: Seed = 0
     most_usd: Annotated[float, Meta(gt=0, le=1e6)] | None = None
 
 
@@ -227,7 +227,7 @@ class Train(Step, tag="train"):
     environment: Slug
     config: dict[str, Any]
     model: ModelRef = f"channel:{PRODUCTION}"
-    seed: Count = 0
+    seed: Seed = 0
     learnable: str = ""
     samples_of: str = ""
     teacher: OptionalModel = ""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from django.conf import settings
 from drf_spectacular.utils import OpenApiExample, extend_schema
-from msgspec import Meta, Struct, structs
+from msgspec import structs
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
@@ -20,49 +20,15 @@ from apps.environments import actions, packages, remote
 from apps.environments.api import ENVIRONMENT, PAGING, WHOLE, SandboxBusy, as_json, body_of, page_of, whole_json
 from apps.environments.forms import scorers, unnamed_tool
 from apps.environments.models import Environment, EnvironmentKind, Verifier
+from apps.environments.schema import NewEnvironment
 from workers.lib.environments import BUILTIN
-from workers.lib.environments.packages.files import MAX_FILES, PackageProblem
+from workers.lib.environments.packages.files import PackageProblem
 from workers.lib.outgoing import RefusedAddress
 from workers.lib.sandbox import Busy, visiting
 from workers.lib.specs import REMOTE
-from workers.lib.typed import FormError, Text, convert, json_schema
+from workers.lib.typed import FormError, convert, json_schema
 
-Kind = Literal[tuple(EnvironmentKind.values)]  # type: ignore[valid-type]
 TURNS, CONNECTED_TURNS = 1, 10  # if none are given
-
-
-class NewHarness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The agent's part and its limits. `tools` are for environments that run here."""
-
-    system_prompt: Annotated[str, Meta(max_length=100_000)] = ""
-    examples: list[dict[str, Any]] = []
-    tools: list[dict[str, Any]] = []
-    max_turns: Annotated[int, Meta(ge=1, le=200)] | None = None
-    max_new_tokens: Annotated[int, Meta(ge=1, le=100_000)] = 512
-    temperature: Annotated[float, Meta(ge=0, le=2)] = 0.8
-    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
-
-
-class NewEnvironment(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`verifier`: “name@version”; built-in environments come with one, a remote one scores itself. `builtin`: for kind “builtin”.
-    `nearest`: a replay answers unknown arguments with the nearest recorded call. `url`, `api_key_env` (the name of one of Flywheel's
-    environment variables), `timeout_s`: for kinds “remote” and “mcp”, whose server is called first. `success_at`, `turn_rewards` (its
-    answers to /verify have `step_rewards`): for kind “remote”. `package`: for kind “package”, the name of an installed one; with
-    `files` ({path: text} below the package's folder) an uploaded one, which runs in the sandbox."""
-
-    slug: Annotated[str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,80}\Z")]
-    kind: Kind
-    verifier: Text | None = None
-    builtin: Text | None = None
-    harness: NewHarness = NewHarness()
-    nearest: bool = False
-    url: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
-    api_key_env: Annotated[str, Meta(max_length=80)] = ""
-    timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
-    success_at: Annotated[float, Meta(ge=-1e6, le=1e6)] = 1.0
-    turn_rewards: bool = False
-    package: Annotated[str, Meta(min_length=1, max_length=60)] | None = None
-    files: Annotated[dict[str, str], Meta(min_length=1, max_length=MAX_FILES)] | None = None
 
 
 NEW = json_schema(NewEnvironment)

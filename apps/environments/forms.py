@@ -9,6 +9,7 @@ from django import forms
 from django.db import transaction
 from django.db.models import QuerySet
 
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm, json_of
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts
@@ -22,6 +23,7 @@ from apps.environments.actions import (
 )
 from apps.environments.models import Environment, EnvironmentKind, Verifier
 from apps.environments.remote import Found
+from apps.environments.schema import NewEnvironment, NewHarness
 from workers.lib.environments import BUILTIN
 from workers.lib.specs import REMOTE
 
@@ -68,6 +70,7 @@ class HarnessForm(PlainForm):
         return [field for field in self if not isinstance(field.field, forms.FloatField | forms.IntegerField)]
 
 
+@bounds_from(NewHarness)
 class EnvironmentForm(HarnessForm):
     """A new environment, or a new version of one. Everything offered is the project's own."""
 
@@ -82,10 +85,10 @@ class EnvironmentForm(HarnessForm):
     tools = ListOfObjects(
         help_text='[{"type": "function", "function": {"name", "description", "parameters"}}]. A task\'s own tools take precedence'
     )
-    max_turns = forms.IntegerField(min_value=1, max_value=200, initial=1, label="Max turns")
-    max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=512, label="Max new tokens")
-    temperature = forms.FloatField(min_value=0, max_value=2, initial=0.8)
-    top_p = forms.FloatField(min_value=0.01, max_value=1, initial=1.0, label="Top p")
+    max_turns = forms.IntegerField(initial=1, label="Max turns")
+    max_new_tokens = forms.IntegerField(initial=512, label="Max new tokens")
+    temperature = forms.FloatField(initial=0.8)
+    top_p = forms.FloatField(initial=1.0, label="Top p")
     nearest = forms.BooleanField(
         required=False, label="Replay: answer unknown arguments with the nearest recorded call.",
         help_text="Otherwise such calls get “nothing recorded”.",
@@ -157,6 +160,7 @@ def key_choices(operator: bool) -> list[tuple[str, str]]:
     return [(name, f"{name} · {host or 'any host'}") for name, host in key_hosts().items() if host or operator]
 
 
+@bounds_from(NewHarness, NewEnvironment)
 class ConnectionForm(HarnessForm):
     """An environment whose tools another server runs."""
 
@@ -167,11 +171,11 @@ class ConnectionForm(HarnessForm):
         label="Key variable",
         help_text="Environment variable of this installation; only its name is stored",
     )
-    timeout_s = forms.FloatField(min_value=1, max_value=3600, initial=60, label="Timeout per call (s)")
+    timeout_s = forms.FloatField(initial=60, label="Timeout per call (s)")
     system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 4}))
-    max_turns = forms.IntegerField(min_value=1, max_value=200, initial=10, label="Max turns")
-    max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=512, label="Max new tokens")
-    temperature = forms.FloatField(min_value=0, max_value=2, initial=0.8)
+    max_turns = forms.IntegerField(initial=10, label="Max turns")
+    max_new_tokens = forms.IntegerField(initial=512, label="Max new tokens")
+    temperature = forms.FloatField(initial=0.8)
     HARNESS = ("system_prompt", "max_turns", "max_new_tokens", "temperature")
     ADDRESS = ""
 
@@ -193,6 +197,7 @@ class ConnectionForm(HarnessForm):
         return kept | {"project": self.project, "harness": harness}
 
 
+@bounds_from(NewEnvironment)
 class RemoteForm(ConnectionForm):
     success_at = forms.FloatField(initial=1.0, label="Min reward for success")
     turn_rewards = forms.BooleanField(
@@ -229,6 +234,7 @@ class McpForm(ConnectionForm):
         return connect_mcp(**self.common(), tools=list(found.tools), verifier=self.cleaned_data["verifier"], by=by)
 
 
+@bounds_from(NewEnvironment)
 class OpenEnvForm(ConnectionForm):
     verifier = forms.ModelChoiceField(
         None, required=False, empty_label="The sum of its rewards", help_text="Replaces the server's rewards"

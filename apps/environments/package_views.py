@@ -11,10 +11,12 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from apps.core.access import project_view
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
 from apps.environments import packages
 from apps.environments.forms import scorers
+from apps.environments.schema import NewHarness
 from workers.lib.environments.packages.discovery import Found
 from workers.lib.environments.packages.files import PackageProblem
 from workers.lib.errors import SpecError
@@ -41,13 +43,14 @@ class UploadForm(PlainForm):
         return self.cleaned_data["file"]
 
 
+@bounds_from(NewHarness)
 class UseForm(PlainForm):
     """The fields of a version of an environment besides the package."""
 
     slug = forms.SlugField(max_length=80, label="Environment", help_text="Reusing a name creates the next version")
     verifier = forms.ModelChoiceField(None, required=False, empty_label="The package's own")
-    max_new_tokens = forms.IntegerField(min_value=1, max_value=100_000, initial=256, label="Max new tokens")
-    temperature = forms.FloatField(min_value=0, max_value=2, initial=0.8)
+    max_new_tokens = forms.IntegerField(initial=256, label="Max new tokens")
+    temperature = forms.FloatField(initial=0.8)
 
     anyway = forms.BooleanField(required=False, label="Save it although its check found errors")
 

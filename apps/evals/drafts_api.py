@@ -18,7 +18,7 @@ from apps.environments import create_api
 from apps.evals import actions
 from apps.evals.api import SET, as_json
 from apps.evals.lookups import find_set, form_of
-from workers.lib.typed import json_schema
+from workers.lib.typed import Seed, json_schema
 
 MOST_TASKS = 10_000_000
 Size = Annotated[int, Meta(ge=0, le=MOST_TASKS)]
@@ -29,7 +29,7 @@ class Divide(Struct, forbid_unknown_fields=True, kw_only=True):
 
     holdout_size: Annotated[int, Meta(ge=1, le=MOST_TASKS)]
     validation_size: Size = 0
-    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    seed: Seed = 0
 
 
 @extend_schema(

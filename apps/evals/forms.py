@@ -6,20 +6,23 @@ from typing import Any
 from django import forms
 from django.db.models import Count
 
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import JobState, Project
 from apps.evals import importing
+from apps.evals.drafts_api import Divide
 from apps.evals.formats import FORMATS
 from apps.evals.formats.rows import Bad, check_storable, checked_expected
 from apps.evals.meaning.check import MOST_PAIRS, PAIRS, Source
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
+from apps.evals.runs_schema import StartRun
+from apps.evals.variants.api import Make, Write
 from apps.evals.variants.from_model import WRITTEN
 from apps.evals.variants.templates import KINDS
 from apps.registry import engines
 from apps.registry.models import ModelKind, Server
 from workers.lib.checks import assertions_in
 
-MOST_TOKENS = 1_000_000_000  # the most that a person may allow a job
 FROM_FAILURE = [(value, label) for value, label in Split.choices if value != Split.GENERAL]
 
 
@@ -65,10 +68,10 @@ class TaskForm(PlainForm):
 LARGEST_SUGGESTED = 60  # held-out tasks
 
 
+@bounds_from(Divide)
 class SplitForm(PlainForm):
-    holdout_size = forms.IntegerField(min_value=1, label="Hold-out size")
+    holdout_size = forms.IntegerField(label="Hold-out size")
     validation_size = forms.IntegerField(
-        min_value=0,
         initial=0,
         label="Validation size",
         help_text="Minimum size; groups stay whole, the rest is training data",
@@ -81,45 +84,49 @@ class SplitForm(PlainForm):
         return cls(initial={"holdout_size": max(1, min(tasks // 2, LARGEST_SUGGESTED))})
 
 
+@bounds_from(StartRun)
 class EvalRunForm(PlainForm):
     """What to evaluate: all choices belong to the project, and the splits are those with tasks."""
 
     model_version = forms.ModelChoiceField(None)
     environment = forms.ModelChoiceField(None)
     split = forms.ChoiceField(initial=Split.HOLDOUT)
-    samples_per_task = forms.IntegerField(min_value=1, max_value=64, initial=8)
+    samples_per_task = forms.IntegerField(initial=8)
     seed = forms.IntegerField(initial=0)
     engine = forms.ChoiceField(
         help_text="Automatic: served models on their server, adapters on a server that can load them, everything else "
         "in a worker"
     )
     most_tokens = forms.IntegerField(
-        min_value=1, max_value=MOST_TOKENS, required=False, label="Max tokens",
+        required=False,
+        label="Max tokens",
         help_text="Optional, for servers and agents called over HTTP: the evaluation stops before exceeding it",
-    )  # fmt: skip
+    )
     most_usd = forms.FloatField(
-        min_value=0.0001,
-        max_value=1e6,
         required=False,
         label="Max cost (USD)",
         help_text="Optional, for agents called over HTTP and servers with known prices",
     )
     tokens_per_call = forms.IntegerField(
-        min_value=1, max_value=MOST_TOKENS, required=False, label="Tokens per call",
+        required=False,
+        label="Tokens per call",
         help_text="For agents, with Max tokens: assumed for calls that do not report their tokens",
-    )  # fmt: skip
+    )
     usd_per_call = forms.FloatField(
-        min_value=0.000001, max_value=1e6, required=False, label="Cost per call (USD)",
+        required=False,
+        label="Cost per call (USD)",
         help_text="For agents, with Max cost: assumed for calls that do not report their cost",
-    )  # fmt: skip
+    )
     timeout_s = forms.IntegerField(
-        min_value=1, max_value=engines.LONGEST_AGENT_S, required=False, label="Seconds per sample",
+        required=False,
+        label="Seconds per sample",
         help_text=f"For agents called over HTTP; {engines.AGENT_TIMEOUT_S} if empty. Samples that take longer fail",
-    )  # fmt: skip
+    )
     at_once = forms.IntegerField(
-        min_value=1, max_value=engines.MOST_AT_ONCE, required=False, label="Concurrent tasks",
+        required=False,
+        label="Concurrent tasks",
         help_text=f"For agents called over HTTP; {engines.AGENTS_AT_ONCE} if empty",
-    )  # fmt: skip
+    )
     stop_against = forms.ModelChoiceField(
         None, required=False, label="Stop early against", empty_label="Evaluate all tasks",
         help_text="Stops as soon as the gate can decide under the policy of the channel below. Requires a sequential "
@@ -277,14 +284,16 @@ class ImportChoiceForm(PlainForm):
         ]  # fmt: skip
 
 
+@bounds_from(Make)
 class VariantsForm(PlainForm):
     kinds = forms.MultipleChoiceField(
         choices=list(KINDS.items()), initial=list(KINDS), widget=forms.CheckboxSelectMultiple, label="What to vary"
     )
-    each = forms.IntegerField(min_value=1, max_value=20, initial=2, label="Max per kind and task")
+    each = forms.IntegerField(initial=2, label="Max per kind and task")
     seed = forms.IntegerField(initial=0)
 
 
+@bounds_from(Write)
 class ModelVariantsForm(PlainForm):
     """Which model writes variants: the project's judge, or another server that an operator names."""
 
@@ -300,8 +309,8 @@ class ModelVariantsForm(PlainForm):
         widget=forms.CheckboxSelectMultiple,
         label="What to vary",
     )
-    each = forms.IntegerField(min_value=1, max_value=20, initial=2, label="Per kind and task")
-    tokens = forms.IntegerField(min_value=1, max_value=MOST_TOKENS, required=False, label="Max tokens")
+    each = forms.IntegerField(initial=2, label="Per kind and task")
+    tokens = forms.IntegerField(required=False, label="Max tokens")
 
     def __init__(self, judge: dict[str, str] | None, operator: bool, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

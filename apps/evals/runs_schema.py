@@ -11,7 +11,7 @@ from apps.core.models import JobState
 from apps.core.openapi import NUMBER
 from apps.evals.models import Split
 from apps.registry.engines import LONGEST_AGENT_S, MOST_AT_ONCE
-from workers.lib.typed import Text, json_schema
+from workers.lib.typed import Seed, Text, json_schema
 
 MOST_SAMPLES = 64  # of one task, as on the page
 
@@ -39,7 +39,7 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
     agent: Agent | None = None
     split: SplitName = "holdout"
     samples_per_task: Annotated[int, Meta(ge=1, le=MOST_SAMPLES)] = 8
-    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    seed: Seed = 0
     stop_against: Text | None = None
     stop_channel: Text = "production"
     engine: Text = "auto"

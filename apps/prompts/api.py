@@ -39,7 +39,7 @@ from apps.prompts.playground import MOST_CASES, MOST_SAMPLES, MOST_SIDES, MOST_T
 from apps.registry import engines, schema
 from apps.registry.models import ModelKind
 from apps.trajectories.actions import store
-from workers.lib.typed import Text, json_schema
+from workers.lib.typed import Seed, Text, json_schema
 
 
 class AskedSide(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -63,7 +63,7 @@ class StartPlayground(Struct, forbid_unknown_fields=True, kw_only=True):
     step: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     expected: dict[str, Any] = {}
     samples_per_task: Annotated[int, Meta(ge=1, le=MOST_SAMPLES)] = 1
-    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    seed: Seed = 0
     most_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] = MOST_TOKENS
     most_usd: Annotated[float, Meta(gt=0, le=1e6)] | None = None
 

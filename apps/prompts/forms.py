@@ -8,13 +8,15 @@ from typing import Any
 from django import forms
 from django.db.models import QuerySet
 
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm, json_of
 from apps.core.models import Project
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.models import EvalSetState, Split, Task
-from apps.prompts.playground import MOST_CASES, MOST_SAMPLES, MOST_SIDES, MOST_TOKENS, PlaygroundError, Side
+from apps.prompts.api import StartPlayground
+from apps.prompts.playground import MOST_CASES, MOST_SIDES, MOST_TOKENS, PlaygroundError, Side
 from workers.lib.messages import read_json
-from workers.lib.prompts import checked_prompt
+from workers.lib.prompts import Prompt, checked_prompt
 from workers.lib.typed import FormError
 
 CODE = {"rows": 6, "class": "mono", "spellcheck": "false"}
@@ -42,6 +44,7 @@ class JsonList(forms.CharField):
         return found
 
 
+@bounds_from(Prompt)
 class PromptForm(PlainForm):
     """Every field may stay empty; what is left out stays as the environment has it."""
 
@@ -59,9 +62,11 @@ class PromptForm(PlainForm):
         help_text="OpenAI tool definitions shown to the model instead of the environment's. Only descriptions may differ",
     )
     show_tools = forms.ChoiceField(choices=SHOWN, required=False, label="Tool definitions")
-    temperature = forms.FloatField(required=False, min_value=0, max_value=10)
-    top_p = forms.FloatField(required=False, min_value=0.0001, max_value=1, label="Top p")
-    max_new_tokens = forms.IntegerField(required=False, min_value=1, max_value=1_000_000, label="Max new tokens")
+    temperature = forms.FloatField(
+        required=False,
+    )
+    top_p = forms.FloatField(required=False, label="Top p")
+    max_new_tokens = forms.IntegerField(required=False, label="Max new tokens")
     notes = forms.CharField(
         required=False, max_length=2000, widget=forms.Textarea(attrs={"rows": 2}), help_text="What changed, and why"
     )
@@ -120,24 +125,24 @@ class ExpectedField(forms.CharField):
             raise forms.ValidationError(str(error)) from error
 
 
+@bounds_from(StartPlayground)
 class PlaygroundForm(PlainForm):
     """Which versions to ask, and how answers are scored. The request is given separately: a step of a run, or tasks of a set."""
 
     environment = forms.ModelChoiceField(
         None, empty_label=None, help_text="Scores the answers, and supplies what a prompt leaves out"
     )
-    samples_per_task = forms.IntegerField(min_value=1, max_value=MOST_SAMPLES, initial=1, label="Answers per request")
+    samples_per_task = forms.IntegerField(initial=1, label="Answers per request")
     most_tokens = forms.IntegerField(
-        min_value=1,
-        max_value=10_000_000,
         initial=MOST_TOKENS,
         label="Max tokens",
         help_text="Per version; for models on a server",
     )
     most_usd = forms.FloatField(
-        min_value=0.0001, max_value=1e6, required=False, label="Max cost (USD)",
+        required=False,
+        label="Max cost (USD)",
         help_text="Per version; for servers whose prices are known",
-    )  # fmt: skip
+    )
     expected = ExpectedField(
         required=False,
         help_text='{"tool": "…", "args": {…}}, {"answer": "…"}… Without one, verifiers that compare give no score',

@@ -11,14 +11,17 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
 from apps.core.outgoing_keys import key_hosts
 from apps.registry import ray_clusters
 from apps.registry.models import RayCluster
+from apps.registry.ray_api import NewCluster
 from apps.registry.servers import ServerError
 
 
+@bounds_from(NewCluster)
 class RayClusterForm(PlainForm):
     name = forms.SlugField(max_length=80, help_text="Letters, digits, - and _")
     base_url = forms.CharField(
@@ -30,9 +33,10 @@ class RayClusterForm(PlainForm):
         help_text="Optional: the environment variable of this installation that holds the cluster's token (RAY_AUTH_MODE=token)",
     )  # fmt: skip
     gpus = forms.FloatField(
-        min_value=0, max_value=1024, initial=1, label="GPUs of a job",
+        initial=1,
+        label="GPUs of a job",
         help_text="For TRL, Unsloth, NeMo AutoModel and prime-rl; veRL and NeMo RL ask Ray for their own",
-    )  # fmt: skip
+    )
     bases_at = forms.CharField(
         max_length=500, required=False, label="Folder of base models",
         help_text="Optional: where the nodes have the folders of base models. If empty, a job downloads its base from this Flywheel",

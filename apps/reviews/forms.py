@@ -5,6 +5,7 @@ from typing import Any
 
 from django import forms
 
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import JobState
 from apps.environments.models import Verifier
@@ -13,6 +14,7 @@ from apps.registry.models import Server
 from apps.reviews import rescoring
 from apps.reviews.actions import SIZE
 from apps.reviews.models import Rescore
+from apps.reviews.probe_api import Cheat
 from apps.reviews.sampling import LARGEST, SMALLEST
 
 RUNS = 100
@@ -65,6 +67,7 @@ def scorable(verifier: Verifier) -> list[EvalRun]:
     )
 
 
+@bounds_from(Cheat, cheat_tokens="tokens")
 class ProbeForm(PlainForm):
     """Where a verifier is probed, and with whose tasks: hold-outs are left alone, so sets of nothing else are not offered."""
 
@@ -78,8 +81,6 @@ class ProbeForm(PlainForm):
     cheat_model = forms.CharField(required=False, max_length=200, label="Model on that server")
     cheat_tokens = forms.IntegerField(
         required=False,
-        min_value=1,
-        max_value=rescoring.MOST_CHEAT_TOKENS,
         initial=rescoring.CHEAT_TOKENS,
         label="Max tokens",
     )

@@ -15,12 +15,11 @@ from rest_framework.response import Response
 from apps.core.models import ApiKey
 from apps.core.openapi import JSON, described, sent
 from apps.serving.actions import FIELDS, set_limits
-from apps.serving.forms import MOST
 from apps.serving.models import KeyLimits
 from apps.serving.routes import CANARY, SHADOW, Lane, Route, routes_of
 from workers.lib.typed import convert, json_schema
 
-Most = Annotated[int, Meta(ge=0, le=MOST)]
+Most = Annotated[int, Meta(ge=0, le=2_000_000_000)]
 
 
 class NewLimits(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -4,13 +4,15 @@ from typing import Any
 
 from django import forms
 
-MOST = 2_000_000_000
+from apps.core.form_bounds import bounds_from
+from apps.serving.api import NewLimits
 
 
+@bounds_from(NewLimits)
 class LimitsForm(forms.Form):
-    requests_per_minute = forms.IntegerField(min_value=0, max_value=MOST, required=False)
-    tokens_per_minute = forms.IntegerField(min_value=0, max_value=MOST, required=False)
-    at_once = forms.IntegerField(label="Answers at a time", min_value=0, max_value=MOST, required=False)
+    requests_per_minute = forms.IntegerField(required=False)
+    tokens_per_minute = forms.IntegerField(required=False)
+    at_once = forms.IntegerField(label="Answers at a time", required=False)
 
     def clean(self) -> dict[str, Any]:
         return {name: value or 0 for name, value in super().clean().items()}

@@ -18,7 +18,7 @@ from apps.training.sources import evaluations_of
 from apps.training.teachers import server_name_of
 from workers.lib.presets import PRESETS
 from workers.lib.specs import CONFIGS
-from workers.lib.typed import Count, FormError, Text, convert, plain, unknown
+from workers.lib.typed import FormError, Seed, Text, convert, plain, unknown
 
 GUIDE = {"generations": "num_generations_per_prompt", "eval_every": "eval_interval"}  # the guide's names for settings
 OURS = {guide: ours for ours, guide in GUIDE.items()}
@@ -30,6 +30,9 @@ class ConfigError(Rejected):
     def __init__(self, sentence: str, field: str = "") -> None:
         super().__init__(sentence)
         self.field = field
+
+
+MOST_SEEDS = 10  # runs of one config, each with a seed of its own
 
 
 class Head(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -48,7 +51,7 @@ class Head(Struct, forbid_unknown_fields=True, kw_only=True):
     teacher_on: str = ""
     samples_of: str = ""
     adapter: str = "lora"
-    seed: Count = 0
+    seed: Seed = 0
 
 
 class RunConfig(Struct, kw_only=True):

@@ -11,6 +11,7 @@ from django import forms
 from django.db import transaction
 
 from apps.core import jobs
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.runner import job_folder
 from apps.core.yaml_text import YamlError, load_yaml, write_yaml
@@ -18,6 +19,7 @@ from apps.registry.models import Server
 from apps.training import checkpoints, reused_samples
 from apps.training.actions import TrainingError, freeze_estimate, prepared_run
 from apps.training.budget.asked import whole
+from apps.training.config_yaml import Head
 from apps.training.models import Checkpoint, Method, TrainingRun
 from apps.training.teachers import chosen, server_name_of, teacher_of
 from workers.lib.specs import Lora
@@ -27,10 +29,11 @@ LONGEST = 20_000  # characters of settings
 START = "0 (the start: nothing of what it learned)"
 
 
+@bounds_from(Head)
 class ForkForm(PlainForm):
     step = forms.TypedChoiceField(coerce=int, label="Checkpoint")
     name = forms.CharField(max_length=200)
-    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1)
+    seed = forms.IntegerField()
     config = forms.CharField(
         label="Settings", max_length=LONGEST, widget=forms.Textarea(attrs={"rows": 26, "class": "mono", "spellcheck": "false"}),
         help_text="YAML. The adapter keeps its rank and layers; steps are counted from the start of the original run.",

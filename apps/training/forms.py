@@ -6,6 +6,7 @@ from django import forms
 from django.conf import settings
 from django.core.validators import MaxValueValidator
 
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.evals.models import EvalSetState
@@ -14,11 +15,12 @@ from apps.registry.models import ModelVersion
 from apps.registry.rollout_servers import offered
 from apps.training.actions import no_turn_rewards
 from apps.training.alarms_field import AlarmsField
+from apps.training.config_yaml import MOST_SEEDS, Head
 from apps.training.grpo_form import GRPO_FIELDS, MORE, GrpoFields, grpo_settings
 from apps.training.models import SHAPES, SOURCES, Method, Source
 from apps.training.sources import Found, evaluations_of, find_examples, why_not_learned
 from apps.training.teachers import TAUGHT
-from workers.lib.specs import CONFIGS
+from workers.lib.specs import CONFIGS, GrpoConfig, PreferenceConfig
 from workers.lib.typed import FormError, convert
 
 ALL_LINEAR = "all-linear"
@@ -100,6 +102,13 @@ class ParentField(forms.ModelChoiceField):
         return str(version) if template is None or template.carries_tools else f"{version} (no tools)"
 
 
+@bounds_from(
+    *CONFIGS.values(),
+    seed=(Head, "seed"),
+    preference_rate=(PreferenceConfig, "learning_rate"),
+    preference_beta=(PreferenceConfig, "beta"),
+    beta=(GrpoConfig, "beta"),
+)
 class TrainingForm(GrpoFields, PlainForm):
     """The settings of a new run. All choices belong to the project. Fields of other methods are hidden and not
     validated.
@@ -129,16 +138,16 @@ class TrainingForm(GrpoFields, PlainForm):
         help_text="Automatic: served models on their server, others in this run’s process",
     )  # fmt: skip
     teacher_tokens = forms.IntegerField(
-        min_value=1, max_value=2**53, required=False, label="Max teacher tokens",
+        required=False,
+        label="Max teacher tokens",
         help_text="Optional, for a teacher on a server: the most that it may read and write in this run",
-    )  # fmt: skip
+    )
     teacher_usd = forms.FloatField(
-        min_value=0.0001, max_value=1e6, required=False, label="Max teacher cost (USD)",
+        required=False,
+        label="Max teacher cost (USD)",
         help_text="Optional, for a teacher on a server with known prices",
-    )  # fmt: skip
+    )
     samples = forms.IntegerField(
-        min_value=1,
-        max_value=128,
         initial=8,
         label="Samples per task",
         help_text="Drawn from the starting model before training",
@@ -147,47 +156,49 @@ class TrainingForm(GrpoFields, PlainForm):
         choices=(("best", "The best sample of each task that passes"), ("all", "All distinct samples that pass")),
         initial="best", required=False, label="Learn from",
     )  # fmt: skip
-    steps = forms.IntegerField(min_value=1, max_value=100_000, initial=16, help_text="Optimizer steps")
-    learning_rate = forms.FloatField(
-        min_value=1e-8, max_value=1.0, initial=3e-4, help_text="LoRA: usually 1e-5 to 5e-4"
-    )
+    steps = forms.IntegerField(initial=16, help_text="Optimizer steps")
+    learning_rate = forms.FloatField(initial=3e-4, help_text="LoRA: usually 1e-5 to 5e-4")
     preference_rate = forms.FloatField(
-        min_value=1e-8,
-        max_value=1.0,
         initial=5e-5,
         label="Learning rate",
         help_text="Usually 1e-6 to 1e-4, less than SFT’s",
     )
-    batch_size = forms.IntegerField(min_value=1, max_value=1024, initial=8, help_text="Rows per step")
-    prompts_per_step = forms.IntegerField(min_value=1, max_value=1024, initial=4, help_text="Groups per step")
-    generations = forms.IntegerField(
-        min_value=2, max_value=128, initial=8, help_text="Completions per prompt, which are compared with each other"
-    )
+    batch_size = forms.IntegerField(initial=8, help_text="Rows per step")
+    prompts_per_step = forms.IntegerField(initial=4, help_text="Groups per step")
+    generations = forms.IntegerField(initial=8, help_text="Completions per prompt, which are compared with each other")
     preference_beta = forms.FloatField(
-        min_value=1e-6, max_value=100, initial=0.1, label="Beta",
+        initial=0.1,
+        label="Beta",
         help_text="Strength of the penalty for moving away from the starting model; usually 0.01 to 0.5",
-    )  # fmt: skip
+    )
     dpo_loss = forms.ChoiceField(choices=DPO_LOSSES, initial="sigmoid", label="Loss")
     label_smoothing = forms.FloatField(
-        min_value=0, max_value=0.49, initial=0.1, required=False, label="Mislabelled pairs",
+        initial=0.1,
+        required=False,
+        label="Mislabelled pairs",
         help_text="For the robust loss: the assumed share of mislabelled pairs, below 0.5",
-    )  # fmt: skip
+    )
     validation_share = forms.FloatField(
-        min_value=0, max_value=0.5, initial=0.2, required=False, label="Kept aside",
+        initial=0.2,
+        required=False,
+        label="Kept aside",
         help_text="Share of the examples used for validation instead of training; groups of tasks stay whole",
-    )  # fmt: skip
+    )
     eval_every = forms.IntegerField(
-        min_value=0, max_value=100_000, required=False, label="Validate every",
+        required=False,
+        label="Validate every",
         help_text="Steps between validations; if empty, four times per run; 0: never",
-    )  # fmt: skip
+    )
     center_rewards = forms.FloatField(
-        min_value=0, max_value=10, initial=0.01, required=False, label="Centre",
+        initial=0.01,
+        required=False,
+        label="Centre",
         help_text="Keeps scores around 0: weight of their squared sum; usually 0.01",
-    )  # fmt: skip
+    )
     show_tools = forms.BooleanField(
         required=False, label="Include tools", help_text="Includes tool definitions in each conversation; slower"
     )
-    beta = forms.FloatField(min_value=0, initial=0.0, help_text="Weight of the KL penalty to the starting model")
+    beta = forms.FloatField(initial=0.0, help_text="Weight of the KL penalty to the starting model")
     sample_on = forms.MultipleChoiceField(
         required=False, label="Sample on", widget=forms.CheckboxSelectMultiple,
         help_text="vLLM servers with this base and LoRA slots; without one, the trainer samples itself",
@@ -196,33 +207,41 @@ class TrainingForm(GrpoFields, PlainForm):
         required=False, label="Sample one step ahead",
         help_text="Servers sample the next batch during the update, with the previous weights",
     )  # fmt: skip
-    seed = forms.IntegerField(initial=0, min_value=0, max_value=2**31 - 1)
+    seed = forms.IntegerField(
+        initial=0,
+    )
     seeds = forms.IntegerField(
-        initial=1, min_value=1, max_value=10, required=False, label="Runs",
+        min_value=1,
+        max_value=MOST_SEEDS,
+        initial=1,
+        required=False,
+        label="Runs",
         help_text="If more than 1: uses this seed and the following ones, and compares the runs with intervals",
-    )  # fmt: skip
+    )
     lora_rank = forms.IntegerField(
-        min_value=1, max_value=512, initial=16, label="Rank",
+        initial=16,
+        label="Rank",
         help_text="1 to 512. Higher ranks can learn more and need more memory; usually 8 to 64",
-    )  # fmt: skip
+    )
     lora_alpha = forms.IntegerField(
-        min_value=1, max_value=4096, label="Alpha",
+        label="Alpha",
         help_text="1 to 4096: updates are scaled by alpha ÷ rank. Twice the rank if empty",
-    )  # fmt: skip
+    )
     target_modules = forms.CharField(
         max_length=1000, initial=ALL_LINEAR, label="Target modules",
         help_text="all-linear, or names of layers: q_proj, v_proj",
     )  # fmt: skip
     lora_dropout = forms.FloatField(
-        min_value=0, max_value=0.9, initial=0.0, label="Dropout", help_text="0 to 0.9; 0.05 to 0.1 where data is scarce"
+        initial=0.0, label="Dropout", help_text="0 to 0.9; 0.05 to 0.1 where data is scarce"
     )
 
     alarms = AlarmsField()
     judge_outputs = forms.IntegerField(
-        min_value=0, max_value=1000, required=False, label="Judged outputs",
+        required=False,
+        label="Judged outputs",
         help_text="Outputs per checkpoint that the LLM judge reads, within its daily budget, to compare it with the verifier (alarm "
-                  "judge_gap). None if empty",
-    )  # fmt: skip
+        "judge_gap). None if empty",
+    )
     use_rslora = forms.BooleanField(
         required=False,
         label="rsLoRA",

@@ -30,43 +30,41 @@ class GrpoFields(forms.Form):
         choices=[(name, f"{preset.label}: {preset.about}") for name, preset in PRESETS.items()],
         initial="dapo", required=False, label="Algorithm",
     )  # fmt: skip
-    temperature = forms.FloatField(
-        min_value=0.01, max_value=10, required=False, help_text="Of the rollouts; 1 if empty"
-    )
+    temperature = forms.FloatField(required=False, help_text="Of the rollouts; 1 if empty")
     top_p = forms.FloatField(
-        min_value=0.01, max_value=1, required=False, label="Top p",
+        required=False,
+        label="Top p",
         help_text="1 if empty. Below 1, samples come from a different distribution than the policy, which is "
-                  "corrected for",
-    )  # fmt: skip
-    clip_low = forms.FloatField(
-        min_value=0, max_value=1, required=False, label="Clip below", help_text="If empty, the algorithm's default"
+        "corrected for",
     )
-    clip_high = forms.FloatField(
-        min_value=0, max_value=100, required=False, label="Clip above", help_text="If empty, the algorithm's default"
-    )
+    clip_low = forms.FloatField(required=False, label="Clip below", help_text="If empty, the algorithm's default")
+    clip_high = forms.FloatField(required=False, label="Clip above", help_text="If empty, the algorithm's default")
     dynamic_sampling = forms.IntegerField(
-        min_value=0, max_value=100, required=False, label="Redraws",
+        required=False,
+        label="Redraws",
         help_text="Rounds in which groups without reward spread are replaced by other tasks (dynamic sampling)",
-    )  # fmt: skip
-    overlong_buffer = forms.IntegerField(
-        min_value=0, max_value=10**6, required=False, label="Overlong buffer",
-        help_text="Tokens before the length limit over which the reward falls by up to 1. DAPO: a fifth of the limit",
-    )  # fmt: skip
-    updates_per_batch = forms.IntegerField(
-        min_value=1, max_value=100, required=False, label="Updates per batch", help_text="1 if empty: on policy"
     )
+    overlong_buffer = forms.IntegerField(
+        required=False,
+        label="Overlong buffer",
+        help_text="Tokens before the length limit over which the reward falls by up to 1. DAPO: a fifth of the limit",
+    )
+    updates_per_batch = forms.IntegerField(required=False, label="Updates per batch", help_text="1 if empty: on policy")
     replay_share = forms.FloatField(
-        min_value=0, max_value=1, required=False, label="Replay",
+        required=False,
+        label="Replay",
         help_text="Share of a step’s prompts taken from tasks that failed in the last 10 steps",
-    )  # fmt: skip
+    )
     micro_batch = forms.IntegerField(
-        min_value=0, max_value=10**6, required=False, label="Micro-batch",
+        required=False,
+        label="Micro-batch",
         help_text="Rows or completions computed together; fewer need less memory, with the same update. All if empty",
-    )  # fmt: skip
+    )
     sample_batch = forms.IntegerField(
-        min_value=0, max_value=10**6, required=False, label="Concurrent answers",
+        required=False,
+        label="Concurrent answers",
         help_text="Answers sampled in parallel; fewer need less memory, with the same results. 64 if empty",
-    )  # fmt: skip
+    )
     correction = forms.ChoiceField(choices=CORRECTIONS, initial="auto", required=False, label="Rollout correction")
     advantages = forms.ChoiceField(
         choices=(("episode", "Per episode"), ("turn", "Per turn")), initial="episode", required=False, label="Advantages",
@@ -86,7 +84,7 @@ class GrpoFields(forms.Form):
         label="Load the base in 4 bits",
         help_text="QLoRA: a quarter of the memory for the weights, slower",
     )
-    processes = forms.IntegerField(min_value=1, required=False, label="Processes")
+    processes = forms.IntegerField(required=False, label="Processes")
     retry_smaller = forms.BooleanField(
         required=False, initial=True, label="Retry with less memory",
         help_text="Once, if memory runs out: fewer rows at a time, with the same update",

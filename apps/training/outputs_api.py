@@ -18,7 +18,7 @@ from apps.training import judged_outputs, outputs
 from apps.training.models import Rollout
 from apps.training.runs_api import INTEGER, OBJECT, STRING, find
 from apps.trajectories.api import number_of
-from workers.lib.typed import json_schema
+from workers.lib.typed import Seed, json_schema
 
 OUTPUT = {
     "type": "object",
@@ -89,7 +89,7 @@ class SendOutputs(Struct, forbid_unknown_fields=True, kw_only=True):
     step: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
     rollout: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
     n: Annotated[int, Meta(ge=1, le=200)] = judged_outputs.SENT
-    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    seed: Seed = 0
 
 
 @extend_schema(

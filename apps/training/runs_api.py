@@ -27,11 +27,11 @@ from apps.training.budget import measuring
 from apps.training.budget.estimate import estimate
 from apps.training.budget.learning import teaching
 from apps.training.budget.truth import add_used, compared
-from apps.training.config_yaml import ConfigError, config_of, read, write
+from apps.training.config_yaml import MOST_SEEDS, ConfigError, config_of, read, write
 from apps.training.forking import available
 from apps.training.models import Method, Rollout, RunAlarm, TrainingRun
 from apps.training.rollouts import OUTCOME, Filters, group_of, standing, with_advantages
-from apps.training.starts import MOST_SEEDS, asked_from, start_from
+from apps.training.starts import asked_from, start_from
 from apps.trajectories.api import number_of
 from workers.lib.typed import Text, json_schema
 

@@ -22,7 +22,6 @@ from apps.training.sources import usual_examples
 from apps.training.teachers import chosen
 from workers.lib.presets import preset_of
 
-MOST_SEEDS = 10
 SAME_NAME = ("steps", "learning_rate", "batch_size", "lora_rank", "lora_alpha", "lora_dropout", "use_rslora", "use_dora",
              "prompts_per_step", "generations", "beta", "temperature", "top_p", "clip_low", "clip_high", "dynamic_sampling",
              "overlong_buffer", "updates_per_batch", "replay_share", "micro_batch", "sample_batch", "correction", "mask_truncated", "curriculum",

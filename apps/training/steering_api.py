@@ -17,7 +17,7 @@ from apps.core.openapi import JSON, described
 from apps.evals.lookups import form_of
 from apps.training import actions, forking
 from apps.training.runs_api import RUN, as_json, find
-from workers.lib.typed import json_schema
+from workers.lib.typed import Seed, json_schema
 
 
 class ForkRun(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -27,7 +27,7 @@ class ForkRun(Struct, forbid_unknown_fields=True, kw_only=True):
 
     step: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
     changes: dict[str, Any] = {}
-    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
+    seed: Seed | UnsetType = UNSET
     name: Annotated[str, Meta(max_length=200)] = ""
 
 

@@ -11,11 +11,8 @@ from apps.core.openapi import LINE
 from apps.webhooks.models import TEST, Attempt, Delivery, DeliveryState, Event, Format, Webhook
 from workers.lib.typed import json_schema
 
-EventName = Literal[
-    "evaluation.finished", "gate_report.made", "promotion.made", "rollback.made", "flow.waiting", "flow.ended",
-    "comment.added", "override.used", "server.down",
-]  # fmt: skip
-FormatName = Literal["standard", "slack"]
+EventName = Literal[tuple(Event.values)]
+FormatName = Literal[tuple(Format.values)]
 Url = Annotated[str, Meta(min_length=1, max_length=500, pattern=LINE)]
 Description = Annotated[str, Meta(max_length=120, pattern=LINE)]
 Events = Annotated[list[EventName], Meta(min_length=1)]

@@ -42,7 +42,7 @@ SETTINGS = st.fixed_dictionaries(
     {"steps": st.integers(1, 10_000), "learning_rate": st.floats(1e-8, 1)},
     optional={
         "loss_type": st.sampled_from(["dapo", "grpo", "dr_grpo", "rloo"]), "baseline": st.sampled_from(["mean", "leave_one_out"]),
-        "clip_low": SHARES, "clip_high": st.floats(0, 1e9), "beta": st.floats(0, 1e12), "temperature": st.floats(0.01, 100),
+        "clip_low": SHARES, "clip_high": st.floats(0, 100), "beta": st.floats(0, 100), "temperature": st.floats(0.01, 10),
         "generations": st.integers(2, 128), "eval_every": COUNTS, "dynamic_sampling": st.integers(0, 100), "curriculum": st.booleans(),
         "correction": st.sampled_from(["auto", "off", "tis", "mis", "icepop"]), "use_dora": st.booleans(),
         "replay_share": SHARES, "lora_alpha": st.none() | st.integers(1, 99),

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from workers.lib.messages import cleaned, function_of, functions_of, schemas_of
 from workers.lib.specs import Form
-from workers.lib.typed import FormError, Text, convert, plain
+from workers.lib.typed import AnswerTokens, FormError, Temperature, Text, TopP, convert, plain
 
 # The parts of a harness that belong to the agent and may be changed. Everything else (tools, limits) defines the task.
 AGENT_PART = ("system_prompt", "examples", "show_tools", "shown_tools", "temperature", "top_p", "max_new_tokens")
@@ -69,9 +69,9 @@ class Prompt(Form, kw_only=True):
     examples: Annotated[list[ExampleMessage], Meta(max_length=200)] | UnsetType = UNSET
     tools: Annotated[list[Tool], Meta(max_length=128)] | UnsetType = UNSET
     show_tools: bool | UnsetType = UNSET
-    temperature: Annotated[float, Meta(ge=0, le=10)] | UnsetType = UNSET
-    top_p: Annotated[float, Meta(gt=0, le=1)] | UnsetType = UNSET
-    max_new_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+    temperature: Temperature | UnsetType = UNSET
+    top_p: TopP | UnsetType = UNSET
+    max_new_tokens: AnswerTokens | UnsetType = UNSET
 
 
 FIELDS: tuple[str, ...] = Prompt.__struct_fields__

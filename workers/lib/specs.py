@@ -20,7 +20,19 @@ from workers.lib.engine_specs import (  # noqa: F401 - all forms of specs can be
     ModelServer,
     Server,
 )
-from workers.lib.typed import AtLeastOne, Count, NotNegative, Number, Positive, Share, Text, convert
+from workers.lib.typed import (
+    AnswerTokens,
+    AtLeastOne,
+    Count,
+    NotNegative,
+    Number,
+    Positive,
+    Share,
+    Temperature,
+    Text,
+    TopP,
+    convert,
+)
 
 
 class Task(Struct):
@@ -42,9 +54,9 @@ class Harness(Struct, kw_only=True):
     tools: list[dict] | None = None
     show_tools: bool = True
     shown_tools: list[dict] = []
-    temperature: NotNegative = 1.0
-    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    max_new_tokens: AtLeastOne = 64
+    temperature: Temperature = 1.0
+    top_p: TopP = 1.0
+    max_new_tokens: AnswerTokens = 64
     max_turns: AtLeastOne | None = None
     max_seconds: NotNegative = 300.0
     max_tokens: Count = 0
@@ -72,10 +84,10 @@ Steps = Annotated[int, Meta(ge=1, le=100_000)]
 AtOnce = Annotated[int, Meta(ge=1, le=1024)]  # rows or prompts per step
 Drawn = Annotated[int, Meta(ge=1, le=128)]  # answers per task
 Compared = Annotated[int, Meta(ge=2, le=128)]  # answers per group
-AnswerTokens = Annotated[int, Meta(ge=1, le=2**20)]
 Rounds = Annotated[int, Meta(ge=0, le=100)]
 LearningRate = Annotated[float, Meta(gt=0, le=1)]
-Temperature = Annotated[float, Meta(ge=0.01, le=100)]  # beyond, logits divided by it are infinite or all the same
+# Positive, since greedy answers to one prompt are all the same, and below 0.01 logits divided by it are infinite.
+DrawingTemperature = Annotated[float, Meta(ge=0.01, le=10)]
 
 
 class Job(Form, kw_only=True):
@@ -226,7 +238,7 @@ class SftConfig(RowsConfig, kw_only=True):
 class PreferenceConfig(EvenConfig, kw_only=True):
     """Settings of methods that learn from preferences, relative to the initial model."""
 
-    beta: Positive = 0.1  # how strongly the model is kept close to the initial one
+    beta: Annotated[float, Meta(gt=0, le=100)] = 0.1  # how strongly the model is kept close to the initial one
 
 
 class RewardModelConfig(EvenConfig, kw_only=True):
@@ -235,7 +247,7 @@ class RewardModelConfig(EvenConfig, kw_only=True):
     """
 
     validation_share: Annotated[float, Meta(gt=0, le=0.5)] = 0.2
-    center_rewards: NotNegative = 0.0
+    center_rewards: Annotated[float, Meta(ge=0, le=10)] = 0.0
     show_tools: bool = False
     not_in_4bit: ClassVar[str] = "a reward model is judged by its scores, which 4 bits would change"
 
@@ -276,11 +288,11 @@ class BestOfNConfig(SftConfig, kw_only=True):
 
     samples: Drawn = 8
     keep: Literal["best", "all"] = "best"
-    temperature: Temperature = 1.0
-    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    temperature: DrawingTemperature = 1.0
+    top_p: TopP = 1.0
     max_new_tokens: AnswerTokens = 64
     teacher_tokens: Count = 0  # that a teacher on a server may use in the whole run; 0: no limit
-    teacher_usd: NotNegative = 0.0
+    teacher_usd: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     teacher_answers_as: Annotated[str, Meta(max_length=200)] = (
         ""  # the model name in its answers, where that is another than the one asked for
     )
@@ -300,7 +312,7 @@ class OnPolicyConfig(Training, kw_only=True):
     eval_samples: Drawn = 1
     save_every: AtLeastOne = 5
     teacher_tokens: Count = 0  # that a teacher on a server may use in the whole run; 0: no limit
-    teacher_usd: NotNegative = 0.0
+    teacher_usd: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     not_in_4bit: ClassVar[str] = IT_SAMPLES
 
 
@@ -326,11 +338,11 @@ class GrpoConfig(Training, kw_only=True):
         "episode"  # turn: advantages of the return from each turn on (workers.lib.advantages)
     )
     clip_low: Share | None = None
-    clip_high: NotNegative | None = None
-    beta: NotNegative = 0.0
+    clip_high: Annotated[float, Meta(ge=0, le=100)] | None = None
+    beta: Annotated[float, Meta(ge=0, le=100)] = 0.0
     kl_every: Count = 5  # steps between measurements of the KL if it is not part of the loss; 0: never
-    temperature: Temperature = 1.0  # must be positive, since greedy answers to one prompt are all the same
-    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    temperature: DrawingTemperature = 1.0
+    top_p: TopP = 1.0
     max_new_tokens: AnswerTokens = 64
     overlong_buffer: Count = 0  # last tokens before max_new_tokens over which the reward decreases; 0: none
     overlong_penalty: Annotated[float, Meta(ge=0, le=1_000_000)] = 1.0  # penalty of a completion with max_new_tokens

@@ -29,6 +29,11 @@ NotNegative = Annotated[float, Meta(ge=0, le=LARGEST)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 AtLeastOne = Annotated[int, Meta(ge=1, le=2**53)]
 Text = Annotated[str, Meta(min_length=1)]
+Seed = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+# Of sampling. Beyond 10, answers are noise; 0 is greedy.
+Temperature = Annotated[float, Meta(ge=0, le=10)]
+TopP = Annotated[float, Meta(gt=0, le=1)]
+AnswerTokens = Annotated[int, Meta(ge=1, le=2**20)]
 
 NAMES = {
     "str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",

@@ -17,12 +17,11 @@ from apps.core.api import member_of
 from apps.core.http import uuid_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, LINE, described, sent, told
-from apps.evals.forms import MOST_TOKENS
 from apps.evals.lookups import find_set, form_of
 from apps.evals.models import EvalSet, Split, Task, VariantJob
 from apps.evals.variants import batches, model_job, templates
 from apps.evals.variants.from_model import WRITTEN
-from workers.lib.typed import Text, json_schema
+from workers.lib.typed import Seed, Text, json_schema
 
 Each = Annotated[int, Meta(ge=1, le=20)]
 Line = Annotated[str, Meta(max_length=200, pattern=LINE)]
@@ -35,7 +34,7 @@ class Make(Struct, forbid_unknown_fields=True, kw_only=True):
 
     kinds: Kinds = field(default_factory=lambda: list(templates.KINDS))
     each: Each = 2
-    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    seed: Seed = 0
 
 
 class Write(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -44,7 +43,7 @@ class Write(Struct, forbid_unknown_fields=True, kw_only=True):
 
     kinds: WrittenKinds = field(default_factory=lambda: list(WRITTEN))
     each: Each = 2
-    tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)] = 0
+    tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     base_url: Line = ""
     model: Line = ""
     key_variable: Line = ""

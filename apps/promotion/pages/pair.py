@@ -10,15 +10,18 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.form_bounds import bounds_from
 from apps.core.http import progress
 from apps.core.models import Project, Role
 from apps.evals.models import EvalRun, LatencyMeasurement, Split
 from apps.promotion import preparation
 from apps.promotion.models import GateReport
+from apps.promotion.preparation_api import Prepare
 
 
+@bounds_from(Prepare)
 class PrepareForm(forms.Form):
-    general_tasks = forms.IntegerField(min_value=1, max_value=5000, required=False)
+    general_tasks = forms.IntegerField(required=False)
     adapters = forms.ChoiceField(choices=LatencyMeasurement.Adapters.choices, required=False)
 
 

@@ -28,7 +28,7 @@ from apps.training.actions import TrainingError
 from apps.training.models import PromptCandidate, PromptSearch
 from apps.training.prompt_search import actions
 from apps.training.prompt_search.job import save_prompt
-from workers.lib.typed import Text, json_schema
+from workers.lib.typed import Seed, Text, json_schema
 
 SHOWN_CANDIDATES = 200
 
@@ -51,7 +51,7 @@ class StartSearch(Struct, forbid_unknown_fields=True, kw_only=True):
     samples_per_task: Annotated[int, Meta(ge=1, le=64)] = 1
     minibatch: Annotated[int, Meta(ge=1, le=20)] = 3
     score: Literal["success", "reward"] = "success"
-    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    seed: Seed = 0
 
 
 CONFIG = ("most_calls", "most_tokens", "most_usd", "most_proposals", "samples_per_task", "minibatch", "score")

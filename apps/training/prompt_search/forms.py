@@ -4,15 +4,18 @@ from typing import Any
 
 from django import forms
 
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.registry import engines
 from apps.registry.models import ModelKind, Server
+from apps.training.prompt_search.api import StartSearch
 
 MOST_CALLS = 300
 
 
+@bounds_from(StartSearch)
 class SearchForm(PlainForm):
     """A search's settings; all choices belong to the project."""
 
@@ -33,22 +36,18 @@ class SearchForm(PlainForm):
         max_length=200,
         help_text="A large model writes better prompts than the agent's own",
     )
-    most_calls = forms.IntegerField(label="Max agent calls", min_value=1, max_value=1_000_000, initial=MOST_CALLS)
+    most_calls = forms.IntegerField(label="Max agent calls", initial=MOST_CALLS)
     most_usd = forms.FloatField(
         label="Max cost (USD)",
-        min_value=0.01,
-        max_value=1e6,
         required=False,
         help_text="Agent and proposals together; no limit if empty",
     )
-    most_tokens = forms.IntegerField(
-        label="Max tokens", min_value=1, max_value=2**31 - 1, required=False, help_text="No limit if empty"
-    )
-    most_proposals = forms.IntegerField(label="Max proposals", min_value=1, max_value=1000, initial=20)
-    samples_per_task = forms.IntegerField(min_value=1, max_value=64, initial=1)
-    minibatch = forms.IntegerField(label="Training tasks per proposal", min_value=1, max_value=20, initial=3)
+    most_tokens = forms.IntegerField(label="Max tokens", required=False, help_text="No limit if empty")
+    most_proposals = forms.IntegerField(label="Max proposals", initial=20)
+    samples_per_task = forms.IntegerField(initial=1)
+    minibatch = forms.IntegerField(label="Training tasks per proposal", initial=3)
     score = forms.ChoiceField(choices=[("success", "Success"), ("reward", "Reward")], label="Score by")
-    seed = forms.IntegerField(min_value=0, max_value=2**31 - 1, initial=0)
+    seed = forms.IntegerField(initial=0)
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

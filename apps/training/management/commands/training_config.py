@@ -16,8 +16,8 @@ from apps.training.actions import TrainingError
 from apps.training.budget.estimate import estimate
 from apps.training.budget.words import in_words
 from apps.training.comparison import runs_of
-from apps.training.config_yaml import ConfigError, config_of, read, rows_of, write
-from apps.training.starts import MOST_SEEDS, asked_from, start_from
+from apps.training.config_yaml import MOST_SEEDS, ConfigError, config_of, read, rows_of, write
+from apps.training.starts import asked_from, start_from
 
 
 class Command(BaseCommand):
