@@ -43,7 +43,7 @@ ROW_FIELDS = (
     "task_id",
     "turns",
     "stop_reason",
-    *(f.name for f in fields(SampleRow) if f.name not in ("task", "timed_out", "crashed", "answered")),
+    *(f.name for f in fields(SampleRow) if f.name not in ("task", "timed_out", "crashed", "other_results", "answered")),
 )
 SPENT = ("calls", "tokens", "usd", "without_tokens", "without_cost")  # `AgentClient.spent`
 SAMPLE_FIELDS = tuple(field.name for field in SampleFields._meta.get_fields() if field.name != "created_at")
@@ -122,7 +122,7 @@ def store_events(run: EvalRun, events: list[dict]) -> None:
 
 
 DECIDED: list[Callable[[EvalRun], bool]] = []  # set by the gate, in a higher layer: may an evaluation stop early?
-TIMED_OUT, AGENT_ERROR = "time", "agent error"  # stop reasons of `workers.lib.rollouts`
+TIMED_OUT, AGENT_ERROR, OTHER_RESULTS = "time", "agent error", "other results"  # stop reasons of `workers.lib.rollouts`
 LOOKS = 20  # how often the gate is asked, at equal distances
 
 
@@ -150,6 +150,7 @@ def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:
             masked=sample.masked,
             timed_out=sample.stop_reason == TIMED_OUT,
             crashed=sample.stop_reason == AGENT_ERROR,
+            other_results=sample.stop_reason == OTHER_RESULTS,
             answered=sample.turns > 0,
             latency_ms=sample.latency_ms,
             input_tokens=sample.input_tokens,

@@ -23,7 +23,8 @@ PASS_AT = (1, 2, 4, 8, 16)
 @dataclass(frozen=True, slots=True)
 class SampleRow:
     """One scored output, as far as the metrics need it. `reward` is None if it is masked. `timed_out`: it failed because it took longer
-    than allowed, by the clock of its machine. `crashed`: the agent reported an error instead of an answer. Not `answered`: it failed without
+    than allowed, by the clock of its machine. `crashed`: the agent reported an error instead of an answer. `other_results`: it had
+    run tools of its own. Not `answered`: it failed without
     an answer, so there are no tokens to count."""
 
     task: str
@@ -37,6 +38,7 @@ class SampleRow:
     masked: bool = False
     timed_out: bool = False
     crashed: bool = False
+    other_results: bool = False
     answered: bool = True
     latency_ms: float | None = None
     input_tokens: int | None = None
@@ -188,6 +190,7 @@ def summarise(rows: Sequence[SampleRow]) -> dict[str, Any]:
         "samples": len(rows),
         "masked": int(samples.masked.sum()),
         "agent_errors": sum(row.crashed for row in rows),
+        "other_results": sum(row.other_results for row in rows),
     }
     return metrics
 

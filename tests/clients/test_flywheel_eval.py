@@ -198,7 +198,7 @@ def test_what_an_agent_does_wrong_is_its_failure_and_the_run_is_complete(scene: 
 
     result = evaluate(strange, version="1", samples=2, against=None, **scene.asked)
     assert result.run["state"] == "succeeded" and result.metrics["counts"] == {
-        "tasks": 3, "samples": 6, "masked": 0, "agent_errors": 5,
+        "tasks": 3, "samples": 6, "masked": 0, "agent_errors": 5, "other_results": 0,
     }  # fmt: skip
     failed = EvalRun.objects.get().samples.filter(stop_reason="agent error")
     said = " ".join(line for sample in failed for line in sample.details)

@@ -24,8 +24,9 @@ import uvloop
 from workers.lib.advantages import turn_rewards
 from workers.lib.environments import Environment, Episode
 from workers.lib.environments.episodes import SCORED_AT_ONCE
-from workers.lib.messages import last_answer, text_of
+from workers.lib.messages import calls_of, last_answer, text_of
 from workers.lib.policies import SPENT, Policy, PolicyError, RecordedPolicy, Reply, seed_of
+from workers.lib.transcripts import reported_results, same_result
 from workers.lib.verifiers import Rollout, Score, masked
 
 
@@ -47,6 +48,8 @@ class Limits:
 CHECKED_EVERY_S = 0.5
 LARGEST_REWARD = 1_000_000  # in either direction; with a larger reward, a group's advantages are meaningless
 MOST_FAULTS = 5
+SHOWN = 120  # characters of a tool's result in a reason
+OTHER_RESULTS = "other results"  # a stop reason: a replayed agent had run other tools than the environment's
 MOST_TOKENS = 2**31 - 1  # per episode: what a database column can hold
 NO_LIMITS = Limits(seconds=0, turns=0, score_seconds=0)
 EXCEEDED = {
@@ -199,14 +202,39 @@ async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list
         if reply is None:
             return
         replies.append(reply)
+        before = len(episode.messages)
         try:
             async with tools.running():
                 await episode.step(reply.message)
         except _Overtime:
             masks = "" if await episode.responds() else f"The environment took longer than {limits.seconds:g} seconds."
             raise _Ended("time" if not masks else "environment error", masks) from None
+        if why := _saw_other_results(reply.message, episode, before):
+            raise _Ended(OTHER_RESULTS, why)
         if limits.tokens and (reply.output_tokens > left or (reply.truncated and reply.output_tokens == left)):
             raise _Ended("tokens")  # even if it was the last answer
+
+
+def _saw_other_results(message: dict, episode: Episode, before: int) -> str:
+    """Why an agent's own conversation cannot be replayed here: a tool that it ran itself returned something else than the
+    environment's, so what it did next says nothing about it. "" if it can. A call that the environment refused as unsafe
+    counts, whatever the agent's own tool did.
+    """
+    reported = reported_results(message)
+    if not any(text is not None for text in reported):
+        return ""
+    answered = [text_of(row) for row in episode.messages[before:] if row.get("role") == "tool"]
+    ran = list(getattr(episode, "calls", []))[-len(answered) :] if answered else []
+    for at, (own, here) in enumerate(zip(reported, answered, strict=False)):
+        unsafe = len(ran) == len(answered) and ran[at].unsafe
+        if own is not None and not unsafe and not same_result(own, here):
+            call = calls_of(message)[at].tool
+            return (
+                f"The agent saw other results than the environment's: its own {call} returned “{own[:SHOWN]}”, and the "
+                f"environment's “{here[:SHOWN]}”. An agent that runs its tools itself cannot be scored here; let it return "
+                "its calls without running them (docs/agents.md)."
+            )
+    return ""
 
 
 class _Overtime(Exception):

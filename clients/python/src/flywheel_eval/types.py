@@ -103,6 +103,11 @@ class Result:
             return "The evaluation has no samples."
         if 2 * crashed > samples:
             return f"The agent failed to answer {crashed} of {samples} times. See the samples for its errors: {self.run['url']}"
+        if other := counts.get("other_results", 0):
+            return (
+                f"{other} of {samples} runs saw other results than the environment's: the agent ran tools of its own. Let it return "
+                f"its calls without running them. {self.run['url']}"
+            )
         if 2 * masked > samples:
             return f"{masked} of {samples} samples could not be scored. The reasons are on the evaluation: {self.run['url']}"
         if self.gate and not self.gate.get("verdict"):
