@@ -52,7 +52,7 @@ def table_of(runs: list[EvalRun], samples_per_task: int) -> Table:
         table.add_column(str(run.model_version), justify="right")
     metrics = [run.result["metrics"] for run in runs]
     for title, name in ROWS:
-        table.add_row(title, *(f"{m[name]['mean']:.3f} [{m[name]['low']:.3f}, {m[name]['high']:.3f}]" for m in metrics))
+        table.add_row(title, *(_interval(m[name]) for m in metrics))
     for k in metrics[0]["pass_at_k"]:
         table.add_row(f"pass@{k}", *(f"{m['pass_at_k'][k]:.3f}" for m in metrics))
     table.add_row(
@@ -60,3 +60,9 @@ def table_of(runs: list[EvalRun], samples_per_task: int) -> Table:
     )
     table.add_row("Tokens in / out", *(f"{m['input_tokens']:.0f} / {m['output_tokens']:.0f}" for m in metrics))
     return table
+
+
+def _interval(found: dict[str, float | None]) -> str:
+    if found["mean"] is None:
+        return "not measured"
+    return f"{found['mean']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"

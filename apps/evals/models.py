@@ -455,17 +455,18 @@ class MeaningVerdict(models.Model):
 
 
 class SampleFields(models.Model):
-    """The fields of one scored output, in evaluation and in training. `reward` is null if and only if `masked`."""
+    """The fields of one scored output, in evaluation and in training. `reward` is null if and only if `masked`; `valid`, `tool_ok`,
+    `args_score` and `executed` are null where they cannot be known (`workers.lib.verifiers.types.Score`)."""
 
     output = models.TextField()
     messages = models.JSONField(default=list)
     reward = models.FloatField(null=True)
     components = models.JSONField(default=dict)
     success = models.BooleanField(default=False)
-    valid = models.BooleanField(default=False)
-    tool_ok = models.BooleanField(default=False)
-    args_score = models.FloatField(default=0)
-    executed = models.BooleanField(default=False)
+    valid = models.BooleanField(null=True)
+    tool_ok = models.BooleanField(null=True)
+    args_score = models.FloatField(null=True)
+    executed = models.BooleanField(null=True)
     unsafe = models.BooleanField(default=False)
     masked = models.BooleanField(default=False)
     mask_reason = models.TextField(blank=True)

@@ -30,10 +30,10 @@ class SampleRow:
     task: str
     reward: float | None
     success: bool = False
-    valid: bool = False
-    tool_ok: bool = False
-    args_score: float = 0.0
-    executed: bool = False
+    valid: bool | None = None
+    tool_ok: bool | None = None
+    args_score: float | None = None
+    executed: bool | None = None
     unsafe: bool = False
     masked: bool = False
     timed_out: bool = False
@@ -45,7 +45,7 @@ class SampleRow:
     output_tokens: int | None = None
 
 
-Value = Callable[[SampleRow], float]
+Value = Callable[[SampleRow], float | None]  # None counts for nothing
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,14 @@ class TaskSamples:
         """Each task's sum and number of samples, [tasks] both; masked ones count as `masked`, or not at all, and those that
         timed out as `timed_out`, where it is given."""
         if value not in self._columns:
-            self._columns[value] = np.array([value(row) for row in self.rows], dtype=float)
+            self._columns[value] = np.array([value(row) for row in self.rows], dtype=float)  # None is NaN
         found = self._columns[value].copy()
         weights = np.ones(len(found)) if masked is not None else (~self.masked).astype(float)
         found[self.masked] = masked or 0.0
         if timed_out is not None:
             found[self.timed_out] = timed_out
+        unknown = np.isnan(found)
+        found[unknown], weights[unknown] = 0.0, 0.0
         size = len(self.tasks)
         return np.bincount(self.at, found, size), np.bincount(self.at, weights, size)
 
@@ -165,7 +167,7 @@ class TaskSamples:
 RATES: dict[str, Value] = {
     "valid_json": lambda row: row.valid,
     "correct_tool": lambda row: row.tool_ok,
-    "correct_arguments": lambda row: row.tool_ok and row.args_score >= 1.0,
+    "correct_arguments": lambda row: None if row.args_score is None else row.tool_ok and row.args_score >= 1.0,
     "execution_success": lambda row: row.executed,
     "unsafe_action": lambda row: row.unsafe,
     "success": lambda row: row.success,

@@ -87,8 +87,8 @@ def bucket_of(sample: Sample) -> str:
         return "success"
     if sample.unsafe:
         return "unsafe"
-    if not sample.valid:
+    if sample.valid is False:
         return "invalid"
-    if not sample.tool_ok:
+    if sample.tool_ok is False:
         return "wrong tool"
-    return "wrong arguments" if sample.args_score < 1 else "failed"
+    return "wrong arguments" if sample.args_score is not None and sample.args_score < 1 else "failed"

@@ -38,7 +38,7 @@ def test_masked_samples_are_counted_and_not_scored() -> None:
     rows = [SampleRow(task="a", reward=1.0, success=True), SampleRow(task="a", reward=None, masked=True)]
     metrics = summarise(rows)
     assert metrics["success"]["mean"] == 1.0
-    assert metrics["counts"] == {"tasks": 1, "samples": 2, "masked": 1}
+    assert metrics["counts"] == {"tasks": 1, "samples": 2, "masked": 1, "agent_errors": 0, "other_results": 0}
 
 
 def test_nothing_gives_no_number() -> None:

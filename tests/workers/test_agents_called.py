@@ -159,7 +159,7 @@ def test_results_are_found_by_the_id_of_their_call_and_else_in_their_order() -> 
         (("", ""), (("", "1"), ("", "2")), ["1", "2"]),
         (("a", "a"), (("a", "1"), ("a", "2")), ["1", "2"]),
         (("a", "b"), (("b", "2"),), [None, "2"]),
-        (("a",), (), [None]),
+        (("a",), (), []),
     ):
         (turn,) = agent_turns([calls(*ids), *results(*rows)], [])
         assert reported_results(turn) == expected

@@ -28,6 +28,7 @@ from workers.lib.messages import calls_of, last_answer, text_of
 from workers.lib.policies import SPENT, Policy, PolicyError, RecordedPolicy, Reply, seed_of
 from workers.lib.transcripts import reported_results, same_result
 from workers.lib.verifiers import Rollout, Score, masked
+from workers.lib.verifiers.call_facts import add_call_facts
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ async def rollout(
     if stop_reason in EXCEEDED and not reason:
         score = failed(score, stop_reason)
     done = _rollout_of(episode, replies, stop_reason)
+    add_call_facts(score, done)
     if not score.messages:
         score.messages = done.messages
     faults = list(dict.fromkeys(getattr(episode, "faults", [])))[:MOST_FAULTS]

@@ -28,12 +28,14 @@ def agent_turns(messages: list[Message], prompt: list[Message]) -> list[Message]
     return turns
 
 
-def reported_results(turn: Message) -> list[str | None]:
+def reported_results(turn: Any) -> list[str | None]:
     """What the agent says that each call of its message returned, None where it does not say. Results are found by the id of
     their call, those without one in their order.
     """
-    rows = turn.get(RESULTS)
-    given = [row for row in rows if isinstance(row, list) and len(row) == 2] if isinstance(rows, list) else []
+    rows = turn.get(RESULTS) if isinstance(turn, dict) else None
+    if not isinstance(rows, list):
+        return []
+    given = [row for row in rows if isinstance(row, list) and len(row) == 2]
     ids = [call.id for call in calls_of(turn)]
     by_id = {name: str(text) for name, text in given if name and ids.count(name) == 1}
     rest = iter([str(text) for name, text in given if name not in by_id])

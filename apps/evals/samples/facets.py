@@ -39,7 +39,7 @@ def facets_of(run: EvalRun) -> Facets:
         mode, success, masked, valid, unsafe, truncated, called, tagged = columns
         total += n
         outcomes["masked" if masked else "passed" if success else "failed"] += n
-        outcomes["invalid"] += n * (not valid and not masked)
+        outcomes["invalid"] += n * (valid is False and not masked)
         outcomes["unsafe"] += n * unsafe
         outcomes["truncated"] += n * truncated
         if mode or not (success or masked):

@@ -235,6 +235,6 @@ class TurnsEpisode(ToolEpisode):
             [] if success else [f"turn {right + 1}: {why}" if why else "the conversation ended before its last turn"]
         )
         return Score(
-            reward=float(success), components={"right": float(success), "turns": right / len(wanted)}, success=success, valid=True,
-            executed=bool(self.calls) and all(call.ok for call in self.calls), messages=self.said, details=details,
+            reward=float(success), components={"right": float(success), "turns": right / len(wanted)}, success=success,
+            messages=self.said, details=details,
         )  # fmt: skip

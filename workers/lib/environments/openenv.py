@@ -123,8 +123,7 @@ class OpenEnvEpisode(ToolEpisode):
         reward = sum(self.rewards)
         success = reward >= self.environment.success_at
         return Score(
-            reward=reward, components={"reward": reward, "steps": float(len(self.rewards))}, success=success, tool_ok=success,
-            args_score=float(success), valid=all(call.ok for call in self.calls), executed=any(call.ok for call in self.calls),
+            reward=reward, components={"reward": reward, "steps": float(len(self.rewards))}, success=success,
             messages=self.said,
         )  # fmt: skip
 

@@ -156,8 +156,6 @@ class RemoteEpisode(ToolEpisode):
             reward=float(reward),
             components=components,
             success=reward >= self.environment.success_at,
-            valid=True,
-            executed=any(call.ok for call in self.calls),
         )
 
     def _turn_rewards(self, given: Any, reward: float) -> list[float]:

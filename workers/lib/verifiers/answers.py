@@ -268,7 +268,7 @@ class Json(Guarded):
             value = read_json(text)
         except ValueError as error:
             said = str(error) if isinstance(error, TooDeep) else "broken JSON"
-            return Score(reward=0.0, components={"valid": 0.0, "schema": 0.0}, details=[said])
+            return Score(reward=0.0, components={"valid": 0.0, "schema": 0.0}, valid=False, details=[said])
         schema = self.schema or self.of_task(rollout)
         problems = [] if schema is None else fits(schema, value)
         right = not problems

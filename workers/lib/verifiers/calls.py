@@ -131,7 +131,14 @@ class Calls(Guarded):
 
     def invalid(self, faults: list[str]) -> Score:
         reward = self.weights["invalid"]
-        return Score(reward=reward, components={"invalid": reward}, details=faults[:20])
+        return Score(
+            reward=reward,
+            components={"invalid": reward},
+            valid=False,
+            tool_ok=False,
+            args_score=0.0,
+            details=faults[:20],
+        )
 
     def none_wanted(self, made: Made) -> Score:
         right = not made.calls
@@ -154,12 +161,10 @@ class Calls(Guarded):
             )
             / slots
         )
-        unsafe, executed = any(item.unsafe for item in rollout.calls), all(item.ok for item in rollout.calls)
+        unsafe = any(item.unsafe for item in rollout.calls)
         right = tools == arguments == 1.0 and not unsafe
         details = [] if right else list(faults(calls, wanted, pairs, schemas, self.rules))[:20]
-        score = self.reward(tools, arguments, right, unsafe, details)
-        score.executed = executed and bool(rollout.calls)
-        return score
+        return self.reward(tools, arguments, right, unsafe, details)
 
     def reward(self, tools: float, arguments: float, right: bool, unsafe: bool, details: list[str]) -> Score:
         w = self.weights

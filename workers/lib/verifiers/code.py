@@ -144,7 +144,9 @@ class UnitTests(Guarded):
         try:
             compile(code, "solution.py", "exec", dont_inherit=True)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            return Score(reward=0.0, components={"passed": 0.0}, details=[f"The code does not compile: {error}"])
+            return Score(
+                reward=0.0, components={"passed": 0.0}, valid=False, details=[f"The code does not compile: {error}"]
+            )
         together = Budget(max(self.limits.seconds, min(TESTS_AT_FULL_TIME * self.limits.seconds, MAX_SECONDS)))
         faults = [fault for test in tests if (fault := self._fault(code, test, together))]
         share = 1 - len(faults) / len(tests)

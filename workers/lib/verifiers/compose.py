@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -105,9 +106,9 @@ class Compose:
             components[part.name] = part.weight * (score.reward or 0.0)
             components |= {f"{part.name}.{name}": value for name, value in score.components.items()}
         return Score(
-            reward=0.0, components=components, valid=all(score.valid for score in scores),
-            tool_ok=any(score.tool_ok for score in scores), args_score=max(score.args_score for score in scores),
-            executed=any(score.executed for score in scores), unsafe=any(score.unsafe for score in scores),
+            reward=0.0, components=components, valid=known(all, (score.valid for score in scores)),
+            tool_ok=known(any, (score.tool_ok for score in scores)), args_score=known(max, (score.args_score for score in scores)),
+            executed=known(any, (score.executed for score in scores)), unsafe=any(score.unsafe for score in scores),
             details=[f"{part.name}: {text}" for part, score in counted for text in score.details][:40],
         )  # fmt: skip
 
@@ -157,3 +158,9 @@ def _part(chosen: PartOptions, clients: Clients, path: str) -> Part:
     verifier = build(chosen.verifier, clients=clients, path=f"{path}.verifier")
     name = chosen.name or chosen.verifier["kind"]
     return Part(name, verifier, chosen.weight, chosen.gate, chosen.at_least, chosen.optional)
+
+
+def known(combine: Callable[[Iterable[Any]], Any], values: Iterable[Any]) -> Any:
+    """The values that are not None, combined; None if there are none."""
+    given = [value for value in values if value is not None]
+    return combine(given) if given else None

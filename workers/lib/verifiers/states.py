@@ -54,8 +54,7 @@ class State(Guarded):
         return Score(
             reward=part if self.partial else float(success),
             components={name: float(value) for name, value in found.items()},
-            success=success, valid=True, unsafe=unsafe,
-            executed=bool(rollout.calls) and all(call.ok for call in rollout.calls),
+            success=success, unsafe=unsafe,
             details=list(self.differences(rollout.state, wanted, wrong)),
         )  # fmt: skip
 

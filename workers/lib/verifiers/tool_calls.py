@@ -34,7 +34,14 @@ def tool_call(
     """
     w = TOOL_CALL_WEIGHTS | (weights or {})
     if call is None:
-        return Score(reward=w["invalid"], components={"invalid": w["invalid"]})
+        return Score(
+            reward=w["invalid"],
+            components={"invalid": w["invalid"]},
+            valid=False,
+            tool_ok=False,
+            args_score=0.0,
+            executed=False,
+        )
     tool_ok = call["tool"] == expected["tool"]
     args_score = argument_share(call["args"], expected["args"])
     execution = execute(call)

@@ -49,7 +49,7 @@ class Trajectory(Guarded):
         self.bad_stops, self.clip = frozenset(chosen.bad_stops), chosen.clip
 
     def judge(self, rollout: Rollout) -> Score:
-        base = self.outcome.score(rollout) if self.outcome else Score(reward=0.0, success=True, valid=True)
+        base = self.outcome.score(rollout) if self.outcome else Score(reward=0.0, success=True)
         if base.masked:
             return base
         counts = self.counts(rollout)
@@ -62,7 +62,6 @@ class Trajectory(Guarded):
         base.reward = round(min(max(reward, self.clip[0]), self.clip[1]), 9)
         base.components = components | {f"outcome.{name}": value for name, value in base.components.items()}
         base.unsafe, base.success = unsafe, base.success and not unsafe
-        base.executed = bool(rollout.calls) and all(call.ok for call in rollout.calls)
         base.details = self.details(counts, rollout) + base.details
         return base
 

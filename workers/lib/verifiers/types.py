@@ -28,16 +28,18 @@ class Execution:
 class Score:
     """A scored output. `reward` is None if and only if `masked`: a verifier's own error is not a 0.
 
-    `components` are named numbers; `details` describes what was wrong, the first fault first.
+    `components` are named numbers; `details` describes what was wrong, the first fault first. What a verifier cannot know is
+    None, and counts in no rate: `valid` (the output has the expected form, and its calls fit the tools' definitions),
+    `tool_ok` and `args_score` (the calls are those that were expected), `executed` (every call worked).
     """
 
     reward: float | None
     components: dict[str, float] = field(default_factory=dict)
     success: bool = False
-    valid: bool = False
-    tool_ok: bool = False
-    args_score: float = 0.0
-    executed: bool = False
+    valid: bool | None = None
+    tool_ok: bool | None = None
+    args_score: float | None = None
+    executed: bool | None = None
     unsafe: bool = False
     masked: bool = False
     mask_reason: str = ""

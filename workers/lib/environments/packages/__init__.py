@@ -158,8 +158,7 @@ class OwnVerifier(Guarded):
         }
         found = self._ask("verify", {"attempt": attempt}, self.package.config.verify_seconds)
         return Score(
-            **found, valid=all(call.ok for call in rollout.calls), tool_ok=found["success"], args_score=float(found["success"]),
-            executed=any(call.ok for call in rollout.calls), messages=rollout.messages,
+            **found, messages=rollout.messages,
         )  # fmt: skip
 
     def _fresh(self, task: dict) -> dict:

@@ -95,10 +95,6 @@ class WorkplaceEpisode(StateEpisode):
             reward=float(right),
             components={f"table/{table}": float(table not in wrong) for table in expected},
             success=right,
-            valid=all(call.ok for call in rollout.calls),
-            tool_ok=right,
-            args_score=float(right),
-            executed=any(call.ok for call in rollout.calls),
             messages=rollout.messages,
             details=[f"The table {table} is not as it should be." for table in wrong],
         )
