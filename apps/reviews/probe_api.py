@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
-import msgspec
 from drf_spectacular.utils import extend_schema
+from msgspec import Meta, Struct
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
@@ -14,17 +14,15 @@ from rest_framework.response import Response
 
 from apps.core import jobs
 from apps.core.api import member_of
-from apps.core.http import uuid_of
 from apps.core.models import Role
 from apps.core.openapi import JSON, NUMBER, described, page
 from apps.environments.api import PAGING, body_of, page_of
-from apps.environments.models import Environment
-from apps.evals.lookups import NAMED, find_environment, find_set
-from apps.evals.models import EvalSet
+from apps.evals.lookups import find_environment, find_set, form_of
 from apps.registry.models import Server
 from apps.reviews import rescoring
 from apps.reviews.models import ProbeRun
 from apps.reviews.waivers import waive
+from workers.lib.typed import Text, json_schema
 
 MOST_TASKS = 200
 FINDING = {
@@ -83,26 +81,6 @@ REPORT = {
         "waivers": {"type": "array", "items": WAIVER},
     },
 }
-START = {
-    "type": "object",
-    "required": ["environment", "eval_set"],
-    "properties": {
-        "environment": {"type": "string", "description": "slug@version"},
-        "eval_set": {"type": "string", "format": "uuid", "description": "Only tasks outside the hold-out are used"},
-        "tasks": {"type": "integer", "minimum": 1, "maximum": MOST_TASKS},
-        "cheat": {
-            "type": "object",
-            "description": "A model instructed to cheat, for the search",
-            "required": ["server", "model"],
-            "additionalProperties": False,
-            "properties": {
-                "server": {"type": "string", "description": "The name of one of the project's servers"},
-                "model": {"type": "string", "minLength": 1, "maxLength": 200},
-                "tokens": {"type": "integer", "minimum": 1, "maximum": rescoring.MOST_CHEAT_TOKENS},
-            },
-        },
-    },
-}
 WAIVE = {
     "type": "object",
     "required": ["probe", "reason"],
@@ -110,10 +88,21 @@ WAIVE = {
 }
 
 
-class Cheat(msgspec.Struct, forbid_unknown_fields=True):
-    server: str
-    model: Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"\S")]
-    tokens: Annotated[int, msgspec.Meta(ge=1, le=rescoring.MOST_CHEAT_TOKENS)] = rescoring.CHEAT_TOKENS
+class Cheat(Struct, forbid_unknown_fields=True):
+    """A model of one of the project's servers that is instructed to cheat, for the search."""
+
+    server: Text
+    model: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"\S")]
+    tokens: Annotated[int, Meta(ge=1, le=rescoring.MOST_CHEAT_TOKENS)] = rescoring.CHEAT_TOKENS
+
+
+class StartProbes(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`environment`: “slug@version”. `eval_set`: its id or “name@version”; only tasks outside the hold-out are used."""
+
+    environment: Text
+    eval_set: Text
+    tasks: Annotated[int, Meta(ge=1, le=MOST_TASKS)] = rescoring.PROBED_TASKS
+    cheat: Cheat | None = None
 
 
 @extend_schema(
@@ -121,7 +110,7 @@ class Cheat(msgspec.Struct, forbid_unknown_fields=True):
     description="Hack probe runs, newest first.",
 )  # fmt: skip
 @extend_schema(
-    methods=["POST"], operation_id="v1_probes_start", request={JSON: START},
+    methods=["POST"], operation_id="v1_probes_start", request={JSON: json_schema(StartProbes)},
     responses=described({201: RUN}, 400, 404, 409, 413),
     description="Queues the probes of an environment's verifier. Poll the run until its state is final.",
 )  # fmt: skip
@@ -134,45 +123,22 @@ def probes(request: Request) -> Response:
 
 
 def _start(request: Request) -> Response:
-    body = body_of(request)
-    tasks = body.get("tasks", rescoring.PROBED_TASKS)
-    if not isinstance(tasks, int) or isinstance(tasks, bool) or not 1 <= tasks <= MOST_TASKS:
-        raise ValidationError({"path": "tasks", "error": f"a whole number from 1 to {MOST_TASKS}"})
-    environment, eval_set = _environment(request, body.get("environment")), _eval_set(request, body.get("eval_set"))
+    asked = form_of(request, StartProbes)
     run = rescoring.submit_probe(
-        environment=environment,
-        eval_set=eval_set,
+        environment=find_environment(request, asked.environment),
+        eval_set=find_set(request, asked.eval_set),
         by=request.auth.created_by,
-        tasks=tasks,
-        cheat=_cheat(request, body.get("cheat")),
+        tasks=asked.tasks,
+        cheat=_cheat(request, asked.cheat) if asked.cheat else None,
     )
     return Response(as_json(run), status=201)
 
 
-def _environment(request: Request, given: Any) -> Environment:
-    if not isinstance(given, str) or not NAMED.fullmatch(given):
-        raise ValidationError({"path": "environment", "error": "“slug@version”, such as “workplace@1”"})
-    return find_environment(request, given)
-
-
-def _cheat(request: Request, given: Any) -> rescoring.CheatingModel | None:
-    if given is None:
-        return None
-    try:
-        wanted = msgspec.convert(given, Cheat)
-    except msgspec.ValidationError as error:
-        raise ValidationError({"path": "cheat", "error": str(error)}) from error
-    server = Server.objects.filter(project=request.auth.project, name=wanted.server).first()
+def _cheat(request: Request, cheat: Cheat) -> rescoring.CheatingModel:
+    server = Server.objects.filter(project=request.auth.project, name=cheat.server).first()
     if server is None:
-        raise NotFound("No server of this project has this name.")
-    return rescoring.CheatingModel(server, wanted.model, wanted.tokens)
-
-
-def _eval_set(request: Request, given: Any) -> EvalSet:
-    pk = uuid_of(given) if isinstance(given, str) else None
-    if pk is None:
-        raise ValidationError({"path": "eval_set", "error": "the id of an eval set"})
-    return find_set(request, pk)
+        raise NotFound("No server of this project has this name (`cheat.server`).")
+    return rescoring.CheatingModel(server, cheat.model, cheat.tokens)
 
 
 @extend_schema(

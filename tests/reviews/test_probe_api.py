@@ -80,7 +80,7 @@ def test_probes_of_which_most_could_not_be_scored_say_nothing(
 
 def test_probes_are_started_followed_and_cancelled(made: Made) -> None:
     key, eval_set = key_of(made), make_eval_set(made.project)
-    started = ask(key, "probes", body={"environment": str(made.environment), "eval_set": str(eval_set.pk), "tasks": 2})
+    started = ask(key, "probes", body={"environment": str(made.environment), "eval_set": str(eval_set), "tasks": 2})
     assert started.status_code == 201, started.json()
     run = ProbeRun.objects.get()
     assert started.json()["id"] == str(run.pk) and started.json()["locks"] is None and len(run.spec["tasks"]) == 2
@@ -95,8 +95,8 @@ def test_probes_are_started_followed_and_cancelled(made: Made) -> None:
 @pytest.mark.parametrize(
     ("change", "status", "path"),
     [
-        ({"environment": None}, 400, "environment"), ({"environment": "x"}, 400, "environment"),
-        ({"environment": "none@1"}, 404, ""), ({"eval_set": "x"}, 400, "eval_set"), ({"eval_set": 5}, 400, "eval_set"),
+        ({"environment": None}, 400, "environment"), ({"environment": "x"}, 404, ""),
+        ({"environment": "none@1"}, 404, ""), ({"eval_set": "x"}, 404, ""), ({"eval_set": 5}, 400, "eval_set"),
         ({"eval_set": "00000000-0000-0000-0000-000000000001"}, 404, ""), ({"tasks": 0}, 400, "tasks"),
         ({"tasks": True}, 400, "tasks"), ({"tasks": 1e9}, 400, "tasks"),
     ],
