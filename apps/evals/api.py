@@ -27,10 +27,13 @@ from workers.lib.typed import json_schema
 PAGE, MAX_PAGE, MAX_ROWS = 100, 1000, 5000
 ROW = {
     "type": "object",
-    "required": ["messages", "expected"],
+    "required": ["expected"],
+    "anyOf": [{"required": ["messages"]}, {"required": ["prompt"]}],
     "properties": {
         "key": {"type": "string", "maxLength": 120},
+        "id": {"type": "string", "maxLength": 120, "description": "The same as `key`, as in environment packages"},
         "messages": {"type": "array", "items": {"type": "object"}},
+        "prompt": {"type": "string", "description": "The user's message, in place of `messages`"},
         "expected": {"type": "object"},
         "tools": {"type": "array", "items": {"type": "object"}},
         "demonstration": {"type": "string"},

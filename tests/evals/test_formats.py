@@ -50,6 +50,19 @@ def problem(format: str, *rows: Any) -> RowProblem:
 # Own JSONL
 
 
+def test_rows_of_an_environment_package_are_taken_with_its_names() -> None:
+    row = {
+        "id": "add-ana",
+        "prompt": "Remind me to call Ana.",
+        "expected": {"tool": "todo.add", "args": {"text": "call Ana"}},
+    }
+    read_row, repeated, unnamed = read(
+        "flywheel", [json.dumps(row), json.dumps(row | {"key": "other"}), json.dumps(row | {"id": "b", "prompt": 7})]
+    )
+    assert read_row.key == "add-ana" and read_row.messages == [{"role": "user", "content": "Remind me to call Ana."}]
+    assert (repeated.field, unnamed.field) == ("id", "prompt")
+
+
 def test_own_rows_are_read_whole() -> None:
     record = {
         "key": "a", "messages": ASKED, "expected": CALL, "tools": [TOOL], "demonstration": "ok", "group": "g",

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
-from apps.evals.formats.rows import Line, Read, TaskRow, each, only, task
+from apps.evals.formats.rows import Bad, Line, Read, TaskRow, each, only, task
 
+PACKAGE_NAMES = {"key": "id", "messages": "prompt"}
 FIELDS = tuple(field.name for field in fields(TaskRow) if field.name != "line")
 
 
@@ -16,9 +17,16 @@ def read(lines: Iterable[Line]) -> Iterator[Read]:
 
 
 def _row(record: dict) -> TaskRow:
-    only(record, FIELDS, f"Fields are {', '.join(FIELDS)}; put more below “metadata”.")
-    given = {name: record.get(name) for name in FIELDS}
-    return task(**given)
+    """The names of environment packages are taken, too: `id` for `key`, and `prompt`, a text, for `messages`."""
+    for name, packages_name in PACKAGE_NAMES.items():
+        if packages_name in record and name in record:
+            raise Bad(packages_name, f"given besides “{name}”, which means the same. Give one of them.")
+    called = {name: other if other in record else name for name, other in PACKAGE_NAMES.items()}
+    only(record, (*FIELDS, *PACKAGE_NAMES.values()), f"Fields are {', '.join(FIELDS)}; put more below “metadata”.")
+    given = {name: record.get(called.get(name, name)) for name in FIELDS}
+    if called["messages"] == "prompt" and isinstance(given["messages"], str):
+        given["messages"] = [{"role": "user", "content": given["messages"]}]
+    return task(**given, names=called)
 
 
 def write(rows: Iterable[TaskRow]) -> Iterator[str]:
