@@ -187,6 +187,7 @@ async def _converse(
 
 async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list[Reply], seed: int, key: int) -> None:
     """Run turns until the episode is done. Raises _Ended, and errors of the policy and the environment."""
+    other = ""  # why what the agent says from here on cannot be replayed
     agent, tools = _Clock(0 if policy.shares_time else limits.seconds), _Clock(limits.seconds)
     while not episode.done:
         if limits.turns and len(replies) >= limits.turns:
@@ -203,6 +204,8 @@ async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list
             raise _Ended("time" if not masks else "policy error", masks) from None
         if reply is None:
             return
+        if other and (calls_of(reply.message) or getattr(episode, "judges_words", True)):
+            raise _Ended(OTHER_RESULTS, other)
         replies.append(reply)
         before = len(episode.messages)
         try:
@@ -211,16 +214,15 @@ async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list
         except _Overtime:
             masks = "" if await episode.responds() else f"The environment took longer than {limits.seconds:g} seconds."
             raise _Ended("time" if not masks else "environment error", masks) from None
-        if why := _saw_other_results(reply.message, episode, before):
-            raise _Ended(OTHER_RESULTS, why)
+        other = other or _other_results(reply.message, episode, before)
         if limits.tokens and (reply.output_tokens > left or (reply.truncated and reply.output_tokens == left)):
             raise _Ended("tokens")  # even if it was the last answer
 
 
-def _saw_other_results(message: dict, episode: Episode, before: int) -> str:
-    """Why an agent's own conversation cannot be replayed here: a tool that it ran itself returned something else than the
-    environment's, so what it did next says nothing about it. "" if it can. A call that the environment refused as unsafe
-    counts, whatever the agent's own tool did.
+def _other_results(message: dict, episode: Episode, before: int) -> str:
+    """Why the rest of an agent's own conversation cannot be replayed here: a tool that it ran itself returned something else
+    than the environment's, so what it does next says nothing about it. "" if it can. A call that the environment refused
+    as unsafe counts, whatever the agent's own tool did.
     """
     reported = reported_results(message)
     if not any(text is not None for text in reported):

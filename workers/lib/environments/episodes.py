@@ -125,6 +125,11 @@ class ToolEpisode:
     def offered(self) -> list[dict]:
         return shown(self.visible(), self.definitions)
 
+    @property
+    def judges_words(self) -> bool:
+        """Whether the score may depend on what the agent writes besides its calls."""
+        return not getattr(getattr(self, "verifier", None), "only_calls", False)
+
     def visible(self) -> list[dict]:
         """The tools that the agent is shown."""
         return self.tools

@@ -30,10 +30,12 @@ class Guarded:
     """A verifier with a method `judge(rollout)`. An error in it masks the sample with the reason, unless another answer
     to the same task can be judged (`controls`): then the answer caused the error, and fails.
 
-    `quick`: a short answer is judged in microseconds and within this process, so no thread is needed.
+    `quick`: a short answer is judged in microseconds and within this process, so no thread is needed. `only_calls`: what the
+    agent writes besides its calls does not count.
     """
 
     quick = False
+    only_calls = False
 
     def judge(self, rollout: Rollout) -> Score:
         raise NotImplementedError

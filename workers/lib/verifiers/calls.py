@@ -100,6 +100,8 @@ def _listed(values: Any) -> list:
 class Calls(Guarded):
     """The reward is the sum of its components: 0.4 tools + 0.4 arguments + 0.2 if everything is right."""
 
+    only_calls = True
+
     def __init__(self, chosen: CallsOptions, path: str) -> None:
         self.weights = weights_of(chosen.weights, WEIGHTS, f"{path}.weights")
         self.partial, self.ordered, self.dots = chosen.partial, chosen.ordered, chosen.dots
@@ -307,6 +309,8 @@ def faults(
 
 class NoCall(Guarded):
     """Right if the agent made no call and, if required, wrote something."""
+
+    only_calls = True
 
     def __init__(self, chosen: Any) -> None:
         self.says_something = chosen.says_something

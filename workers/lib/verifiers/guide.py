@@ -23,6 +23,8 @@ class ToolCall(Guarded):
     Schema.
     """
 
+    only_calls = True
+
     def __init__(self, weights: dict[str, float]) -> None:
         self.weights = weights
 

@@ -35,6 +35,8 @@ class State(Guarded):
     in the reported differences; `case_insensitive`: true, or the fields whose texts are compared ignoring case.
     """
 
+    only_calls = True
+
     def __init__(self, chosen: StateOptions) -> None:
         self.tables, self.ignore, self.keys = chosen.tables, frozenset(chosen.ignore), chosen.keys
         self.ordered, self.unordered, self.partial = chosen.ordered, frozenset(chosen.unordered), chosen.partial
