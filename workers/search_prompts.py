@@ -163,12 +163,15 @@ async def search(spec: SearchPrompts, events: Emitter, stop: StopFlag) -> dict[s
     try:
         stopped = await until_stop(_converse(spec, found), stop)
     finally:
+        found.progress()  # what was paid for counts, also for answers that failed
         await policy.aclose()
         await reflector.client.aclose()
         journal.close()
     best = found.best
     if best is None:
-        raise JobError(f"The prompt at the start could not be scored. {stopped}")
+        used = found.used
+        spent = f"{used['calls']:,} calls, {used['input_tokens'] + used['output_tokens']:,} tokens and ${used['usd']:.4f} were used."
+        raise JobError(f"The prompt at the start could not be scored. {stopped} {spent}".replace("  ", " "))
     start = next(row for row in found.candidates if row["state"] == "start")
     return {
         "best": best["number"],

@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from apps.core import jobs
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described, page
-from apps.evals import actions, answers, answers_api, samples_api
+from apps.evals import actions, answers, answers_api, samples_api, traces
 from apps.evals import runs_schema as schema
 from apps.evals.announcing import facts_of
 from apps.evals.holdout.view_log import record_output_view
@@ -34,6 +34,7 @@ from apps.evals.lookups import (
     find_version,
     form_of,
     listed,
+    may_see,
     needs_right,
     runs_of,
 )  # fmt: skip
@@ -141,6 +142,8 @@ EXTRAS: list[Callable[[Request, EvalRun], dict[str, Any]]] = []  # added by high
 def item(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
     found = as_json(request, run)
+    if run.is_answered_elsewhere:
+        found["unused_traces"] = traces.unused(run, with_reasons=may_see(request, run.split))
     for extra in EXTRAS:
         found |= extra(request, run)
     return Response(found)

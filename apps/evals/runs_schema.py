@@ -96,6 +96,15 @@ RUN = {
                 "until": {"type": "string", "format": "date-time"},
             },
         },
+        "unused_traces": {
+            "type": "object",
+            "description": "For an agent that runs elsewhere: the runs that named this evaluation and were not used. Reasons of a "
+            "hold-out require a key with access to hold-outs",
+            "properties": {
+                "count": {"type": "integer"},
+                "newest": {"type": "array", "items": {"type": "object"}, "description": "trajectory, task, sample, reason"},
+            },
+        },
         "samples_per_task": {"type": "integer"},
         "seed": {"type": "integer"},
         "engine": {"type": "string", "description": "Description of what generates the answers"},

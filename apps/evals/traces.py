@@ -7,6 +7,7 @@ evaluation is open, a run that gets more spans replaces its own answer.
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -152,6 +153,20 @@ def _answer(run: EvalRun, task: Task, claim: EvalClaim, row: Trajectory) -> Answ
         run=run, task=task, index=claim.sample, turns=turns, error=error, digest=digest, size=size, trajectory=row.pk,
         **measured,
     )  # fmt: skip
+
+
+MOST_SHOWN = 50
+
+
+def unused(run: EvalRun, *, with_reasons: bool) -> dict[str, Any]:
+    """For the API: how many runs named this evaluation and were not used, and the newest of them with the reasons, which may
+    quote a held-out task."""
+    claims = refused(run)
+    rows = [
+        {"trajectory": claim.trajectory.external_id, "task": claim.task, "sample": claim.sample, "reason": claim.note}
+        for claim in (claims[:MOST_SHOWN] if with_reasons else ())
+    ]
+    return {"count": len(claims), "newest": rows}
 
 
 def refused(run: EvalRun) -> list[EvalClaim]:

@@ -21,7 +21,7 @@ from apps.trajectories import assembly
 from apps.trajectories.actions.store import delete, find, ingest
 from apps.trajectories.models import EvalClaim, Trajectory
 from tests.evals.test_answers import Agent, right, work
-from tests.factories import admin_of, make_environment, make_eval_set, make_project, tool_message
+from tests.factories import admin_of, key_headers, make_environment, make_eval_set, make_project, tool_message
 from tests.trajectories.test_traces import START, attributes, span
 
 pytestmark = pytest.mark.django_db
@@ -121,6 +121,10 @@ def test_what_does_not_fit_stays_a_trajectory_that_says_why(agent: Agent, change
     client.post(reverse("evals:open_holdout", args=run))
     shown = client.get(reverse("evals:run", args=run)).content.decode()
     assert ("unused-traces" in shown and says in shown) == names_it
+    by_api = agent.state()["unused_traces"]
+    assert by_api["count"] == names_it and [row["reason"] for row in by_api["newest"]] == [claim.note] * names_it
+    agent.headers = key_headers(agent.run.project, may_see_holdout=False)
+    assert agent.state()["unused_traces"] == {"count": int(names_it), "newest": []}, "this key sees no hold-out"
 
 
 @pytest.mark.parametrize("name", ["", "Support Agent", "unknown_service:python"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -205,16 +206,16 @@ def answering(body: dict) -> tuple[int, dict]:
 @pytest.mark.parametrize(
     ("sent", "dialect", "responses", "says", "tools"),
     [
-        (answering, "native", True, "called a tool there", True),
-        ((200, response(text("Sunny."))), "native", True, "answered in words there", True),
+        (answering, "native", True, "called the tool", True),
+        ((200, response(text("Sunny."))), "native", True, "answered in text instead", True),
         ((400, {"error": "no tools"}), "native", False, "no tools", True),
         ((404, {"detail": "Not Found"}), "native", False, "Nothing answers at /responses", True),
         ((405, {}), "text", False, "Nothing answers at /responses", True),
         ((500, b"boom"), "native", None, "HTTP 500", True),
         ((200, {"choices": []}), "native", None, "not an answer of the Responses API", True),
         ((200, {"error": "busy"}), "native", None, "HTTP 200 with an error: busy", True),
-        (answering, "responses", True, "called a tool there", True),
-        ((200, response(text("Sunny."))), "responses", True, "answered in words there", None),
+        (answering, "responses", True, "called the tool", True),
+        ((200, response(text("Sunny."))), "responses", True, "answered in text instead", None),
         ((404, {}), "responses", None, "no Responses API", None),
     ],
 )  # fmt: skip
@@ -247,3 +248,19 @@ def test_where_adapters_are_loaded(kind: str, path: str) -> None:
 @pytest.mark.parametrize(("text", "kept"), [("a\x00b\n c\ud800", "a b c"), ("é" * 500, "é" * 200 + "…"), ("", "")])
 def test_what_a_server_says_is_fit_to_be_shown(text: str, kept: str) -> None:
     assert shown(text) == kept
+
+
+def test_a_model_that_does_not_answer_is_not_the_servers_only_one() -> None:
+    models = {"data": [{"id": name} for name in ("a-broken", "b-missing", "c-sound", "d-other")]}
+
+    def answer(body: dict) -> tuple[int, dict]:
+        if body["model"] == "a-broken":
+            return 500, {"error": {"message": "CUDA error"}}
+        if body["model"] == "b-missing":
+            return 404, {"error": {"message": "no such model"}}
+        return vllm(body)
+
+    with serving({("GET", "/v1/models"): (200, models), ("POST", "/v1/chat/completions"): answer}) as server:
+        _, model, made = probe(Address(server.base, "VLLM_KEY", allow_private=True), "openai", "", lambda said: None)
+        assert model == "c-sound" and made["tools"]["value"] is True
+        assert not any(json.loads(asked[3])["model"] == "d-other" for asked in server.asked if asked[0] == "POST")

@@ -249,18 +249,21 @@ async def _asked(server: ChatServer, body: dict, read: Callable[[dict], dict], *
         await client.aclose()
 
 
+MOST_ASKED = 4  # models of a server, until one answers
+
+
 def _tools(choice: dict) -> dict:
     message = choice["message"]
     if native_calls(message):
-        return found(True, "It called a tool when it was asked to.")
+        return found(True, "Test call: called the tool.")
     if calls_in(message):
-        return found(False, "It wrote the call as text: use the style “text”.")
-    return found(None, "It took the tool and answered in words, so the model may not know tools.")
+        return found(False, "Test call: wrote the call as text. Use the style “text”.")
+    return found(None, "Test call: answered in text instead of calling the tool, so the model may not support tools.")
 
 
 def _responses(choice: dict) -> dict:
-    called = "called a tool" if native_calls(choice["message"]) else "answered in words"
-    return found(True, f"It {called} there when it was asked to call a tool.")
+    called = "called the tool" if native_calls(choice["message"]) else "answered in text instead of calling the tool"
+    return found(True, f"Test call: {called}.")
 
 
 def _logprobs(choice: dict) -> dict:
@@ -355,18 +358,23 @@ def adapter_folders(address: Address) -> set[str] | None:
 def probe(
     address: Address, kind: Kind, model: str, progress: Callable[[str], None], dialect: Dialect = "native"
 ) -> tuple[Listing, str, dict[str, dict]]:
-    """(the list of models, the model that was asked, its capabilities). `model` "": the first one listed.
+    """(the list of models, the model that was asked, its capabilities). `model` "": the first one listed that answers.
 
     Raises RefusedAddress, RefusedKey.
     """
 
     async def asked(server: Server) -> tuple[Listing, str, dict[str, dict]]:
         listing = await server.listing()
-        chosen = model or next((row["id"] for row in listing.models if not row["parent"]), "")
-        if listing.health == "down" or not chosen:
-            return listing, "", {}
-        progress(f"asking {chosen}")
-        return listing, chosen, await capabilities(server, kind, listing, chosen, address, dialect)
+        candidates = [model] if model else [row["id"] for row in listing.models if not row["parent"]][:MOST_ASKED]
+        if listing.health == "down":
+            candidates = []
+        chosen, made = "", dict[str, dict]()
+        for candidate in candidates:
+            progress(f"asking {candidate}")
+            chosen, made = candidate, await capabilities(server, kind, listing, candidate, address, dialect)
+            if any(made[name]["value"] is not None for name in QUESTIONS):
+                break
+        return listing, chosen, made
 
     return asyncio.run(_with_server(address, asked))
 
