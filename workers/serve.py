@@ -14,11 +14,12 @@ from pathlib import Path
 
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
+from workers.lib.memory import free_memory
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.serving import Address, list_models
 from workers.lib.specs import Serve
 from workers.lib.tailed import Tailed, new_lines
-from workers.lib.vllm import command, own_command, reason
+from workers.lib.vllm import command, own_command, reason, utilization
 
 STEP_S, ASK_EVERY_S, TAIL_EVERY_S = 0.2, 5.0, 2.0
 STOP_GRACE_S = 15.0  # shorter than the runner's own grace period
@@ -69,7 +70,11 @@ class Keeper:
         if not self.spec.command:
             words, env = own_command(self.spec.model, self.spec.host, port), env | OWN_OF_TRANSFORMERS
         elif Path(self.spec.command).is_file():
-            words = command(self.spec.command, self.spec.model, self.spec.host, port)
+            try:
+                share = utilization(*free_memory())
+            except ValueError as error:
+                raise JobError(str(error)) from error
+            words = command(self.spec.command, self.spec.model, self.spec.host, port, share)
         else:
             raise JobError(f"There is no {self.spec.command}. Run “make vllm” on that machine, or set FLYWHEEL_VLLM.")
         child = Tailed(words, env, self.lines, STOP_GRACE_S)

@@ -124,7 +124,9 @@ class Server(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["project", "name"], name="one_server_per_name"),
             models.UniqueConstraint(
-                fields=["project", "base_url"], condition=~Q(base_url=""), name="one_server_per_address"
+                fields=["project", "base_url", "key_variable", "dialect"],
+                condition=~Q(base_url=""),
+                name="one_server_per_address_key_and_dialect",
             ),
             models.CheckConstraint(
                 name="only_managed_servers_have_no_address", condition=Q(base__isnull=False) | ~Q(base_url="")

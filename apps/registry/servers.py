@@ -130,8 +130,11 @@ def save(server: Server) -> Server:
             server.save()
     except IntegrityError as error:
         if "one_server_per_address" in str(error):
-            other = Server.objects.filter(project=server.project, base_url=server.base_url).first()
-            raise ServerError(f"The server “{other}” already has this address.", "base_url") from error
+            same = {name: getattr(server, name) for name in ("project", "base_url", "key_variable", "dialect")}
+            other = Server.objects.filter(**same).exclude(pk=server.pk).first()
+            raise ServerError(
+                f"The server “{other}” already has this address, key variable and dialect. Change one of them.", "base_url"
+            ) from error
         raise ServerError(f"A server named “{server.name}” already exists.", "name") from error
     return server
 
@@ -269,12 +272,10 @@ def version_of(server: Server, served_as: str) -> ModelVersion | None:
 def server_at(project: Project, base_url: str, key_variable: str = "") -> Server:
     """The project's server at an address, added if there is none. For the command line. Raises ServerError."""
     base_url = check_address(base_url, key_variable)
-    found = project.servers.filter(base_url=base_url).first()
+    found = project.servers.filter(base_url=base_url, key_variable=key_variable).order_by("pk").first()
     if found is None:
         name = slugify(urlsplit(base_url).netloc.replace(":", "-").replace(".", "-"))[:70]
         taken = project.servers.filter(name=name).exists()
         fields = {"name": f"{name}-{project.servers.count() + 1}" if taken else name, "base_url": base_url}
         return add_server(project=project, fields=fields | {"key_variable": key_variable}, by=None, operator=True)
-    if found.key_variable != key_variable:
-        raise ServerError(f"{found} has this address with another key variable. Change it under Models → Servers.")
     return found

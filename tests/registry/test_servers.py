@@ -67,6 +67,18 @@ def test_what_may_not_be_added(fields: dict, field: str, says: str) -> None:
     assert refused.value.field == field and project.servers.count() == 1
 
 
+def test_one_address_has_an_entry_for_each_key_and_dialect(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.FLYWHEEL_OUTGOING_KEYS = ["TEAM_A", "TEAM_B"]
+    monkeypatch.setenv("TEAM_A", "a")
+    monkeypatch.setenv("TEAM_B", "b")
+    project, fields = make_project(), {"base_url": URL, "name": "a", "key_variable": "TEAM_A"}
+    for change in ({}, {"name": "b", "key_variable": "TEAM_B"}, {"name": "c", "dialect": "responses"}):
+        servers.add_server(project=project, fields=fields | change, by=None, operator=True)
+    with pytest.raises(ServerError, match="“c” already has this address, key variable and dialect"):
+        servers.add_server(project=project, fields=fields | {"name": "d", "dialect": "responses"}, by=None, operator=True)
+    assert servers.server_at(project, URL, "TEAM_B").name == "b"
+
+
 def test_a_project_has_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "MOST", 1)
     project = make_project()
@@ -206,7 +218,7 @@ def test_the_responses_api_is_chosen_by_page_and_probed(data_dir: Any) -> None:
         server.refresh_from_db()
     assert (server.dialect, server.can("responses"), server.can("tools")) == ("responses", True, True)
     page = member.get(reverse("registry:server", args=[project.slug, "gpu"])).content.decode()
-    assert "It called a tool there" in page
+    assert "Test call: called the tool" in page
     for name, dialect in (("as-server", ""), ("by-chat", "native")):
         member.post(f"{register}?kind=endpoint", {"server": "gpu", "served_as": "a", "name": name, "dialect": dialect})
     assert [row.dialect for row in ModelVersion.objects.order_by("pk")] == ["responses", "native"]

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from workers.lib.memory import free_memory
 from workers.lib.specs import ServedModel
 from workers.lib.tailed import printable
-from workers.lib.vllm import OPTIONS, checked_options, command, read_options, reason, write_options
+from workers.lib.vllm import OPTIONS, checked_options, command, read_options, reason, utilization, write_options
 
 
 def test_the_command() -> None:
@@ -70,6 +71,8 @@ def test_options_are_read_as_they_are_written() -> None:
     ("line", "advice"),
     [
         ("ValueError: No available memory for the cache blocks.", "lower it, or raise gpu-memory-utilization"),
+        ("ValueError: Free memory on device (3.2/23.5 GiB) on startup is less than desired GPU memory utilization (0.92, 21.6 GiB).",
+         "set gpu-memory-utilization below the free share"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "Memory ran out"),
         ("ValueError: User-specified max_model_len (9) is greater than the derived max_model_len", "shorter context length"),
         ("vllm: error: unrecognized arguments: --x", "does not accept one of the options"),
@@ -82,6 +85,33 @@ def test_the_log_says_why_and_what_to_do(line: str, advice: str) -> None:
         ["INFO 11-22 13:00:00 [x.py:1] starting", f"(EngineCore pid=7) ERROR 11-22 13:00:01 [core.py:9] {line}", "bye"]
     )
     assert advice in found and line in found and "EngineCore" not in found
+
+
+def test_a_line_that_points_at_another_one_is_no_reason() -> None:
+    lines = [
+        "ERROR ValueError: boom",
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+    ]
+    assert reason(lines) == "ERROR ValueError: boom"
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "share"),
+    [(24, 24, None), (23.5, 24, None), (12, 24, 0.45), (4, 24, 0.15), (143_771, 143_771, None)],
+)
+def test_a_machine_that_others_use_is_shared(free: float, total: float, share: float | None) -> None:
+    assert utilization(free, total) == share
+    words = command("/opt/vllm", ServedModel(name="m", base="/models/m"), "127.0.0.1", 8000, share)
+    assert ("--gpu-memory-utilization" in words) == (share is not None)
+    own = ServedModel(name="m", base="/models/m", options={"gpu-memory-utilization": 0.3})
+    assert "0.3" in command("/opt/vllm", own, "127.0.0.1", 8000, share)
+
+
+def test_a_full_machine_is_named() -> None:
+    with pytest.raises(ValueError, match="Only 2% of the memory"):
+        utilization(0.5, 24)
+    free, total = free_memory()
+    assert 0 < free <= total
 
 
 def test_a_log_that_nobody_foresaw() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import resource
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,3 +94,20 @@ def _limits() -> list[int]:
         except (OSError, ValueError):
             continue
     return [limit for limit in found if 0 < limit < 2**60]
+
+
+def free_memory() -> tuple[float, float]:
+    """(free, total) in one unit: of the visible GPU with the least free share, or of the machine without one."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    query = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(
+            query + ([f"--id={visible}"] if visible else []), capture_output=True, text=True, timeout=20
+        )
+        rows = [tuple(map(float, line.split(","))) for line in done.stdout.splitlines() if line.strip()]
+        if done.returncode == 0 and rows:
+            return min(rows, key=lambda row: row[0] / row[1])  # type: ignore[return-value]
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        pass
+    limit = memory_limit()
+    return float(limit["available"]), float(limit["memory"])

@@ -4,6 +4,7 @@ fewer options. Pure; light: no torch, no vllm.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from workers.lib.specs import ServedModel
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM supports for the maximum LoRA rank
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 MOST_OPTIONS = 20
+IDLE_SHARE, LEAST_SHARE = 0.97, 0.05  # of a device's memory that is free
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII)
 
 
@@ -44,6 +46,8 @@ OWN_OPTIONS = {"max-num-seqs": Option("whole", 1, 1024)}  # of our own server
 
 # Phrase in vLLM's log → what to do about it.
 ADVICE = (
+    (r"[Ff]ree memory on device|less than desired .*memory utilization",
+     "Other programs use memory on that machine: set gpu-memory-utilization below the free share, or free memory."),
     (r"No available memory for the cache|KV cache is needed|larger than the maximum number of tokens",
      "There is not enough memory for this context length: lower it, or raise gpu-memory-utilization (on a CPU: VLLM_CPU_KVCACHE_SPACE)."),
     (r"out of memory|OutOfMemory|can't allocate memory|Cannot allocate memory|MemoryError",
@@ -57,6 +61,8 @@ ADVICE = (
     (r"ModuleNotFoundError|ImportError|PackageNotFoundError", "vLLM's environment is not complete: run “make vllm” again on that machine."),
 )  # fmt: skip
 SERIOUS = re.compile(r"(?:^|\W)(?:\w*Error|ERROR|error|CRITICAL)\b")
+# Lines that point at another one.
+ELSEWHERE = re.compile(r"[Ss]ee (?:the )?(?:root cause|stack trace|error|log)s? (?:above|below)|[Ff]ailed core proc")
 PREFIX = re.compile(r"^(?:\([^)]*\)\s*)*(?:(?:ERROR|WARNING|CRITICAL|INFO) [\d-]+ [\d:]+ \[[^\]]*\]\s*)?")
 
 
@@ -111,9 +117,24 @@ def write_options(options: dict[str, Any]) -> str:
     return "\n".join(name if value is True else f"{name} {value}" for name, value in options.items())
 
 
-def command(executable: str, model: ServedModel, host: str, port: int) -> list[str]:
+def utilization(free: float, total: float) -> float | None:
+    """The share of a device's memory that vLLM may use, where others use some of it: 90% of what is free, in steps of 0.01.
+    None where the device is idle, for vLLM's own default. Raises ValueError if almost nothing is free.
+    """
+    share = free / total
+    if share >= IDLE_SHARE:
+        return None
+    if share < LEAST_SHARE:
+        raise ValueError(
+            f"Only {share:.0%} of the memory of that machine is free. Stop other programs, or choose another machine."
+        )
+    return math.floor(90 * share) / 100
+
+
+def command(executable: str, model: ServedModel, host: str, port: int, share: float | None = None) -> list[str]:
     """`generation-config vllm`: otherwise the model's folder would set penalties and sampling defaults that nobody
-    asked for. `processed_logprobs`: those of the distribution that is sampled.
+    asked for. `processed_logprobs`: those of the distribution that is sampled. `share`: of the device's memory, unless the
+    model's options say another.
     """
     given: dict[str, Any] = {
         "host": host,
@@ -124,6 +145,8 @@ def command(executable: str, model: ServedModel, host: str, port: int) -> list[s
         "logprobs-mode": "processed_logprobs",
         "disable-uvicorn-access-log": True,
     }
+    if share is not None:
+        given["gpu-memory-utilization"] = share
     if model.context:
         given["max-model-len"] = model.context
     if model.lora_slots:
@@ -155,5 +178,6 @@ def reason(lines: Iterable[str]) -> str:
         found = next((line for line in reversed(said) if re.search(pattern, line)), None)
         if found:
             return f"{advice} It said: {found[:300]}"
+    said = [line for line in said if not ELSEWHERE.search(line)]
     serious = [line for line in said if SERIOUS.search(line) and not line.startswith(("File ", "Traceback"))]
     return (serious or said or [""])[-1][:300]

@@ -311,8 +311,8 @@ class Migration(migrations.Migration):
                     models.UniqueConstraint(fields=("project", "name"), name="one_server_per_name"),
                     models.UniqueConstraint(
                         condition=models.Q(("base_url", ""), _negated=True),
-                        fields=("project", "base_url"),
-                        name="one_server_per_address",
+                        fields=("project", "base_url", "key_variable", "dialect"),
+                        name="one_server_per_address_key_and_dialect",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
