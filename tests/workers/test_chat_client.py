@@ -16,6 +16,7 @@ import pytest
 from workers.lib.chat_client import MAX_BYTES, AsyncChatClient, ChatClient, ChatError, ChatServer
 from workers.lib.clients import chat_server
 from workers.lib.errors import SpecError
+from workers.lib.posts import Answer, TooLate
 from workers.lib.specs import ModelServer
 
 
@@ -239,3 +240,37 @@ def test_the_key_comes_from_the_environment_and_is_never_said(server: Server, mo
 def test_a_spec_that_names_no_server_is_refused(engine: dict, says: str) -> None:
     with pytest.raises(SpecError, match=says):
         chat_server(ModelServer(**engine), "engine")
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_server_that_is_too_slow_for_so_many_questions_is_asked_fewer_at_a_time(patient: bool) -> None:
+    """It answers three at a time in time; a question beside more than two others is too late."""
+    running = asked = 0
+
+    async def post(body: bytes, reader: Any) -> Answer:
+        nonlocal running, asked
+        running, asked = running + 1, asked + 1
+        try:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            if running > 3:
+                raise TooLate
+            return Answer(200, json.dumps({"choices": [{"message": {"content": "yes"}}]}).encode())
+        finally:
+            running -= 1
+
+    async def ask_many() -> list[Any]:
+        client = AsyncChatClient(
+            ChatServer("http://127.0.0.1:9/v1", "m", allow_private=True), concurrency=16, patient=patient
+        )
+        client.posts.post = post  # type: ignore[method-assign]
+        questions = [client.ask({"messages": [{"role": "user", "content": str(n)}]}) for n in range(40)]
+        return await asyncio.gather(*questions, return_exceptions=True)
+
+    answers = asyncio.run(ask_many())
+    late = [found for found in answers if isinstance(found, ChatError)]
+    assert len(late) + sum(isinstance(found, tuple) for found in answers) == 40
+    if patient:
+        assert not late and 40 < asked <= 40 + 16 + 8 + 4
+    else:
+        assert late and asked == 40, "a question that may be billed is asked once"

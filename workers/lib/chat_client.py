@@ -2,7 +2,7 @@
 torch.
 
 Requests are sent with `posts` rather than the `openai` package, which took more of a rollout's time than everything
-else; a test compares the two. A read timeout is not retried (the question may be billed), and nothing from this
+else; a test compares the two. A read timeout is retried only where nothing is billed (`patient`), and nothing from this
 process's environment is sent to a server that a user entered.
 
 A request is the body of OpenAI's “Create chat completion”, without `model`. An answer is only checked for containing a
@@ -63,6 +63,9 @@ class ChatServer:
     name: str = "model server"
     droppable: tuple[str, ...] = ("seed",)
     protocol: Literal["chat", "responses"] = "chat"
+
+
+SLOW_TRIES = 3  # of a question that took too long while others ran
 
 
 class ChatError(JobError):
@@ -282,13 +285,41 @@ class ChatClient(_Chats):
             came = self.loop.run(self.send(step)) if isinstance(step, dict) else self.sleep(step)
 
 
-class AsyncChatClient(_Chats):
-    """The same for asyncio, with at most `concurrency` questions at a time."""
+class _Turns:
+    """Lets at most `most` questions run at a time, and fewer once a server is too slow for so many."""
 
-    def __init__(self, server: ChatServer, *, concurrency: int = 64) -> None:
+    def __init__(self, most: int) -> None:
+        self.most, self.running, self.lowered = most, 0, 0
+        self.free = asyncio.Condition()
+
+    async def __aenter__(self) -> None:
+        async with self.free:
+            await self.free.wait_for(lambda: self.running < self.most)
+            self.running += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        async with self.free:
+            self.running -= 1
+            self.free.notify_all()
+
+    def lower(self, since: int) -> bool:
+        """Halves the number, once for all questions that began when it had been lowered `since` times. False at 1."""
+        if since == self.lowered and self.most > 1:
+            self.most, self.lowered = self.most // 2, self.lowered + 1
+        return since < self.lowered
+
+
+class AsyncChatClient(_Chats):
+    """The same for asyncio, with at most `concurrency` questions at a time.
+
+    `patient`: a question that took too long is asked again, up to SLOW_TRIES times and with half as many others beside it,
+    since the server may have worked on those. Not for servers that charge, which may bill each try.
+    """
+
+    def __init__(self, server: ChatServer, *, concurrency: int = 64, patient: bool = False) -> None:
         super().__init__(server)
-        self.sleep = asyncio.sleep
-        self.turn = asyncio.Semaphore(concurrency)
+        self.sleep, self.patient = asyncio.sleep, patient
+        self.turns = _Turns(concurrency)
 
     async def aclose(self) -> None:
         await self.posts.aclose()
@@ -305,12 +336,24 @@ class AsyncChatClient(_Chats):
             except StopIteration as done:
                 return done.value, latency_ms
             if isinstance(step, dict):
-                async with self.turn:
-                    began = time.perf_counter()
-                    came = await self.send(step, show)
-                    latency_ms = (time.perf_counter() - began) * 1000
+                came, latency_ms = await self._sent(step, show)
             else:
                 came = await self.sleep(step)
+
+    async def _sent(self, body: dict[str, Any], show: Show | None) -> tuple[_Answered, float]:
+        """The response and its milliseconds."""
+        tries = 0
+        while True:
+            async with self.turns:
+                lowered, began = self.turns.lowered, time.perf_counter()
+                try:
+                    came = await self.send(body, show)
+                    return came, (time.perf_counter() - began) * 1000
+                except ChatError as error:
+                    tries += 1
+                    slow = self.patient and error.limit == "time" and tries <= SLOW_TRIES
+                    if not slow or not self.turns.lower(lowered):
+                        raise
 
     async def responds(self) -> bool:
         """Whether the server currently answers a question of a few tokens. If so, a slow answer to another question is

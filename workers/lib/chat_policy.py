@@ -31,7 +31,9 @@ class ChatPolicy:
         answering: Answering | None = None, name: str = "model server",
     ) -> None:  # fmt: skip
         server = chat_server(engine, "engine", name=name)
-        self.client, self.sampling = AsyncChatClient(server, concurrency=engine.concurrency), sampling
+        self.sampling = sampling
+        free = not any(engine.price)
+        self.client = AsyncChatClient(server, concurrency=engine.concurrency, patient=free)
         account = account or Account(most_tokens=engine.most_tokens, most_usd=engine.most_usd)
         self.meter = Meter(Price(*engine.price), account=account)
         self.watch, self.answering = watch, answering
