@@ -23,11 +23,11 @@ from apps.core.scopes import Scope
 from apps.core.sorting import Sorting
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories import decoding, names, schema
+from apps.trajectories.actions import deletions, store
 from apps.trajectories.actions import feedback as feedback_actions
-from apps.trajectories.actions import store
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.actions.store import Ingested
-from apps.trajectories.filters import apply_filters
+from apps.trajectories.filters import CHOICES, NAMES, RANGE_NAMES, apply_filters
 from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.ordering import SORTED, SORTS, page_of
 from apps.trajectories.redaction import RuleError
@@ -42,23 +42,7 @@ LARGE_WAITING = 3
 LARGE_PATIENCE_S = 45.0
 MAX_ROWS = 5000
 MAX_PAGE, PAGE, LIST_MS = 500, 50, 10_000
-FILTERS = (
-    "outcome",
-    "agent",
-    "agent_version",
-    "model",
-    "workload",
-    "tool",
-    "tag",
-    "session",
-    "trained",
-    "user",
-    "mode",
-    "import",
-    "since",
-    "q",
-    *(f"{name}_{side}" for name in ("cost", "latency", "tokens", "messages", "reward") for side in ("min", "max")),
-)
+FILTERS = [OpenApiParameter(name, float if name in RANGE_NAMES else str, enum=CHOICES.get(name)) for name in NAMES]
 EXAMPLE = OpenApiExample(
     "One run",
     value={
@@ -77,6 +61,13 @@ class Unavailable(APIException):
     status_code = 503
     default_code = "unavailable"
     wait = RETRY_AFTER_S  # which REST framework sends as Retry-After
+
+
+class Deleted(APIException):
+    """Something of a run that was deleted."""
+
+    status_code = 410
+    default_code = "deleted"
 
 
 _large, _large_here = BoundedSemaphore(1), BoundedSemaphore(1 + LARGE_WAITING)
@@ -157,14 +148,14 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
     responses=described({status: reference("Ingested") for status in (200, 201, 202)}, 400, 413, 503),
     examples=[EXAMPLE],
     description="Stores one trajectory. Sending the same row twice stores it once; a changed row replaces it and "
-    "keeps its history. 202: it is kept, and stored once Presidio has looked for names in it.",
+    "keeps its history. A run that was deleted is not stored again (400). 202: it is kept, and stored once Presidio has looked for names in it.",
 )
 @extend_schema(
     methods=["GET"],
     responses=described({200: reference("TrajectoryPage")}, 400, 503),
     description="Trajectories, newest first or sorted. Accepts the same filters as the page.",
-    parameters=[OpenApiParameter(name) for name in (*FILTERS, "from", "to")]
-    + [
+    parameters=[
+        *FILTERS,
         OpenApiParameter(
             "sort",
             enum=[sign + name for name in SORTS for sign in ("", "-")],
@@ -262,13 +253,14 @@ def list_page(request: Request) -> Response:
 @extend_schema(
     methods=["DELETE"],
     responses=described({}, 404) | {204: None},
-    description="Deletes a trajectory and its failure; eval tasks made from it are kept.",
+    description="Deletes a trajectory, its spans and its failure; eval tasks made from it are kept. What arrives late "
+    "for it (spans, copies, feedback) is not stored.",
 )
 @api_view(["GET", "DELETE"])
 def item(request: Request, external_id: str) -> Response:
     trajectory = _find(request, external_id)
     if request.method == "DELETE":
-        store.delete(trajectory=trajectory, key=request.auth)
+        deletions.delete(trajectory=trajectory, key=request.auth)
         return Response(status=204)
     runs_shown(request.auth.project, [trajectory.pk], to=request.auth, where="API")
     return Response(as_json(trajectory))
@@ -277,7 +269,11 @@ def item(request: Request, external_id: str) -> Response:
 @extend_schema(
     request={JSON: reference("Feedback")},
     responses=described(
-        {200: {"anyOf": [reference("Trajectory"), reference("Waiting")]}, 202: reference("Waiting")}, 400, 413, 503
+        {200: {"anyOf": [reference("Trajectory"), reference("Waiting")]}, 202: reference("Waiting")},
+        400,
+        410,
+        413,
+        503,
     ),
     description="Adds feedback to a trajectory: outcome, score, comment, corrected (what it should have done), "
     "takeover. Sending it twice stores it once. 202: the trajectory has not arrived yet; the feedback is kept and "
@@ -290,7 +286,10 @@ def feedback(request: Request, external_id: str) -> Response:
     with redaction_works():
         news = schema.parse(redactor_of(project).redact(said)[0], Feedback)
     name = schema.parse({"id": external_id}, Named).id
-    row = feedback_actions.receive(project=project, external_id=name, news=news)
+    try:
+        row = feedback_actions.receive(project=project, external_id=name, news=news)
+    except feedback_actions.DeletedError as error:
+        raise Deleted(str(error)) from error
     if row is None:
         return Response({"id": name, "waiting": True}, status=202)
     if not request.auth.may(Scope.READ):

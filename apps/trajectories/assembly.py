@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,11 +15,13 @@ from django.utils import timezone
 from apps.core import locks
 from apps.core.locks import ProjectLock
 from apps.core.models import Project
-from apps.trajectories import contents
-from apps.trajectories.actions import feedback, store
+from apps.trajectories import contents, tombstones
+from apps.trajectories.actions import deletions, feedback, store
 from apps.trajectories.decoding import Decoded
 from apps.trajectories.models import Cause, SpanBatch, Trace, Trajectory, TrajectoryKey, with_content
 from apps.trajectories.otlp import Links, LogRecord, Run, Span, assemble, late
+from apps.trajectories.otlp.runs import TALKS
+from apps.trajectories.tombstones import Kind
 from apps.trajectories.traces import decode
 from flywheel.outages import is_transient
 
@@ -69,7 +71,7 @@ def _assemble_all(project: Project, traces: list[Trace]) -> None:
 
 
 def _assemble(project: Project, traces: list[Trace]) -> None:
-    known = {trace.trace_id: trace for trace in traces}
+    known = {trace.trace_id: trace for trace in _without_deleted(project, traces)}
     spans, logs = _read(project, known)
     runs = assemble(spans, logs)
     if any(run.links for run in runs) or any(trace.is_joined for trace in traces):
@@ -79,6 +81,7 @@ def _assemble(project: Project, traces: list[Trace]) -> None:
             known |= related
             spans, logs = _read(project, known)
             runs = assemble(spans, logs)
+    runs = _without_deleted_talks(project, known, runs)
     names = {run.key for run in runs} | {name for trace in known.values() for name in trace.runs}
     stored = _stored(project, names)
     at_hand = {(span.trace_id, span.span_id) for span in spans}
@@ -86,8 +89,56 @@ def _assemble(project: Project, traces: list[Trace]) -> None:
     others = [row for row in stored if row.external_id not in lasting]
     if lasting:
         runs = _late_runs(spans, logs, known, lasting, others)
+    _rename_deleted(project, runs, stored, known)
     _replace(project, runs, others)
     _save(project, known.values(), runs, lasting)
+
+
+def _without_deleted(project: Project, traces: list[Trace]) -> list[Trace]:
+    """The traces that have other runs than deleted ones; what came late of those is removed."""
+    deleted = tombstones.deleted(project, Kind.TRACE, [trace.trace_id for trace in traces])
+    runs = tombstones.deleted(project, Kind.RUN, {name for trace in traces for name in trace.runs})
+    gone = [trace for trace in traces if trace.trace_id in deleted or (trace.runs and runs.keys() >= set(trace.runs))]
+    deletions.forget_traces(project, gone)
+    left = [trace for trace in traces if trace not in gone]
+    for trace in left:
+        if trace.deleted_spans:
+            deletions.remove_deleted_spans(trace)
+    return left
+
+
+def _without_deleted_talks(project: Project, known: dict[str, Trace], runs: list[Run]) -> list[Run]:
+    """The runs but those that go on with a deleted one and began before its deletion. Takes their traces out of `known`."""
+    new = [run for run in runs if run.links and not any(known[trace_id].runs for trace_id in run.trace_ids)]
+    wants = {run.key: {link for links in run.links.values() for link in links.wants} for run in new}
+    deleted = tombstones.deleted(project, Kind.LINK, set().union(*wants.values()))
+    gone = {trace_id for run in new if _goes_on(run, wants[run.key], deleted) for trace_id in run.trace_ids}
+    deletions.forget_traces(project, [known.pop(trace_id) for trace_id in gone])
+    return [run for run in runs if not run.trace_ids & gone]
+
+
+def _goes_on(run: Run, wants: set[str], deleted: Mapping[str, datetime]) -> bool:
+    """With what was said, under the same id if it names one."""
+    started = run.row.get("started_at")
+    links = {
+        link for link in wants if link in deleted and (not started or datetime.fromisoformat(started) < deleted[link])
+    }
+    named = {link for link in wants if link.startswith(TALKS)}
+    return bool(links - named) and (not named or bool(links & named))
+
+
+def _rename_deleted(project: Project, runs: list[Run], stored: list[Trajectory], traces: dict[str, Trace]) -> None:
+    """The first run of a trace has the trace's name. If it was deleted, the first of the others cannot have it."""
+    deleted = tombstones.deleted(project, Kind.RUN, {run.key for run in runs})
+    if not deleted:
+        return
+    name_of = {key: row.external_id for row in stored for key in late.spans_of(row.metadata)}
+    for run in runs:
+        if run.key in deleted:
+            again = next((name_of[key] for key in sorted(run.spans) if key in name_of), "")
+            run.key = run.row["id"] = again or ":".join(min(run.spans))
+            if any(traces[trace_id].is_partial for trace_id in run.trace_ids):
+                late.mark(run)
 
 
 def _postpone(project: Project, known: dict[str, Trace], runs: list[Run]) -> list[Run]:
@@ -211,7 +262,7 @@ def _replace(project: Project, runs: list[Run], stored: list[Trajectory]) -> Non
     feedback.move(project, moved)
     now = {run.key for run in runs}
     if gone := [row for row in stored if row.external_id not in now]:
-        store.purge(project, gone)
+        store.remove(project, gone)
     done = store.ingest(project=project, rows=[Decoded(run.row) for run in runs], cause=Cause.ASSEMBLED)
     feedback.apply_to(project, set(moved.values()))
     for problem in done.rejected:
@@ -248,6 +299,7 @@ def forget_old(now: datetime | None = None) -> int:
     while some := _forget_some(now - KEPT):
         removed += some
     Trace.objects.filter(forgotten=True, due_at=None, touched_at__lt=now - REMEMBERED).delete()
+    tombstones.forget_links(now - KEPT)
     return removed
 
 
@@ -262,5 +314,5 @@ def _forget_some(before: datetime) -> int:
         removed += SpanBatch.objects.filter(project_id=project_id, trace_id__in=names).delete()[0]
         traces = Trace.objects.filter(project_id=project_id, trace_id__in=names)
         traces.filter(runs=[]).delete()
-        traces.update(forgotten=True, is_partial=True, links=[])
+        traces.forget()
     return removed

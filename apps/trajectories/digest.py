@@ -19,7 +19,7 @@ from apps.core.postgres import array
 from apps.core.waking import Waker
 from apps.trajectories import contents
 from apps.trajectories.metrics import cell_store
-from apps.trajectories.models import Arrival, Content, Facet, HourlyCount
+from apps.trajectories.models import Arrival, Content, Facet, HourlyCount, SearchText
 from apps.trajectories.rollups import KIND, SUMS, Counts
 from flywheel.outages import is_transient
 from workers.lib.messages import is_example, is_prompt, unread_calls
@@ -157,12 +157,16 @@ def _index(touched: list[UUID]) -> None:
     for some in (wanted[at : at + READ_AT_ONCE] for at in range(0, len(wanted), READ_AT_ONCE)):
         found = Content.objects.filter(trajectory_id__in=some).order_by("trajectory_id", "first")
         parts = found.values_list("trajectory_id", "data").iterator(chunk_size=READ_AT_ONCE)
+        gone = set(some)
         for pk, of_one in groupby(parts, itemgetter(0)):
+            gone.discard(pk)
             texts.append((pk, _text_of(data for _, data in of_one)))
             size += len(texts[-1][1])
             if size >= WRITTEN_AT_ONCE:
                 _write(texts)
                 texts, size = [], 0
+        # Deleted while an earlier digest wrote their words.
+        SearchText.objects.filter(trajectory_id__in=gone).delete()
     if texts:
         _write(texts)
 

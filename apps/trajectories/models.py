@@ -17,6 +17,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVectorField
 from django.db import models
+from django.db.models.expressions import RawSQL
 from django.db.models.functions import Cast
 from django.urls import reverse
 from django.utils import timezone
@@ -305,6 +306,13 @@ class SetAsideQuerySet(models.QuerySet[Any]):
         return self.update(problem=clean(f"{type(error).__name__}: {error}")[:MAX_PROBLEM], **changes)
 
 
+class TraceQuerySet(SetAsideQuerySet):
+    def forget(self, **changes: Any) -> int:
+        """Notes that the spans were removed. By its runs a trace is found when these are deleted."""
+        links = RawSQL("ARRAY(SELECT 'run:' || name FROM unnest(runs) AS name)", [])
+        return self.update(forgotten=True, is_partial=True, links=links, **changes)
+
+
 class Arrival(models.Model):
     """What was stored in one transaction and is not digested yet: rows to index and counts to add to the roll-ups.
 
@@ -517,9 +525,14 @@ class Trace(models.Model):
     links = ArrayField(models.TextField(), default=list, help_text="What other traces of the same run would share")
     forgotten = models.BooleanField(default=False, help_text="Its spans were removed")
     is_partial = models.BooleanField(db_default=False, help_text="Its spans were removed once; those here came later")
+    deleted_spans = ArrayField(
+        models.CharField(max_length=16),
+        db_default=[],
+        help_text="Of runs that were deleted while others of it were kept",
+    )
     problem = models.TextField(blank=True, db_default="")
 
-    objects = SetAsideQuerySet.as_manager()
+    objects = TraceQuerySet.as_manager()
 
     class Meta:
         indexes = [
@@ -537,6 +550,22 @@ class Trace(models.Model):
         """Whether other traces belong to its runs, or may."""
         own = {f"run:{name}" for name in self.runs if name.startswith(self.trace_id)}
         return len(own) < len(self.runs) or not own.issuperset(self.links)
+
+
+class Tombstone(models.Model):
+    """That something of this digest was deleted from the project, and must not come back (`tombstones`)."""
+
+    pk = models.CompositePrimaryKey("project_id", "digest")
+    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
+    digest = models.BinaryField(max_length=16)
+    is_link = models.BooleanField(default=False, help_text="Only of use for some days")
+    deleted_at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["deleted_at"], name="tombstone_of_link", condition=models.Q(is_link=True))]
+
+    def __str__(self) -> str:
+        return f"{bytes(self.digest).hex()} at {self.deleted_at:%F %T}"
 
 
 class SpanBody(models.Model):

@@ -103,6 +103,6 @@ def _store(project: Project, batch: HeldBatch) -> None:
     row = store.redacted(redactor, row) if redactor else row
     with transaction.atomic():
         done = store.ingest(project=project, rows=[row], redacted_by=redactor)
-        if done.rejected:
+        if done.rejected and not done.deleted:
             raise RowError(done.rejected[0]["path"], done.rejected[0]["error"])
         batch.delete()

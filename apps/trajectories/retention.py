@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
+from apps.trajectories.actions.deletions import purge
 from apps.trajectories.actions.feedback import forget_unclaimed
-from apps.trajectories.actions.store import purge
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import Retention, Trajectory
 

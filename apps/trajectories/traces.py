@@ -14,7 +14,7 @@ from django.utils import timezone
 from apps.core.models import Project
 from apps.trajectories import contents, digest, held
 from apps.trajectories.actions.redaction import looks_for_names, quick_redactor_of
-from apps.trajectories.models import HeldBatch, SpanBody, Trace
+from apps.trajectories.models import HeldBatch, SpanBatch, SpanBody, Trace
 from apps.trajectories.otlp import LogRecord, Span, decode_logs, decode_traces
 from apps.trajectories.redaction import Redactor
 
@@ -109,6 +109,19 @@ def put(project: Project, packed: Packed) -> None:
             [project.pk, QUIET, names, [is_whole(parts[name].spans) for name in names], PATIENCE],
         )
     transaction.on_commit(digest.wake)
+
+
+def unpacked(batch: SpanBatch) -> Packed:
+    return decode(contents.decompress(batch.data))
+
+
+def repack(batch: SpanBatch, packed: Packed) -> None:
+    """Replaces what a batch holds; an empty one goes."""
+    if packed.spans or packed.logs:
+        batch.data = contents.compress(_encode(packed))
+        batch.save(update_fields=["data"])
+    else:
+        batch.delete()
 
 
 def is_whole(spans: list[Span]) -> bool:

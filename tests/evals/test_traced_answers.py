@@ -18,7 +18,8 @@ from apps.core.models import JobState
 from apps.evals import traces
 from apps.evals.models import Answer, EvalRun, Sample
 from apps.trajectories import assembly
-from apps.trajectories.actions.store import delete, find, ingest
+from apps.trajectories.actions.deletions import delete
+from apps.trajectories.actions.store import find, ingest
 from apps.trajectories.models import EvalClaim, Trajectory
 from tests.evals.test_answers import Agent, right, work
 from tests.factories import admin_of, key_headers, make_environment, make_eval_set, make_project, tool_message

@@ -15,7 +15,8 @@ from apps.failures import classify_job, tasks
 from apps.failures.actions import diagnose
 from apps.failures.models import Classification, Classifier, Failure
 from apps.trajectories import digest
-from apps.trajectories.actions.store import delete, ingest
+from apps.trajectories.actions.deletions import delete
+from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import Trajectory
 from tests.factories import make_key, make_member, make_project, row
 

@@ -21,7 +21,7 @@ from apps.failures.actions.modes import ensure_modes
 from apps.failures.models import DailyRuns, Failure, FailureCluster, FailureState
 from apps.failures.pages import clusters
 from apps.trajectories import digest
-from apps.trajectories.actions import store
+from apps.trajectories.actions import deletions
 from apps.trajectories.models import Arrival, HourlyCount, Trajectory
 from apps.trajectories.rollups import Counts
 from tests.factories import make_member, make_trajectory
@@ -102,7 +102,7 @@ def populate(project: Project, chance: Random, count: int = 25) -> list[Failure]
             sent(project, chance, id=run.external_id, started_at=at.isoformat())
     gone = chance.choice(found)
     found.remove(gone)
-    store.delete(trajectory=gone.trajectory)
+    deletions.delete(trajectory=gone.trajectory)
     digest.run()
     return found
 

@@ -12,7 +12,7 @@ from django.db.models import Sum
 from apps.core import locks
 from apps.core.models import AuditEvent, Project
 from apps.trajectories import digest
-from apps.trajectories.actions import bulk, store
+from apps.trajectories.actions import bulk, deletions, store
 from apps.trajectories.models import Facet, HourlyCount, Trajectory
 from tests.concurrent import Other
 from tests.factories import make_project, row
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def single(project: Project, pk: Any) -> None:
-    store.delete(trajectory=Trajectory.objects.get(pk=pk))
+    deletions.delete(trajectory=Trajectory.objects.get(pk=pk))
 
 
 def in_bulk(project: Project, pk: Any) -> None:
@@ -29,7 +29,7 @@ def in_bulk(project: Project, pk: Any) -> None:
 
 
 def purge(project: Project, pk: Any) -> None:
-    store.purge(project, [Trajectory.objects.get(pk=pk)])
+    deletions.purge(project, [Trajectory.objects.get(pk=pk)])
 
 
 @pytest.mark.parametrize("first", [single, in_bulk])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from apps.core.models import Project
 from apps.trajectories import digest
-from apps.trajectories.actions import store
+from apps.trajectories.actions import deletions, store
 from apps.trajectories.metrics import figures, query, sketch
 from apps.trajectories.metrics.cells import MEASURES, TOGETHER, Cell, Numbers
 from apps.trajectories.models import MetricCell, Trajectory
@@ -193,7 +193,7 @@ def test_changed_and_deleted_runs_leave_the_cells(project: Project) -> None:
     before = MetricCell.objects.filter(project=project, unit="day", dimension="")
     assert sum(before.values_list("runs", flat=True)) == 20
     for trajectory in Trajectory.objects.filter(project=project):
-        store.delete(trajectory=trajectory)
+        deletions.delete(trajectory=trajectory)
     digest.run()
     for cell in MetricCell.objects.filter(project=project):
         assert (cell.runs, cell.failed, cell.unknown, cell.latency, cell.cost) == (0, 0, 0, {}, {})

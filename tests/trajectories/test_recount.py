@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 
 from apps.core.models import Project
 from apps.trajectories import digest
-from apps.trajectories.actions import store
+from apps.trajectories.actions import deletions, store
 from apps.trajectories.metrics.cell_store import KEY
 from apps.trajectories.metrics.cells import COUNTED, SKETCHED
 from apps.trajectories.models import Arrival, MetricCell, Trajectory
@@ -40,8 +40,8 @@ def test_it_gives_the_cells_that_the_digest_keeps(project: Project, capsys: pyte
 def test_what_waits_for_the_digest_is_counted_once(project: Project) -> None:
     traffic(project, 10)
     store.ingest(project=project, rows=[row("new"), row("gone")])
-    store.delete(trajectory=Trajectory.objects.get(project=project, external_id="gone"))
-    store.delete(trajectory=Trajectory.objects.filter(project=project).order_by("pk")[0])
+    deletions.delete(trajectory=Trajectory.objects.get(project=project, external_id="gone"))
+    deletions.delete(trajectory=Trajectory.objects.filter(project=project).order_by("pk")[0])
     assert Arrival.objects.filter(project=project).exists()
     call_command("recount_metrics", project=project.slug)
     digest.run()

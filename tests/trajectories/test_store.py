@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from apps.core.models import Project
 from apps.core.postgres import array
 from apps.trajectories import contents, decoding, digest, filters, ids, partitions
-from apps.trajectories.actions.store import delete, find, ingest
+from apps.trajectories.actions.deletions import delete
+from apps.trajectories.actions.store import find, ingest
 from apps.trajectories.models import (
     Arrival,
     Content,
@@ -161,7 +162,7 @@ def test_deleting_leaves_nothing(project: Project) -> None:
     for model in (Content, SearchText):
         assert not model.objects.filter(trajectory_id=gone.pk).exists()
     assert TrajectoryKey.objects.count() == HourlyCount.objects.aggregate(n=Sum("trajectories"))["n"] == 1
-    assert ingest(project=project, rows=[long_row(500, name="a")]).accepted == 1
+    assert ingest(project=project, rows=[long_row(500, name="a")], restore=True).accepted == 1
 
 
 def test_words_are_found_after_the_digest(project: Project) -> None:

@@ -41,11 +41,7 @@ def discard(arrival: Arrival, *, by: Any) -> bool:
 @transaction.atomic
 def discard_trace(trace: Trace, *, by: Any) -> bool:
     """Removes the trace's spans; runs that were assembled of it before stay. False as above."""
-    if (
-        not Trace.objects.set_aside()
-        .filter(pk=trace.pk, due_at=None)
-        .update(problem="", forgotten=True, is_partial=True, links=[])
-    ):
+    if not Trace.objects.set_aside().filter(pk=trace.pk, due_at=None).forget(problem=""):
         return False
     SpanBatch.objects.filter(project=trace.project, trace_id=trace.trace_id).delete()
     audit("trace.discarded", project=trace.project, by=by, target=trace, problem=trace.problem)

@@ -13,7 +13,7 @@ from django.utils import timezone
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.trajectories import merging
-from apps.trajectories.actions import store
+from apps.trajectories.actions import deletions, store
 from apps.trajectories.models import BulkChange, Cause, Feedback, Outcome, Trajectory, TrajectoryKey
 from apps.trajectories.rollups import Counts
 
@@ -54,7 +54,7 @@ def set_outcome(*, project: Project, ids: Iterable[UUID], outcome: str, by: Any)
 def delete(*, project: Project, ids: Iterable[UUID], by: Any) -> int:
     rows = list(project.trajectories.filter(pk__in=_bounded(ids)).select_for_update().order_by("pk"))
     audit("trajectories.deleted", project=project, by=by, n=len(rows), first=[row.external_id for row in rows[:10]])
-    return store.purge(project, rows)
+    return deletions.purge(project, rows)
 
 
 @transaction.atomic

@@ -12,10 +12,14 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.trajectories import merging, schema
+from apps.trajectories import merging, schema, tombstones
 from apps.trajectories.actions import store
 from apps.trajectories.models import Cause, Feedback, Trajectory, TrajectoryKey
 from apps.trajectories.rollups import Counts
+
+
+class DeletedError(Exception):
+    """Feedback on a deleted run."""
 
 
 @transaction.atomic
@@ -23,7 +27,7 @@ def receive(*, project: Project, external_id: str, news: schema.Feedback) -> Tra
     """Stores feedback once, and returns its run; None if that has not arrived yet: it will find its feedback here.
 
     Under an id that was used before, different feedback replaces the first. The same feedback without an id counts as given again now:
-    the latest counts. Raises RowError.
+    the latest counts. Raises RowError, DeletedError.
     """
     said = merging.from_schema(news)
     said.project, said.external_id = project, external_id
@@ -31,6 +35,8 @@ def receive(*, project: Project, external_id: str, news: schema.Feedback) -> Tra
     if row is None:
         merging.wait_for_arrivals(project)
         row = store.find(project, external_id)
+    if row is None and (deleted := tombstones.deleted(project, tombstones.Kind.RUN, [external_id])):
+        raise DeletedError(f"This run was deleted on {deleted[external_id]:%Y-%m-%d}.")
     kept, new = Feedback.objects.get_or_create(
         project=project, external_id=external_id, key=said.key,
         defaults={"outcome": said.outcome, "interventions": said.interventions},

@@ -15,10 +15,9 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from apps.core.actions import audit
-from apps.core.models import ApiKey, Project
+from apps.core.models import Project
 from apps.core.postgres import array
-from apps.trajectories import contents, digest, eval_claims, ids, merging, partitions, schema
+from apps.trajectories import contents, digest, eval_claims, ids, merging, partitions, schema, tombstones
 from apps.trajectories.actions.redaction import quick_redactor_of, redactor_of
 from apps.trajectories.decoding import Decoded, RowError
 from apps.trajectories.models import (
@@ -37,6 +36,7 @@ from apps.trajectories.schema import EvalSample, Parsed
 
 CHUNK = 500  # rows of one transaction
 ARRAYS = tuple(column.attname for column in Trajectory._meta.concrete_fields if isinstance(column, ArrayField))
+DELETED = "this run was deleted on {at:%Y-%m-%d} and is not stored again"
 HOT = tuple(column.attname for column in Trajectory._meta.concrete_fields if column.attname != "stored_in")
 DERIVED = ("content_digest", "message_count", "tool_names", "terms", "preview")
 SENT = tuple(name for name in HOT if name not in ("id", "project_id", "external_id", "received_at"))
@@ -45,12 +45,13 @@ SENT = tuple(name for name in HOT if name not in ("id", "project_id", "external_
 @dataclass
 class Ingested:
     """What became of a batch; `rejected` is [{index, path, error}], `warnings` [{index, path, warning}]. `held` rows wait for
-    Presidio."""
+    Presidio. `deleted` of the rejected rows have the ids of deleted runs."""
 
     accepted: int = 0
     duplicates: int = 0
     updated: int = 0
     held: int = 0
+    deleted: int = 0
     rejected: list[dict] = field(default_factory=list)
     warnings: list[dict] = field(default_factory=list)
 
@@ -72,6 +73,7 @@ class Prepared:
     `digest` covers what was sent; `columns["content_digest"]` also covers feedback.
     """
 
+    index: int
     name: str
     digest: str
     columns: dict[str, Any]
@@ -85,11 +87,12 @@ def ingest(
     rows: Iterable[Any | RowError],
     cause: Cause = Cause.RESENT,
     redacted_by: Redactor | None = None,
+    restore: bool = False,
 ) -> Ingested:
     """Stores the valid rows and returns the errors of the others. Durable when it returns.
 
     Stores in transactions of some hundred rows: what a broken connection leaves half done is completed when sent again. Rows that
-    were `redacted_by` all rules are stored as they are.
+    were `redacted_by` all rules are stored as they are. Runs that were deleted are rejected, unless they are to be restored.
     """
     done = Ingested()
     if redacted_by is not None:
@@ -100,7 +103,7 @@ def ingest(
         redactor = redactor_of(project)
     prepared = _prepare(redactor, rows, done)
     while batch := list(islice(prepared, CHUNK)):
-        _store(project, batch, done, cause)
+        _store(project, batch, done, cause, restore)
     return done
 
 
@@ -117,7 +120,7 @@ def _prepare(redactor: Redactor | None, rows: Iterable[Any | RowError], done: In
             done.rejected.append({"index": index, "path": error.path, "error": error.problem})
             continue
         done.warnings += [{"index": index} | warning for warning in parsed.warnings]
-        yield prepare(parsed)
+        yield prepare(index, parsed)
 
 
 def redacted(redactor: Redactor, given: Any) -> Any:
@@ -127,7 +130,7 @@ def redacted(redactor: Redactor, given: Any) -> Any:
     return redactor.redact(given)[0]
 
 
-def prepare(parsed: Parsed) -> Prepared:
+def prepare(index: int, parsed: Parsed) -> Prepared:
     row, value = parsed.row, parsed.value
     messages = value["messages"]
     columns: dict[str, Any] = {
@@ -161,7 +164,7 @@ def prepare(parsed: Parsed) -> Prepared:
         "warnings": parsed.warnings,
     }
     digest = columns["content_digest"] = schema.content_digest(value)
-    return Prepared(row.id, digest, columns, content, parsed.eval_sample)
+    return Prepared(index, row.id, digest, columns, content, parsed.eval_sample)
 
 
 def terms(columns: dict[str, Any]) -> list[str]:
@@ -181,8 +184,10 @@ def terms(columns: dict[str, Any]) -> list[str]:
 
 
 @transaction.atomic
-def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause) -> None:
+def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause, restore: bool) -> None:
     now = timezone.now()
+    if restore:
+        tombstones.lift(project, {item.name for item in batch})
     partitions.ensure({ids.month_of(ids.sort_time(item.columns["started_at"], now)) for item in batch})
     first: dict[str, Prepared] = {}
     later: list[Prepared] = []  # of the same id as one before it in this batch
@@ -193,6 +198,10 @@ def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause
             first[item.name] = item
     keys = {name: ids.uuid7(ids.sort_time(item.columns["started_at"], now)) for name, item in first.items()}
     new = _claim(project, keys, first)
+    if deleted := _refuse_deleted(project, new, batch, done):
+        new -= deleted
+        first = {name: item for name, item in first.items() if name not in deleted}
+        later = [item for item in later if item.name not in deleted]
     for name, said in merging.waiting_for(project, new).items():
         apply_feedback(first[name].columns, first[name].digest, said)
     counts = Counts()
@@ -228,6 +237,19 @@ def _claim(project: Project, keys: dict[str, UUID], items: dict[str, Prepared]) 
             ],
         )
         return {name for (name,) in cursor.fetchall()}
+
+
+def _refuse_deleted(project: Project, new: set[str], batch: list[Prepared], done: Ingested) -> set[str]:
+    """The new names that were deleted before. Asked once they are claimed: a deletion that we waited for counts, too."""
+    deleted = tombstones.deleted(project, tombstones.Kind.RUN, new)
+    if not deleted:
+        return set()
+    TrajectoryKey.objects.filter(project=project, external_id__in=list(deleted)).delete()
+    for item in batch:
+        if at := deleted.get(item.name):
+            done.deleted += 1
+            done.rejected.append({"index": item.index, "path": "id", "error": DELETED.format(at=at)})
+    return set(deleted)
 
 
 def _insert(project: Project, items: list[tuple[UUID, Prepared]], now: datetime) -> None:
@@ -342,39 +364,26 @@ def _jsonable(value: Any) -> Any:
 
 
 @transaction.atomic
-def delete(*, trajectory: Trajectory, key: ApiKey | None = None, by: Any = None) -> None:
-    """Does nothing if another request deleted it first."""
-    if purge(trajectory.project, [trajectory]):
-        audit(
-            "trajectory.deleted",
-            project=trajectory.project,
-            by=by,
-            target=trajectory,
-            actor_label=f"key {key.prefix}…" if key else "",
-            external_id=trajectory.external_id,
-        )
+def remove(project: Project, rows: Iterable[Trajectory]) -> list[Trajectory]:
+    """Removes trajectories with all that depends on them, except their spans; they may come again.
 
-
-@transaction.atomic
-def purge(project: Project, rows: Iterable[Trajectory]) -> int:
-    """Removes trajectories with all that depends on them; what refers to them (tasks) stays without them.
-
-    Returns how many this call removed: of two that remove the same ones, the second waits for the rows, finds them
+    Returns those that this call removed: of two that remove the same ones, the second waits for the rows, finds them
     gone, and subtracts nothing from the counts.
     """
-    counts, gone, names = Counts(), [], []
+    counts, removed = Counts(), []
     wanted = [row.pk for row in rows]
     for row in Trajectory.objects.filter(project=project, pk__in=wanted).select_for_update().order_by("pk"):
         counts.add({name: getattr(row, name) for name in SENT}, -1)
-        gone.append(row.pk)
-        names.append(row.external_id)
+        removed.append(row)
+    gone, names = [row.pk for row in removed], [row.external_id for row in removed]
     Content.objects.filter(trajectory_id__in=gone).delete()
     SearchText.objects.filter(trajectory_id__in=gone).delete()
     TrajectoryKey.objects.filter(project=project, external_id__in=names).delete()
     Feedback.objects.filter(project=project, external_id__in=names).delete()
+    UploadedTrajectory.objects.filter(trajectory_id__in=gone).delete()
     Trajectory.objects.filter(pk__in=gone).delete()
     announce(project, gone, counts)
-    return len(gone)
+    return removed
 
 
 def remove_contents(rows: QuerySet[Trajectory]) -> None:

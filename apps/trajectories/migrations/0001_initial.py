@@ -45,6 +45,36 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name="Tombstone",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "project_id", "digest", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("digest", models.BinaryField(max_length=16)),
+                ("is_link", models.BooleanField(default=False, help_text="Only of use for some days")),
+                ("deleted_at", models.DateTimeField()),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("is_link", True)), fields=["deleted_at"], name="tombstone_of_link"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Retention",
             fields=[
                 (
@@ -639,6 +669,15 @@ class Migration(migrations.Migration):
                     "is_partial",
                     models.BooleanField(
                         db_default=False, help_text="Its spans were removed once; those here came later"
+                    ),
+                ),
+                (
+                    "deleted_spans",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=16),
+                        db_default=[],
+                        help_text="Of runs that were deleted while others of it were kept",
+                        size=None,
                     ),
                 ),
                 ("problem", models.TextField(blank=True, db_default="")),

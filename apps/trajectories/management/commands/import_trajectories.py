@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,15 @@ class Command(BaseCommand):
         )
         parser.add_argument("--project", required=True, metavar="SLUG")
         parser.add_argument("--dry-run", action="store_true", help="Validate all rows without storing them")
+        parser.add_argument("--restore", action="store_true", help="Also store runs that were deleted from the project")
 
     def handle(self, *, files: list[str], format: str, project: str, dry_run: bool, **options: Any) -> None:
         target = _project(project)
         mapping = _mapping(target, options["mapping"]) if options["mapping"] else None
         if mapping and options["save_mapping"]:
             _save(target, options["save_mapping"], mapping)
-        store_rows = batches.check if dry_run else lambda rows: store.ingest(project=target, rows=rows)
+        ingest = partial(store.ingest, project=target, restore=options["restore"])
+        store_rows = batches.check if dry_run else lambda rows: ingest(rows=rows)
 
         @contextmanager
         def opened(name: str) -> Iterator[OpenFile]:

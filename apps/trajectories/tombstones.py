@@ -1,0 +1,68 @@
+"""What stays of deleted runs: keyed hashes by which a late span, a resend or feedback is recognised as theirs.
+
+Neither ids nor words are kept. The key is SECRET_KEY: what was hashed with one of SECRET_KEY_FALLBACKS is still recognised.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from enum import StrEnum
+from functools import lru_cache
+
+from django.conf import settings
+from django.utils import timezone
+from django.utils.crypto import salted_hmac
+
+from apps.core.models import Project
+from apps.trajectories.models import Tombstone
+
+TRACE_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Kind(StrEnum):
+    RUN = "run"  # by the client's id
+    TRACE = "trace"
+    LINK = "link"  # by which the traces of one conversation find each other
+
+
+def bury(project: Project, kind: Kind, names: Iterable[str]) -> None:
+    now, key, is_link = timezone.now(), _keys()[0], kind == Kind.LINK
+    digests = {_digest(key, kind, name) for name in names}
+    rows = [Tombstone(project=project, digest=digest, is_link=is_link, deleted_at=now) for digest in sorted(digests)]
+    Tombstone.objects.bulk_create(rows, ignore_conflicts=True, batch_size=5_000)
+
+
+def forget_links(before: datetime) -> None:
+    """Traces of one conversation that come further apart are not joined."""
+    Tombstone.objects.filter(is_link=True, deleted_at__lt=before).delete()
+
+
+def deleted(project: Project, kind: Kind, names: Collection[str]) -> dict[str, datetime]:
+    """Those of the names that were deleted, and when."""
+    digests = {_digest(key, kind, name): name for name in names for key in _keys()}
+    if not digests:
+        return {}
+    rows = Tombstone.objects.filter(project=project, digest__in=list(digests))
+    return {digests[bytes(digest)]: at for digest, at in rows.values_list("digest", "deleted_at")}
+
+
+def lift(project: Project, names: Collection[str]) -> int:
+    """Lets deleted runs of these names be stored again. Returns how many were deleted."""
+    digests = [_digest(key, Kind.RUN, name) for name in names for key in _keys()]
+    return Tombstone.objects.filter(project=project, digest__in=digests).delete()[0]
+
+
+def _digest(key: bytes, kind: Kind, name: str) -> bytes:
+    return hmac.digest(key, f"{kind}:{name}".encode("utf-8", "replace"), "sha256")[:16]
+
+
+def _keys() -> tuple[bytes, ...]:
+    return tuple(map(_key, (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)))
+
+
+@lru_cache
+def _key(secret: str) -> bytes:
+    return salted_hmac("flywheel.tombstones", "", secret=secret, algorithm="sha256").digest()
