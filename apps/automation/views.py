@@ -38,7 +38,7 @@ def _run(project: Project, pk: str) -> FlowRun:
     )
 
 
-@project_view()
+@project_view(query={"page": int})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     page = page_of(request, actions.with_newest(project.flows.all()))
     last = FlowRun.objects.filter(version__flow__in=[flow.pk for flow in page])
@@ -60,7 +60,7 @@ def _runs(project: Project) -> QuerySet[FlowRun]:
     return project.flow_runs.select_related("version__flow", "created_by")
 
 
-@project_view()
+@project_view(query={"state": RunState.values, "flow": None, "mine": None, "page": int})
 def runs(request: HttpRequest, project: Project) -> HttpResponse:
     """All runs of the project's flows, filtered by ?state=waiting, ?flow=ID and ?mine=1."""
     rows, state, flow = _runs(project), request.GET.get("state", ""), request.GET.get("flow", "")
@@ -77,7 +77,7 @@ def runs(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "automation/runs.html", context)
 
 
-@project_view()
+@project_view(query={"page": int})
 def flow(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = _flow(project, pk)
     spec, versions = row.version.readable, list(row.versions.select_related("created_by"))

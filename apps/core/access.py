@@ -12,7 +12,9 @@ from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
+from apps.core.errors import invalid_query
 from apps.core.models import Membership, Role, Stage
+from apps.core.query import Query, QueryError, refuse_invalid_of_page
 from apps.core.storable import refuse_unstorable_fields
 from workers.lib.typed import FormError
 
@@ -55,13 +57,40 @@ def refuse_unstorable_text(request: HttpRequest) -> None:
         raise BadRequest(str(error)) from error
 
 
-def project_view(role: Role = Role.VIEWER, *, archived: bool = False, deleted: bool = False) -> Callable:
+def takes(query: Query | None) -> Callable:
+    """Decorates a view: what is not among the query parameters that it takes is refused, and so is what it refuses itself."""
+
+    def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        @wraps(view)
+        def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            try:
+                if query is not None:
+                    refuse_invalid_of_page(request.GET, query)
+                return view(request, *args, **kwargs)
+            except QueryError as error:
+                return invalid_query(request, error)
+
+        return wrapper
+
+    return decorate
+
+
+def project_view(
+    role: Role = Role.VIEWER,
+    *,
+    archived: bool = False,
+    deleted: bool = False,
+    query: Query | None = None,
+) -> Callable:
     """Decorates `view(request, project, …)` at a URL with `<slug:slug>`; sets `request.membership`.
 
     An archived project is read-only but for views that say `archived`, a deleted one closed but for those that say `deleted`.
+    Lists name their filters, and what else their addresses hold, in `query`: what is not among them is refused.
     """
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        view = takes(query)(view)
+
         @wraps(view)
         def wrapper(request: HttpRequest, slug: str, *args: Any, **kwargs: Any) -> HttpResponse:
             if not request.user.is_authenticated:

@@ -20,9 +20,11 @@ from apps.core import scopes
 from apps.core.access import get_membership
 from apps.core.attempts import Locked, address_of, refuse_key
 from apps.core.models import ApiKey, Membership, Role, key_digest
+from apps.core.query import parameters_of, refuse_invalid
 from apps.core.storable import refuse_unstorable, refuse_unstorable_fields
 
 MAX_JSON = 16 * 2**20  # bytes of a body that is read at once
+OURS = "/api/v1/"  # protocols of others have queries of their own
 LAST_USED_RESOLUTION_S = 60
 TRUSTED_S = 5.0
 MAX_TRUSTED = 1000
@@ -153,10 +155,13 @@ class HasProjectKey(BasePermission):
     message = "Send an API key of the project as “Authorization: Bearer <key>”. Create one under Settings → API keys."
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Raises NotAuthenticated (the framework's own words would not say what to send), and as `scopes.require` does."""
+        """Raises NotAuthenticated (the framework's own words would not say what to send), QueryError, and as
+        `scopes.require` does."""
         if not isinstance(request.auth, ApiKey):
             raise NotAuthenticated(self.message)
         scopes.require(request.auth, request)
+        if request.META.get("QUERY_STRING") and request.path.startswith(OURS):
+            refuse_invalid(request.query_params, parameters_of(view, request.method))
         return True
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
+from apps.core.query import QueryError
+
 TEXTS = {
     400: ("Bad request", "The request was invalid. Go back and try again."),
     403: ("Not allowed", "Your role in this project does not allow this. Ask an owner of the project."),
@@ -32,6 +34,11 @@ def _page(request: HttpRequest, status: int, detail: str = "") -> HttpResponse:
     if request.path.startswith("/api/"):
         return JsonResponse({"detail": detail or title}, status=status)
     return render(request, "error.html", {"status": status, "title": title, "text": detail or text}, status=status)
+
+
+def invalid_query(request: HttpRequest, error: QueryError) -> HttpResponse:
+    """A filter that does not exist, or a value that it cannot have: nothing is listed."""
+    return _page(request, 400, error.sentence)
 
 
 def bad_request(request: HttpRequest, exception: Any = None) -> HttpResponse:

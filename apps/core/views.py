@@ -59,7 +59,7 @@ def settings(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
-@project_view(Role.OPERATOR)
+@project_view(Role.OPERATOR, query={"page": int})
 def keys(request: HttpRequest, project: Project) -> HttpResponse:
     """The project's API keys; a POST makes one, whose secret is shown on the next page and never again."""
     form = KeyForm(request.POST or None)

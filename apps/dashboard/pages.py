@@ -12,9 +12,9 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.dashboard import actions
-from apps.dashboard.charts import Drawn, Spec, draw
+from apps.dashboard.charts import SPEC, Drawn, Spec, draw
 from apps.dashboard.models import Chart, Dashboard
-from apps.trajectories.filters import EXPOSED, SINCE, active, without
+from apps.trajectories.filters import EXPOSED, OF_LISTS, SINCE, active, without
 from apps.trajectories.metrics import figures, query
 from apps.trajectories.metrics.cells import titles
 from apps.trajectories.models import Outcome
@@ -37,7 +37,7 @@ def dashboards(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "dashboard/dashboards.html", {"dashboards": rows})
 
 
-@project_view()
+@project_view(query={"since"})
 def dashboard(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The charts are loaded as fragments. `since` in the URL overrides their own time ranges."""
     row, since = _dashboard(project, pk), request.GET.get("since", "")
@@ -53,7 +53,7 @@ def chart(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return render(request, "dashboard/_chart.html", {"drawn": drawn, "id": f"chart-{row.pk}"})
 
 
-@project_view()
+@project_view(query=OF_LISTS | {*SPEC, "chart", "dashboard"})
 def explore(request: HttpRequest, project: Project) -> HttpResponse:
     """The chart that the URL asks for, with a form that changes it, and another one that keeps it."""
     spec = Spec.of(request.GET)

@@ -31,7 +31,7 @@ from workers.lib.errors import SpecError
 from workers.lib.outgoing import RefusedAddress
 
 
-@project_view()
+@project_view(query={"archived"})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     archived = "archived" in request.GET
     rows = project.environments.shown(archived).select_related("verifier").order_by("slug", "-version")

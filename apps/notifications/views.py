@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 
-from apps.core.access import refuse_unstorable_text
+from apps.core.access import refuse_unstorable_text, takes
 from apps.core.http import uuid_of
 from apps.core.models import Project
 from apps.core.paging import page_of
@@ -31,6 +31,7 @@ def unread_of(user: Any) -> str:
 
 
 @login_required
+@takes({"show": ("unread",), "topic": Topic.values, "project": None, "page": int})
 def listing(request: HttpRequest) -> HttpResponse:
     """Filters in the URL: `show=unread`, `topic`, `project`."""
     refuse_unstorable_text(request)

@@ -49,7 +49,7 @@ VERSION_COLUMNS = {
 }
 
 
-@project_view()
+@project_view(query={"archived": None, "sort": None, "page": int})
 def models(request: HttpRequest, project: Project) -> HttpResponse:
     finished = EvalRun.objects.filter(state="succeeded").order_by(*SHOWN_FIRST)
     archived = "archived" in request.GET

@@ -43,7 +43,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "registry/servers.html", {"servers": servers})
 
 
-@project_view()
+@project_view(query={"page": int, "was": None, "seen": None})
 def detail(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     server = get_object_or_404(Server.objects.select_related("created_by", "base"), project=project, name=name)
     versions = list(server.model_versions.all())

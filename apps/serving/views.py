@@ -17,7 +17,7 @@ from apps.serving.routes import routes_of
 ROWS = 30
 
 
-@project_view()
+@project_view(query={"page": int})
 def endpoint(request: HttpRequest, project: Project) -> HttpResponse:
     """The addresses of the project's channels, what answers, and what each key may request."""
     keys = project.api_keys.live().filter(scopes__contains=[Scope.GENERATE]).select_related("endpoint_limits")

@@ -32,7 +32,7 @@ from apps.training.comparison import curves_of, runs_of
 from apps.training.engines import exporting, ray
 from apps.training.engines import pages as engine_pages
 from apps.training.models import Method, Metric, Source, TrainingRun
-from apps.training.pages.rollouts import listed
+from apps.training.pages.rollouts import OF_ROLLOUTS, listed
 from apps.training.picks import PickForm
 from apps.training.prompt_search.advice import cost_words, was_tried
 from apps.training.sources import words_of_people
@@ -52,7 +52,7 @@ RUN_COLUMNS = {
 }
 
 
-@project_view()
+@project_view(query={"archived": None, "sort": None, "page": int})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     archived = "archived" in request.GET
     runs = (
@@ -188,7 +188,7 @@ def missing(form: PickForm) -> list[tuple[str, str, str]]:
     return [need for name, need in needs.items() if not form.fields[name].queryset.exists()]
 
 
-@project_view()
+@project_view(query=OF_ROLLOUTS)
 def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(runs_of(project), pk=pk)
     return render(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,9 +17,10 @@ from django.db.models.functions import Coalesce
 from django.http import QueryDict
 from django.utils import timezone
 
+from apps.core.query import QueryError
 from apps.trajectories import decoding, schema
 from apps.trajectories.ids import floor_of
-from apps.trajectories.models import SearchText, TrajectoryKey, UploadedTrajectory
+from apps.trajectories.models import Outcome, SearchText, TrajectoryKey, UploadedTrajectory
 
 WORDS = re.compile(r"\w+(?: +\w+)*")
 
@@ -80,6 +81,10 @@ LABELS = {
     "trained": "Learned by",
     "import": "Import",
 }
+RANGE_NAMES = tuple(f"{name}_{side}" for name in (*RANGES, "tokens") for side in ("min", "max"))
+CHOICES: dict[str, Collection[str]] = {"outcome": Outcome.values, "since": (*SINCE, "all")}
+NAMES = (*(name for name in LABELS if name not in RANGES and name != "tokens"), *RANGE_NAMES)  # in an address
+OF_LISTS = frozenset((*NAMES, "sort", "cols", "cursor"))  # what the addresses of the list's pages hold
 EXPOSED = {"q", "outcome", "mode", "agent_version", "model", "tool", "since", "import"}  # not among “More filters”
 SIGNS = {"min": "≥", "max": "≤"}
 LINKED: dict[
@@ -97,7 +102,7 @@ class Chip:
 
 
 def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
-    """Narrows by what is given; an unknown name or a value that cannot be narrows nothing."""
+    """Narrows by what is given. Raises QueryError for a value that cannot be: without it, other rows would be meant."""
     begin, end = bounds(given)
     within = ({"gte": floor_of(begin)} if begin else {}) | ({"lt": floor_of(end)} if end else {})
     rows = rows.filter(**{f"pk__{lookup}": pk for lookup, pk in within.items()})
@@ -124,6 +129,24 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
     return rows
 
 
+def refuse_malformed(given: Mapping[str, str]) -> None:
+    """Raises QueryError for a value that cannot be one of its filter. Empty ones, as a form sends them, are no filters."""
+    for name in NAMES:
+        value = _text(given.get(name))
+        if value and (problem := _problem(name, value)):
+            raise QueryError(name, f"{problem}, not “{value[:60]}”.")
+
+
+def _problem(name: str, value: str) -> str:
+    if name in RANGE_NAMES and _number(value) is None:
+        return "must be a number"
+    if name in CHOICES and value not in CHOICES[name]:
+        return f"must be one of {', '.join(CHOICES[name])}"
+    if name in ("from", "to") and _time(value) is None:
+        return "must be a date or time in ISO 8601, such as 2026-01-31 or 2026-01-31T10:00:00Z"
+    return ""
+
+
 def of_import(upload: str) -> Q:
     """The trajectories that an import's file contained; none if the text is not the id of an import."""
     return Q(pk__in=UploadedTrajectory.objects.filter(of_import_id(upload, "upload_id")).values("trajectory_id"))
@@ -144,7 +167,11 @@ def _with_terms(rows: QuerySet, terms: list[str]) -> QuerySet:
 
 
 def bounds(given: Mapping[str, str]) -> tuple[datetime | None, datetime | None]:
-    """From when on, and until when (without that moment); None is open. A date as the end is that whole day."""
+    """From when on, and until when (without that moment); None is open. A date as the end is that whole day.
+
+    Raises QueryError if any filter has a value that cannot be: all that reads rows by filters begins here.
+    """
+    refuse_malformed(given)
     begins = [at] if (at := _time(given.get("from"))) else []
     if (value := given.get("since")) in SINCE:
         begins.append(timezone.now() - SINCE[value])

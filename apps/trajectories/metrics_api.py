@@ -75,9 +75,7 @@ ANSWER = {
         OpenApiParameter(
             "bucket", enum=list(query.UNITS), description="A larger bucket is used if there would be too many points"
         ),
-        OpenApiParameter("from", description="ISO 8601"),
-        OpenApiParameter("to", description="ISO 8601; a date without time means the whole day"),
-        *(OpenApiParameter(name) for name in FILTERS),
+        *FILTERS,
     ],
 )
 @api_view(["GET"])

@@ -43,7 +43,10 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "webhooks/list.html", {"hooks": hooks, "disabled": disabled, "form": form})
 
 
-@project_view(Role.OPERATOR)
+OF_LOG = {"state": DeliveryState.values, "event": (*Event.values, TEST), "page": int}
+
+
+@project_view(Role.OPERATOR, query=OF_LOG)
 def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     hook, shown = _hook(project, pk), None
     if (made := request.session.get("new_secret")) and made[0] == str(hook.pk):
@@ -52,7 +55,7 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     return render(request, "webhooks/detail.html", context)
 
 
-@project_view(Role.OPERATOR)
+@project_view(Role.OPERATOR, query=OF_LOG)
 def log(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """The fragment that asks for itself while something waits."""
     hook = _hook(project, pk)

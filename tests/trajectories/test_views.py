@@ -93,7 +93,7 @@ def test_filters_stand_in_the_url_and_as_chips(project: Project, viewer: Client)
         ({"session": "s/1"}, ["a"]), ({"user": "u"}, ["a"]), ({"cost_min": 1}, ["b"]), ({"latency_min": 4}, ["a"]),
         ({"tokens_min": 121}, []), ({"messages_min": 3}, ["c"]), ({"q": "zebra"}, ["c"]), ({"q": "a"}, ["a"]),
         ({"from": "2026-01-01", "to": "2026-01-01"}, ["c"]), ({"to": "2026-01-01T09:00"}, []), ({"since": "1h"}, ["b", "a"]),
-        ({"tag": "vip", "outcome": "success"}, []), ({"since": "x", "cost_min": "nan", "cursor": "bad"}, ["b", "a", "c"]),
+        ({"tag": "vip", "outcome": "success"}, []), ({"since": "", "cost_min": "", "cursor": "bad"}, ["b", "a", "c"]),
     ):  # fmt: skip
         assert names(viewer, project, **query) == found, query
     page = viewer.get(url(project, tag="vip", cost_max="3", outcome="failure")).content.decode()

@@ -22,6 +22,7 @@ from apps.core.paging import keyset
 
 PAGE = 50
 AT_ONCE = 500
+QUERY = ("who", "kind", "action", "since", "until", "object", "cursor")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would run
 
 
@@ -31,7 +32,7 @@ class Line:
     pieces: list[Piece]
 
 
-@project_view(archived=True, deleted=True)
+@project_view(archived=True, deleted=True, query=QUERY)
 def audit(request: HttpRequest, project: Project) -> HttpResponse:
     """What a viewer may read: the events that are for others' eyes are left out (`AuditQuerySet.readable_as`)."""
     asked, problem = Filters.lenient(request.GET.dict())
@@ -70,7 +71,7 @@ def _about(name: str, project: Project) -> Piece | None:
     return Piece(str(row), page_of(kind, pk, project.slug))
 
 
-@project_view(archived=True, deleted=True)
+@project_view(archived=True, deleted=True, query=QUERY)
 def export(request: HttpRequest, project: Project, format: str) -> HttpResponseBase:
     """All that the filters find, as a file, the newest first; 400 for a filter that makes no sense."""
     if format not in FILES:

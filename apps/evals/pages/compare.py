@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 from urllib.parse import urlencode
 
@@ -31,7 +32,7 @@ from apps.registry.engines import in_words
 MOST, OFFERED, SIZE, EXTREMES = 20, 100, 50, 6
 
 
-@project_view()
+@project_view(query={"run", *(field.name for field in fields(Filters)), "after", "before"})
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     """For htmx (other filters) only the tasks."""
     given = request.GET.getlist("run")

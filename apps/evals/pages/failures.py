@@ -27,7 +27,7 @@ from apps.evals.holdout.view_log import record_leak_views, record_refusal
 from apps.evals.models import EvalSet, Split
 from apps.failures.actions.decisions import Refused, decide
 from apps.failures.models import Failure, FailureCluster, FailureState
-from apps.trajectories.filters import SINCE, apply_filters
+from apps.trajectories.filters import OF_LISTS, SINCE, apply_filters
 from apps.trajectories.models import Outcome
 from apps.trajectories.shown import runs_shown
 
@@ -149,7 +149,7 @@ def exact_leak(failure: Failure, cut: int, given: dict) -> Leak:
     return Leak(task.key, request_of(task), "", "", 1.0)  # deleted in the meantime
 
 
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query=OF_LISTS)
 def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Turns filtered successes into tasks that guard what already works."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)

@@ -52,7 +52,7 @@ class Options:
         )
 
 
-@project_view()
+@project_view(query={"g": int, "cap": int, "kind": KINDS, "sort": None, "task": None, "page": int})
 def learnability(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(EvalRun.objects.select_related("eval_set", "model_version"), project=project, pk=pk)
     options = Options.of(request.GET)

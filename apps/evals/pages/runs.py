@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from django.contrib import messages
@@ -29,7 +29,7 @@ from apps.evals.holdout.view_log import has_opened, record_output_view, record_v
 from apps.evals.models import EvalRun, Split
 from apps.evals.samples import exporting, filters
 from apps.evals.samples.facets import facets_of
-from apps.evals.samples.filters import Filters
+from apps.evals.samples.filters import OUTCOMES, Filters
 from apps.evals.samples.to_tasks import may_make_tasks
 from apps.registry.engines import in_words
 
@@ -46,7 +46,16 @@ LIST_MS = 4_000
 MAY_QUOTE = "Failed. The reason may quote a held-out task, so it is shown with the samples once they are opened."
 
 
-@project_view()
+OF_SAMPLES = {
+    **dict.fromkeys(field.name for field in fields(Filters)),
+    "outcome": OUTCOMES,
+    "change": CHANGES,
+    "after": None,
+    "before": None,
+}
+
+
+@project_view(query=OF_SAMPLES)
 def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(runs_of(project), pk=pk)
     unused = traces.refused(row) if row.is_answered_elsewhere else []
@@ -61,7 +70,7 @@ def compared_with(row: EvalRun) -> EvalRun | None:
     )
 
 
-@project_view()
+@project_view(query=OF_SAMPLES)
 def samples(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment with the samples by other filters; its URL is that of the page with them."""
     row = get_object_or_404(runs_of(project), pk=pk)

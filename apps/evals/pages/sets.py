@@ -48,7 +48,7 @@ RUN_COLUMNS = {
 }
 
 
-@project_view()
+@project_view(query={"archived": None, "sets": None, "sort": None, "page": int})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     archived = "archived" in request.GET
     sets = (
@@ -91,7 +91,7 @@ def create(request: HttpRequest, project: Project) -> HttpResponse:
     return redirect("evals:detail", project.slug, made.pk)
 
 
-@project_view()
+@project_view(query={"split": Split.values, "task": None, "tag": None, "q": None, "page": int})
 def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return show(request, project, pk, looked=False)
 

@@ -22,12 +22,13 @@ from apps.failures.actions import bulk, decisions
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
 from apps.failures.prompts import undecided
 from apps.failures.similar.query import SHOWN, similar_to
-from apps.failures.triage_queue import CONFIDENCES, SORTS, TriageQueue
+from apps.failures.triage_queue import CONFIDENCES, FILTERS, SORTS, TriageQueue
 from apps.trajectories.models import Facet
 from apps.trajectories.pages.detail import show_part
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
 
+OF_QUEUE: dict[str, Any] = dict.fromkeys(FILTERS) | {"confidence": CONFIDENCES, "sort": SORTS, "at": int}
 NOTHING_LEFT = "Nothing left to triage."
 OTHERS_HAVE_IT = "The remaining cases are open or assigned to others."
 VERSIONS = 50
@@ -55,7 +56,7 @@ def _of(project: Project, rows: FailureQuerySet, pk: int) -> Failure:
     return found
 
 
-@project_view()
+@project_view(query=OF_QUEUE)
 def triage(request: HttpRequest, project: Project) -> HttpResponse:
     """The first case that matches the filters: safety-relevant and severe modes first, then the newest; or with `?sort=informative` the
     case from whose decision the model learns most."""
@@ -65,12 +66,12 @@ def triage(request: HttpRequest, project: Project) -> HttpResponse:
     return finished(request, queue)
 
 
-@project_view()
+@project_view(query=OF_QUEUE)
 def case(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return show(request, queue_of(request, project), find(project, pk))
 
 
-@project_view()
+@project_view(query=OF_QUEUE | {"back": None, "ahead": None})
 def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The next case, or with `?back=1` the previous one. With `?ahead=1` it is only prefetched: the current case stays on the screen."""
     queue, here = queue_of(request, project), find_row(project, pk)
@@ -86,7 +87,7 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return show(request, queue, find(project, other or pk), note="" if other else "No other cases.")
 
 
-@project_view()
+@project_view(query=OF_QUEUE)
 def similar(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The failures most similar to a case. The browser loads them after the case is shown, so the case never waits for them."""
     failure = _of(project, Failure.objects.select_related("mode", "trajectory"), pk)

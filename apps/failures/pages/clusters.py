@@ -53,7 +53,9 @@ class WidthBucket(Func):
     output_field = IntegerField()
 
 
-@project_view()
+@project_view(
+    query={"state": [*State.values, "gone"], "mode": None, "sort": SORTS, "mine": None, "page": int, "asked": None}
+)
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     state, mode, sort = (request.GET.get(name, "") for name in ("state", "mode", "sort"))
     sort = sort if sort in SORTS else "size"
@@ -181,7 +183,7 @@ def recluster(request: HttpRequest, project: Project) -> HttpResponse:
 # One cluster
 
 
-@project_view()
+@project_view(query={"state": FailureState.values, "page": int})
 def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
     cluster = get_object_or_404(FailureCluster.objects.select_related("mode", "project"), project=project, pk=pk)
     counted([cluster])

@@ -204,7 +204,7 @@ def diff(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "failures/rubric_diff.html", {"before": before, "after": after, "lines": lines})
 
 
-@project_view()
+@project_view(query={"only": ("failures", "fine", "errors"), "page": int})
 def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
     """The judge's verdicts, run by run."""
     rows = JudgeVerdict.objects.filter(rubric__project=project).select_related("rubric", "trajectory__failure__mode")

@@ -41,7 +41,10 @@ def shown(request_user: object, project: Project, given: QueryDict) -> FailureQu
     return rows.filter(state=state) if state in FailureState.values else rows.standing()
 
 
-@project_view()
+@project_view(
+    query=dict.fromkeys(FILTERS)
+    | {"state": FailureState.values, "confidence": CONFIDENCES, "since": None, "sort": None, "page": int}
+)
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     given, may = request.GET, request.membership.may(Role.REVIEWER)
     page = page_of(request, shown(request.user, project, given).select_related("mode", "trajectory", "assigned_to"))
@@ -89,7 +92,7 @@ def last_change(request: HttpRequest, project: Project) -> dict | None:
     return {"did": DID.get(last.after.get("kind", ""), "decided on"), "n": n, "at": last.at}
 
 
-@project_view()
+@project_view(query={"since"})
 def charts(request: HttpRequest, project: Project) -> HttpResponse:
     since = request.GET.get("since", "30d")
     context: dict[str, Any] = {"figures": None, "since": since, "spans": rates.SINCE}

@@ -91,7 +91,7 @@ class RuleForm(PlainForm):
             self.add_error(name if name in self.fields else None, error)
 
 
-@project_view()
+@project_view(query={"state": list(PolicyRule.DECISIONS), "page": int})
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     """All rules, or `?state=` those in one state."""
     rules, state = rules_of(project).current(), request.GET.get("state", "")

@@ -39,7 +39,7 @@ def _channel(project: Project, name: str) -> Channel:
     return get_object_or_404(Channel.objects.select_related("project", "current"), project=project, name=name)
 
 
-@project_view()
+@project_view(query={"page": int, "watching": None})
 def channel(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     row = _channel(project, name)
     taken = row.targets.current()

@@ -22,7 +22,7 @@ from apps.teamwork.assigning import assigned_to
 RECENT = 20
 
 
-@project_view()
+@project_view(query={"mine": None, "page": int})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     page = page_of(request, project.verifiers.order_by("-created_at", "-pk"), 20)
     locks = actions.lock_states(page.object_list)

@@ -103,7 +103,7 @@ def with_words(items: QuerySet[ReviewItem]) -> QuerySet[ReviewItem]:
     return rows.prefetch_related("judgements__by")
 
 
-@project_view(Role.REVIEWER)
+@project_view(Role.REVIEWER, query={"page": int})
 def adjudicate(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Disagreements side by side: first what waits for a ruling, then second thoughts, then what was ruled. Held-out items are included:
     without a ruling they would have no label."""
@@ -155,7 +155,7 @@ def rule(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return redirect("reviews:adjudicate", project.slug, item.review_id)
 
 
-@project_view()
+@project_view(query={"held_out": ("1",), "format": ("csv", "jsonl")})
 def export(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The labels, one row per judgement: those of samples that this person may see. With `?held_out=1` also those hidden from whoever
     edits the verifier, which is recorded in the audit log."""

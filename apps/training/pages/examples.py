@@ -59,7 +59,7 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
-@project_view()
+@project_view(query={"page": int})
 def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(runs_of(project), pk=pk)
     page = page_of(request, run.dataset.examples.all(), SIZE)

@@ -24,7 +24,10 @@ SIZE = 15
 SHOWN = 1_200  # characters shown of an output; its page shows all of it
 
 
-@project_view()
+OF_OUTPUTS = {"at": int, "than": int, "change": outputs.CHANGES, "q": None, "page": int}
+
+
+@project_view(query=OF_OUTPUTS)
 def compare(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(runs_of(project), pk=pk)
     return render(request, "training/outputs.html", {"run": run} | listed(request, run))

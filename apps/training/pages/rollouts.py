@@ -46,6 +46,9 @@ OF_THE_STEP = (
 )
 
 
+OF_ROLLOUTS = {"phase": Rollout.Phase.values, "outcome": OUTCOME, "step": int, "q": None, "page": int}
+
+
 def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
     """The rollouts selected by the URL."""
     chosen = Filters.of(request.GET)
@@ -58,7 +61,7 @@ def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@project_view()
+@project_view(query=OF_ROLLOUTS)
 def rollouts(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment with the filtered rollouts. Its URL is that of the page that shows them."""
     run = get_object_or_404(runs_of(project), pk=pk)
@@ -71,7 +74,7 @@ def rollouts(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return response
 
 
-@project_view()
+@project_view(query=OF_ROLLOUTS | {"part": None})
 def rollout(request: HttpRequest, project: Project, pk: str, number: int) -> HttpResponse:
     """The page, or for htmx (j and k) only the part about this rollout."""
     run = get_object_or_404(runs_of(project), pk=pk)

@@ -47,7 +47,7 @@ def _searches(project: Project) -> QuerySet[PromptSearch]:
     )
 
 
-@project_view()
+@project_view(query={"page": int})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "training/prompt_search/list.html", {"page": page_of(request, _searches(project))})
 

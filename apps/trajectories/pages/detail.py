@@ -22,7 +22,7 @@ from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.api import as_json
 from apps.trajectories.decoding import RowError
-from apps.trajectories.filters import apply_filters, without
+from apps.trajectories.filters import OF_LISTS, apply_filters, without
 from apps.trajectories.models import Outcome, Trajectory
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.pages.transcript import fit
@@ -46,7 +46,7 @@ def blamed_of(row: Trajectory) -> int | None:
     return failure.blamed_message if failure else None
 
 
-@project_view()
+@project_view(query=OF_LISTS)
 def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = find(project, pk)
     runs_shown(project, [pk], to=request.user, where="run")

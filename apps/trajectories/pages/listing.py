@@ -15,6 +15,7 @@ from rest_framework.exceptions import ValidationError
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
+from apps.core.query import refuse_unknown
 from apps.core.sorting import Sorting
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories import exports
@@ -22,6 +23,7 @@ from apps.trajectories.actions.bulk import LIMIT
 from apps.trajectories.filters import (
     EXPOSED,
     LABELS,
+    OF_LISTS,
     SINCE,
     Chip,
     active,
@@ -47,7 +49,7 @@ UNDO = "trajectories_undo"
 MEDIA = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet", "sft": "application/x-ndjson"}
 
 
-@project_view()
+@project_view(query=OF_LISTS)
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.GET
     order = Sorting.of(given, SORTS)
@@ -136,12 +138,12 @@ def undo_of(request: HttpRequest, project: Project) -> BulkChange | None:
     return changes.defer("was").first()
 
 
-@project_view()
+@project_view(query=OF_LISTS)
 def count(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/_count.html", {"total": totals.total(project, request.GET)})
 
 
-@project_view()
+@project_view(query=OF_LISTS)
 def sums(request: HttpRequest, project: Project) -> HttpResponse:
     """What all that match add up to."""
     answer = None
@@ -187,7 +189,7 @@ def tiles_of(cell: Cell) -> list[tuple[str, str, str]]:
     ]
 
 
-@project_view()
+@project_view(query=OF_LISTS | {"measure"})
 def trend(request: HttpRequest, project: Project) -> HttpResponse:
     measure = request.GET.get("measure", "")
     measure = measure if measure in totals.MEASURES else "outcome"
@@ -200,7 +202,7 @@ def trend(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/_trend.html", context)
 
 
-@project_view()
+@project_view(query=OF_LISTS | {"format"})
 def export(request: HttpRequest, project: Project) -> HttpResponse:
     """The filtered trajectories, or with POST the selected ones, as a file; held-out runs are not SFT examples."""
     kind = request.GET.get("format") or request.POST.get("format") or "jsonl"
@@ -222,9 +224,14 @@ def export(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def selection(given: QueryDict, project: Project) -> list[UUID]:
-    """The ids of “ids=…,…”, or with `all` the newest of those that `query` finds, at most LIMIT; strangers drop out."""
+    """The ids of “ids=…,…”, or with `all` the newest of those that `query` finds, at most LIMIT; strangers drop out.
+
+    Raises QueryError.
+    """
     if given.get("all"):
-        rows = apply_filters(project.trajectories.all(), QueryDict(given.get("query", "")))
+        query = QueryDict(given.get("query", ""))
+        refuse_unknown(query, OF_LISTS)
+        rows = apply_filters(project.trajectories.all(), query)
         return list(rows.order_by("-pk").values_list("pk", flat=True)[:LIMIT])
     found = []
     for text in given.get("ids", "").split(",")[:LIMIT]:

@@ -21,7 +21,7 @@ from django.utils import timezone
 from apps.core.access import project_view
 from apps.core.models import Project
 from apps.core.timeouts import TooLong, patience
-from apps.trajectories.filters import EXPOSED, active, apply_filters, without
+from apps.trajectories.filters import EXPOSED, OF_LISTS, active, apply_filters, refuse_malformed, without
 from apps.trajectories.models import Outcome, Trajectory
 from apps.trajectories.pages.columns import COLUMNS, DEFAULT, Column
 from apps.trajectories.pages.listing import UNLISTED, facets
@@ -96,8 +96,9 @@ def _time(row: Trajectory) -> str:
     )
 
 
-@project_view()
+@project_view(query=OF_LISTS)
 def page(request: HttpRequest, project: Project) -> HttpResponse:
+    refuse_malformed(request.GET)
     chips = active(filters_of(request.GET))
     context = {
         "columns": columns(),
@@ -114,7 +115,7 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/live.html", context)
 
 
-@project_view()
+@project_view(query=OF_LISTS | {"after", "paused"})
 def rows(request: HttpRequest, project: Project) -> HttpResponse:
     """What arrived since the last look, and the element that looks again, unless it is paused."""
     given, since = request.GET, Cursor.of(request.GET.get("after", ""))

@@ -19,7 +19,7 @@ from apps.core.http import uuid_of
 from apps.core.models import Project
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories.actions.store import find
-from apps.trajectories.filters import apply_filters, without
+from apps.trajectories.filters import OF_LISTS, apply_filters, without
 from apps.trajectories.models import Trajectory
 from apps.trajectories.pages.columns import duration, money
 from apps.trajectories.pages.comparison import align
@@ -61,7 +61,7 @@ class Session:
         return self.outcomes.most_common()
 
 
-@project_view()
+@project_view(query=OF_LISTS | {"before"})
 def sessions(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.GET
     rows = apply_filters(project.trajectories.all(), given).exclude(session_id="").order_by("-pk")
@@ -105,7 +105,7 @@ def group(rows: list[tuple]) -> tuple[list[Session], UUID | None]:
     return list(found.values()), last
 
 
-@project_view()
+@project_view(query={"id"})
 def session(request: HttpRequest, project: Project) -> HttpResponse:
     name = request.GET.get("id", "")
     if not name:
