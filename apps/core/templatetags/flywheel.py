@@ -16,7 +16,7 @@ from django.utils import timezone
 from apps.core.models import object_name
 from apps.core.sorting import Sorting, header
 from workers.lib.memory import gigabytes
-from workers.lib.messages import is_example, is_prompt, part_text
+from workers.lib.messages import is_example, is_prompt, part_text, unpacked
 
 register = template.Library()
 
@@ -171,12 +171,10 @@ def compact(value: Any) -> str:
 @register.filter
 def pretty(value: Any) -> str:
     """JSON, indented; text that is not JSON unchanged."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return value
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    found = unpacked(value)
+    if isinstance(found, str):
+        return value
+    return json.dumps(found, indent=2, ensure_ascii=False, default=str)
 
 
 @register.filter

@@ -13,7 +13,7 @@ from apps.evals.models import EvalRun, Sample
 from apps.trajectories.pages.transcript import pretty
 from workers.lib.environments import load
 from workers.lib.errors import SpecError
-from workers.lib.messages import ToolCall, calls_of, last_answer, last_request, native_calls, text_of, unfenced
+from workers.lib.messages import ToolCall, calls_of, json_of, last_answer, last_request, native_calls, text_of, unfenced
 
 WHOLE = 1_000_000  # lines around a change: all of them
 MOST_CHARACTERS = 60_000  # of either side of a diff; the transcript folds at the same length
@@ -133,10 +133,8 @@ def _args(call: ToolCall) -> Any:
 
 def _words(messages: list[dict]) -> Any:
     text = text_of(last_answer(messages)).strip()
-    try:
-        return _ordered(json.loads(unfenced(text))) if text else ""
-    except (ValueError, RecursionError):
-        return text
+    value = json_of(unfenced(text))
+    return text if value is None else _ordered(value)
 
 
 def _lines(value: Any) -> list[str]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 MAX_DEPTH = 60  # nesting of objects and lists, as for stored trajectories
+# An escape of one of these in JSON; that of a whole surrogate pair looks the same.
+_ESCAPED = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 _UNSTORABLE = dict.fromkeys((0, *range(0xD800, 0xE000)), "\ufffd")  # NUL and lone surrogates
 
 
@@ -45,11 +48,12 @@ def _read(text: str, decoder: json.JSONDecoder) -> Any:
 
 
 def json_of(text: str) -> Any:
-    """The same, but None if the text is not valid JSON."""
+    """For what is shown or stored: `cleaned`, and None if the text is not valid JSON."""
     try:
-        return read_json(text)
+        value = read_json(text)
     except ValueError:
         return None
+    return cleaned(value) if _ESCAPED.search(text) else value
 
 
 def _refuse(name: str) -> float:
@@ -122,13 +126,14 @@ def _is_sound(item: Any) -> bool:
 
 
 def unpacked(value: Any) -> Any:
-    """The value of a JSON text; invalid JSON and values other than text are returned unchanged."""
+    """The value of a JSON text, `cleaned`; invalid JSON and values other than text are returned unchanged."""
     if not isinstance(value, str):
         return value
     try:
-        return read_json(value)
+        found = read_json(value)
     except ValueError:
         return value
+    return cleaned(found) if _ESCAPED.search(value) else found
 
 
 def clean(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from apps.trajectories.otlp.conventions.base import Spoken
 from apps.trajectories.otlp.messages import Message, tool_call
-from apps.trajectories.otlp.values import label, structured, text
+from apps.trajectories.otlp.values import kept, label, structured, text, tidy
 from workers.lib.messages import text_of
 
 MAX_TEXT = 1024 * 1024  # characters of Python's notation that are read
@@ -42,7 +42,7 @@ def smolagents(spoken: Spoken) -> None:
 def _calls(said: str) -> list[dict]:
     """Python's notation of a list of calls; none where it is something else."""
     try:
-        found = ast.literal_eval(said.strip()) if len(said) <= MAX_TEXT else None
+        found = kept(ast.literal_eval(said.strip())) if len(said) <= MAX_TEXT else None
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return []
     return [call for raw in found if (call := tool_call(raw))] if isinstance(found, list) else []
@@ -77,7 +77,7 @@ def _unquoted(said: Any) -> Any:
         found = json.loads(said) if isinstance(said, str) and said[:1] == '"' else said
     except ValueError:
         return said
-    return found if isinstance(found, str) else said
+    return tidy(found) if isinstance(found, str) else said
 
 
 def _words(fields: Any) -> str:
