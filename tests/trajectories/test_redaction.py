@@ -448,3 +448,95 @@ def test_a_password_goes_from_text_arguments_and_metadata(text: str, secret: str
 )
 def test_words_after_a_name_that_are_no_secret_stay(text: str) -> None:
     assert PASSWORD.hits(text) == []
+
+
+TOKEN = "tkR7-4h2k9Qm81vXz03pLw_Ab5"
+SECRETS = (
+    TOKEN, "pa55wort!", "opensesame", "s3cretpw!x", "geheim99x", "Pa55wort!xx", "AbCd1234EfGh5678", "correcthorse",
+    "Zx81!kdGs2", "dXNlcjpw",
+)  # fmt: skip
+DEFAULTS = Redactor([Rule(kind, kind) for kind in ("api_key", "password", "card")])
+
+
+# What one argument of a program's list says of the next, in the definition of a tool, in a call and in metadata.
+SECRET_ARGUMENTS: list[dict[str, Any]] = [
+    {"args": ["--token", TOKEN]},
+    {"args": ["curl", "-H", "X-Api-Key: " + TOKEN, "https://x.example.org"]},
+    {"args": ["curl", "-H", "Authorization: Basic dXNlcjpwYXNzd29yZDEyMw=="]},
+    {"args": ["curl", "-u", "joe:pa55wort!x", "https://x"]},
+    {"command": "curl", "args": ["--user", "joe:pa55wort!x"]},
+    {"command": "mysql", "args": ["-u", "root", "-ppa55wort!"]},
+    {"command": "mysql", "args": ["-u", "root", "-p", "pa55wort!"]},
+    {"argv": ["sshpass", "-p", "pa55wort!", "ssh", "h"]},
+    {"cmd": ["redis-cli", "-a", "s3cretpw!x"]},
+    {"args": ["docker", "run", "-e", "DB_PASSWORD=pa55wort!", "img"]},
+    {"args": ["tool", "-p", "Zx81!kdGs2"]},
+    {"args": ["--auth-token", TOKEN]},
+    {"args": ["--secret", "correcthorse9battery"]},
+    {"args": ["--passwort", "geheim99x"]},
+    {"args": ["psql", "postgres://joe:pa55wort!@db/x"]},
+    {"args": ["--access-key", "AbCd1234EfGh5678"]},
+    {"headers": {"Authorization": "opensesame"}},
+    {"url": "https://m", "authorization": "opensesame"},
+    {"server_url": "https://m", "authorization": "correcthorsebattery"},
+    {"env": {"API_TOKEN": "opensesame1234"}},
+    {"authorization": "correcthorsebattery"},
+    {"command": "npx", "args": ["-y", "srv", "--", "--api-key=" + TOKEN]},
+    {"args": ["az", "login", "-u", "joe", "-p", "Pa55wort!xx"]},
+    {"args": ["gh", "auth", "login", "--with-token", TOKEN]},
+    {"args": ["smbclient", "-U", "joe%pa55wort!", "//h/s"]},
+    {"args": ["unzip", "-P", "pa55wort!", "a.zip"]},
+    {"args": ["vault", "login", "-token", TOKEN]},
+    {"args": ["/usr/bin/mysql", "--password", "pa55wort!"]},
+]
+PLAIN_ARGUMENTS: list[dict[str, Any]] = [
+    {"args": ["mkdir", "-p", "src/app/models"]},
+    {"args": ["docker", "run", "-p", "8080:80", "nginx"]},
+    {"args": ["ssh", "-p", "2222", "host"]},
+    {"args": ["--max-tokens", "1000"]},
+    {"args": ["--tokenizer", "gpt2-large-v1"]},
+    {"args": ["--page-token", "CAUQAA12bc34de56"]},
+    {"args": ["pytest", "-p", "no:cacheprovider"]},
+    {"args": ["--password-stdin", "registry.example.org"]},
+    {"tags": ["password", "reset"]},
+    {"authorization": "approved"},
+    {"authorization": "required"},
+    {"status": "open", "authorization": "unauthenticated"},
+    {"args": ["git", "commit", "-m", "Fix password reset"]},
+    {"args": ["grep", "-rn", "password", "src"]},
+    {"args": ["--key", "server.pem"]},
+    {"args": ["--token-file", "/run/secrets/token"]},
+    {"args": ["--password", "${DB_PASSWORD}"]},
+    {"args": ["--password", "--verbose"]},
+    {"args": ["python", "-p", "3.11"]},
+    {"choices": ["-", "token", "secret"]},
+    {"args": ["curl", "-H", "Content-Type: application/json", "-d", '{"a": 1}']},
+    {"args": ["cp", "-p", "Report2024.PDF", "/tmp"]},
+    {"url": "https://m", "authorization": "none"},
+]
+
+
+def rows_with(value: dict[str, Any]) -> list[dict[str, Any]]:
+    call = {"id": "c", "type": "function", "function": {"name": "shell", "arguments": json.dumps(value)}}
+    return [
+        {"tools": [{"type": "mcp", **value}]},
+        {"metadata": {"a": value}},
+        {"messages": [{"role": "assistant", "tool_calls": [call]}]},
+        {"messages": [{"role": "tool", "content": json.dumps([value])}]},
+    ]
+
+
+@pytest.mark.parametrize("value", SECRET_ARGUMENTS, ids=str)
+def test_a_secret_among_arguments_goes(value: dict[str, Any]) -> None:
+    for row in rows_with(value):
+        copy, counts = DEFAULTS.redact(row)
+        assert counts and DEFAULTS.may_hit(row), row
+        assert not any(secret in json.dumps(copy) for secret in SECRETS), copy
+    assert redaction.test(DEFAULTS.rules, json.dumps(value))
+
+
+@pytest.mark.parametrize("value", PLAIN_ARGUMENTS, ids=str)
+def test_other_arguments_stay(value: dict[str, Any]) -> None:
+    for row in rows_with(value):
+        assert DEFAULTS.redact(row) == (row, Counter()), row
+    assert not redaction.test(DEFAULTS.rules, json.dumps(value))

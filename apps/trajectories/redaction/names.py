@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 
 SURE, LIKELY = 2, 1
+LONG = 16  # characters
 
 
 def _set(words: str) -> frozenset[str]:
@@ -78,6 +79,7 @@ _PLACEHOLDER = re.compile(
     re.I | re.S,
 )
 _CALL = re.compile(r"[A-Za-z_][\w.]*\([\w.,= ]*\)?[,;]?")  # OAuth2(client)
+_FILE = re.compile(r"\.\w{1,5}$|[/\\]")
 _ADDRESS = re.compile(r"[\w.+-]{2,}@(?:[\w-]+\.)+[A-Za-z]{2,}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z_]*(?:\.[A-Za-z_]+)*(?:\(.*)?[,;)]?")
 _MNEMONIC = re.compile(r"(?:[a-z]{3,8}\s+){11,23}[a-z]{3,8}")
@@ -124,7 +126,20 @@ def secret_value(name: str, value: str) -> bool:
         return re.fullmatch(r"[A-Za-z0-9_-]{42,}", value) is not None
     if sure == SURE:
         return not path(value)
+    if WORDS.findall(name)[-1:] == ["authorization"] and len(value) >= LONG and not re.search(r"[\s_-]", value):
+        return True  # no word for a state is so long
     return looks(value, 12) and not re.search(r"\s\S+\s\S+\s", value)
+
+
+def secret_argument(line: str, value: str) -> bool:
+    """Whether an argument is a secret by the option before it, the last word of the command line."""
+    option = line.split()[-1]
+    if not option.startswith("-") or value.startswith("-") or "=" in option:
+        return False
+    name = option.lstrip("-")
+    if name == "p":  # a password, or a port, a path, a plugin
+        return random_looking(value) and not _FILE.search(value)
+    return secret_value(name, value)
 
 
 def random_looking(value: str) -> bool:

@@ -70,6 +70,7 @@ TRIGGERS_EXTRA = "(?i:" + "|".join(
         rf"[\w*]:(?:\d{{2,5}}|\*):|\"[dk]\\{{0,3}}\"\s?:|(?:basic|login|identified|password|curl|wget|echo)\\[nrt]|(?:&|\\u0026){_PARAMETER}=",
         rf"(?:{_NAME})[^\n.:=]{{0,60}}?{_BREAK}{{1,3}}{_IS}{_BREAK}|-(?:{_NAME})\\[nrt]",
         rf"(?:{_NAME}){_REST}(?:[^A-Za-z0-9]|\\[nrt]){{1,24}}(?:value|text)|(?:{_NAME}){_REST}[\\\"'(,]{{1,6}} ?[\\\"']",
+        rf"\b{_OTHER_TOOLS}\\{{0,3}}\"|\"-[pPuwaUH]\\{{0,3}}\"\s?,",
         rf"(?:{_NAME}){_REST}{_MARKS}[ \t]{{0,3}}:[ *|>+-]{{0,5}}\\[nr]|(?:{_SUREST}){_REST}\)?\\[nrt]|\\u00",
     )
 ) + ")"  # fmt: skip

@@ -17,7 +17,7 @@ import msgspec
 
 from apps.trajectories.redaction import presidio
 from apps.trajectories.redaction.kinds import BUILTINS, anything, find, precheck_of
-from apps.trajectories.redaction.names import secret_value
+from apps.trajectories.redaction.names import secret_argument, secret_value
 from apps.trajectories.redaction.own import compile_own
 from apps.trajectories.redaction.rules import (
     ID,
@@ -33,11 +33,9 @@ from apps.trajectories.redaction.rules import (
 )
 from apps.trajectories.redaction.walk import (
     JSON_TOKEN,
-    LABELLED,
-    LABELS,
     UNTOUCHED,
+    Place,
     See,
-    context_of,
     is_json,
     to_bytes,
     to_text,
@@ -191,7 +189,7 @@ class Redactor:
                 if index >= 0 and end <= ends[index]:
                     add(index, start - starts[index], end - starts[index], order)
         for index, leaf in enumerate(leaves) if self._by_name is not None else ():
-            if leaf.context and secret_value(leaf.context, leaf.text):
+            if leaf.context and (secret_argument if leaf.context.endswith(" ") else secret_value)(*leaf):
                 add(index, 0, ends[index] - starts[index], self._by_name)
         if own:
             for rule in self._own:
@@ -214,14 +212,14 @@ class Redactor:
         if not is_json(text):
             return list(self._hits(Leaf("", text), 0))
         found: list[Hit] = []
-        key = name = label = ""
+        place = Place()
         for match in JSON_TOKEN.finditer(text):
             raw = match[0].removesuffix(match[1] or "")
             if raw[0] != '"':
-                found += self._hits(Leaf(key, raw), match.start()) if raw.isdigit() and 6 < len(raw) < 20 else ()
+                found += self._hits(Leaf(place.key, raw), match.start()) if raw.isdigit() and 6 < len(raw) < 20 else ()
                 continue
             old = json.loads(raw)
-            context, counts = "" if match[1] else key, Counter[str]()
+            context, counts = "" if match[1] else place.context(old), Counter[str]()
             if old == raw[1:-1]:
                 found += self._hits(Leaf(context, old), match.start() + 1)
             else:
@@ -229,10 +227,7 @@ class Redactor:
                 new = self._rewrite(partial(walk_string, old, context=context), counts)
                 start, end = match.start() + 1, match.start() + len(raw) - 1
                 found += [Hit(", ".join(counts), start, end, old, new)] if counts else []
-            if match[1]:
-                name, key = old, context_of(old) or (label if old in LABELLED else "")
-            elif name in LABELS:
-                label = context_of(old)
+            place.read(old, is_key=bool(match[1]))
         return found
 
     def _hits(self, leaf: Leaf, offset: int) -> Iterator[Hit]:
@@ -261,7 +256,7 @@ def _lay(leaves: list[Leaf]) -> tuple[bytes, list[int], list[int]]:
     parts, starts, ends, place = [], [], [], 0
     for context, text in leaves:
         raw = to_bytes(text)
-        head = to_bytes(context) + b": " if context else b""
+        head = to_bytes(context if context.endswith(" ") else f"{context}: ") if context else b""
         starts.append(place + len(head))
         ends.append(place + len(head) + len(raw))
         place = ends[-1] + len(_SEPARATOR)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +39,12 @@ def context_of(key: str) -> str:
     return key if len(key) <= 60 and (_CONTEXT.search(key) or named(key)) else ""
 
 
+def key_context(key: str, connects: bool) -> str:
+    """The same. Beside an address, or among headers, “authorization” is no state of something."""
+    about = context_of(key)
+    return f"header {about}" if about and connects else about
+
+
 JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?|-?\d[\d.eE+-]*', re.S)
 
 
@@ -54,6 +60,11 @@ def is_json(text: str) -> bool:
 
 
 See = Callable[[Leaf], str]
+# {"command": "mysql", "args": ["-p", …]}: what says whose arguments these are
+PROGRAMS = frozenset({"command", "cmd", "program", "executable", "binary", "entrypoint", "exe"})
+MOST_BEFORE, LONGEST_BEFORE = 6, 80  # items of a list, and characters of each, that are read with the next one
+CONNECTION = frozenset({"server_url", "server_label", "url", "base_url", "endpoint", "command", "host"})
+HEADERS = re.compile(r"(?i)(?:^|_|\b)headers?$|^env$")
 # {"name": "DB_PASSWORD", "value": …}: what a field says of its neighbour
 LABELS, LABELLED = (
     ("name", "key", "field", "label", "selector", "element", "variable", "header"),
@@ -61,8 +72,31 @@ LABELS, LABELLED = (
 )
 
 
-def _walk(value: Any, see: See, context: str = "", keep: frozenset[str] = frozenset(), depth: int = 0) -> Any:
-    """A copy of a JSON value in which every string is what `see` says of it; keys in `keep` stay with their values."""
+def arguments(program: str, before: Sequence[str], text: str) -> str:
+    """The command line up to an argument, ending with a space; "" if the strings are no arguments of a program.
+
+    What is a secret by its place in a command line is one in the list of its arguments: `["--token", "…"]`.
+    """
+    if not any(item.startswith("-") for item in (*before, text)) or not (program or before):
+        return ""
+    last = before[-MOST_BEFORE:]
+    first = before[:1] if len(before) > MOST_BEFORE else ()
+    return "".join(f"{item[:LONGEST_BEFORE]} " for item in (program, *first, *last) if item)
+
+
+def _walk(
+    value: Any,
+    see: See,
+    context: str = "",
+    keep: frozenset[str] = frozenset(),
+    depth: int = 0,
+    program: str = "",
+    inside: str = "",
+) -> Any:
+    """A copy of a JSON value in which every string is what `see` says of it; keys in `keep` stay with their values.
+
+    `program` is that whose arguments a list has, `inside` the key of an object.
+    """
     if isinstance(value, str):
         return walk_string(value, see, context)
     if isinstance(value, int) and not isinstance(value, bool) and 10**6 < value < 10**19:
@@ -71,16 +105,29 @@ def _walk(value: Any, see: See, context: str = "", keep: frozenset[str] = frozen
     if depth > MAX_DEPTH:
         return value
     if isinstance(value, list):
-        return [_walk(item, see, context, keep, depth + 1) for item in value]
+        before: list[str] = []
+        walked = []
+        for item in value:
+            about = context
+            if isinstance(item, str):
+                about = context or arguments(program, before, item)
+                before.append(item)
+            walked.append(_walk(item, see, about, keep, depth + 1, inside=inside))
+        return walked
     if isinstance(value, dict):
         copy: dict[Any, Any] = {}
         label = next(
             (found for name in LABELS if isinstance(said := value.get(name), str) and (found := context_of(said))), ""
         )
+        program = next((said for name in PROGRAMS if isinstance(said := value.get(name), str)), "")
+        connects = bool(HEADERS.search(inside)) or not CONNECTION.isdisjoint(value)
         for key, item in value.items():
             named = _free(see(Leaf("", key)), copy, key) if isinstance(key, str) else key
-            about = context_of(str(key)) or (label if key in LABELLED else "")
-            copy[named] = item if key in keep else _walk(item, see, about, depth=depth + 1)
+            about = key_context(str(key), connects) or (label if key in LABELLED else "")
+            own = program if key not in PROGRAMS else ""
+            copy[named] = (
+                item if key in keep else _walk(item, see, about, depth=depth + 1, program=own, inside=str(key))
+            )
         return copy
     return value
 
@@ -93,6 +140,31 @@ def _free(key: str, taken: dict, old: str) -> str:
     return free
 
 
+class Place:
+    """What has been read of a JSON text before a string: its key, a label beside it, the items of its list."""
+
+    def __init__(self, context: str = "") -> None:
+        self.key, self.name, self.label, self.program = context, "", "", ""
+        self.before: list[str] = []
+        self.connects = self.after_key = False
+
+    def context(self, value: str) -> str:
+        return self.key or arguments(self.program, self.before, value)
+
+    def read(self, text: str, is_key: bool) -> None:
+        if is_key:
+            self.connects = self.connects or text in CONNECTION or (self.after_key and bool(HEADERS.search(self.name)))
+            self.name, self.before, self.after_key = text, [], True
+            self.key = key_context(text, self.connects) or (self.label if text in LABELLED else "")
+            return
+        self.after_key = False
+        self.before.append(text)
+        if self.name in LABELS:
+            self.label = context_of(text)
+        if self.name in PROGRAMS:
+            self.program = text if len(self.before) == 1 else ""
+
+
 def walk_string(text: str, see: See, context: str = "") -> str:
     """A string; JSON in it (the arguments of a call, the reply of a tool) stays JSON, also where it is cut."""
     if text.startswith("data:") and _WHOLE_DATA_URL.match(text):
@@ -100,25 +172,22 @@ def walk_string(text: str, see: See, context: str = "") -> str:
     if not is_json(text):
         return see(Leaf(context, text))
     keys: dict[str, None] = {}
-    key, name, label = context, "", ""
+    place = Place(context)
 
     def token(match: re.Match[str]) -> str:
-        nonlocal key, name, label
         raw = match[0]
         if raw[0] != '"':
             plain = raw.isdigit() and 6 < len(raw) < 20
-            seen = see(Leaf(key, raw)) if plain else raw
+            seen = see(Leaf(place.key, raw)) if plain else raw
             return raw if seen == raw else json.dumps(seen, ensure_ascii=False)
         colon = match[1] or ""
         plain = raw.removesuffix(colon).rstrip()
         old = json.loads(plain) if "\\" in plain else plain[1:-1]
-        new = see(Leaf("", old)) if colon else walk_string(old, see, key)
+        new = see(Leaf("", old)) if colon else walk_string(old, see, place.context(old))
         if colon:
-            name, key = old, context_of(old) or (label if old in LABELLED else "")
             new = _free(new, keys, old)
             keys[new] = None
-        elif name in LABELS:
-            label = context_of(old)
+        place.read(old, is_key=bool(colon))
         return raw if new == old else json.dumps(new, ensure_ascii=not _encodes(new)) + colon
 
     return JSON_TOKEN.sub(token, text)
