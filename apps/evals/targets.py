@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
-from apps.core.models import ApiKey, Role
+from apps.core.models import ApiKey, Project, Role
 from apps.evals.holdout.groups import held_out_runs
 from apps.evals.holdout.view_log import has_opened, has_opened_task, record_output_view, record_task_view
 from apps.evals.models import EvalRun, Sample, Split, Task
 from apps.failures.models import Failure
 from apps.teamwork.targets import Kind, register
-from apps.trajectories.models import Trajectory
+from apps.trajectories.models import Trajectory, TrajectoryKey
 from apps.trajectories.shown import runs_shown
 
 
@@ -51,10 +52,22 @@ def _title_of_run(run: Trajectory) -> str:
     return "a trajectory" if _was_held_out(run) else f"the trajectory {run.external_id}"
 
 
+def _run_key(project: Project, external_id: str) -> UUID | None:
+    keys = TrajectoryKey.objects.filter(project=project, external_id=external_id)
+    return keys.values_list("trajectory_id", flat=True).first()
+
+
+def _failure_key(project: Project, external_id: str) -> int | None:
+    """No other route of the API knows a failure: it is that of a run."""
+    failures = Failure.objects.filter(project=project, trajectory=_run_key(project, external_id))
+    return failures.values_list("pk", flat=True).first()
+
+
 register(
     Kind(
         name="trajectory", noun="a trajectory", model=Trajectory, related=("project",), title=_title_of_run,
         may_be_quoted=lambda run: not _was_held_out(run), record_view=_record_run,
+        key_of=_run_key, api_id=lambda run: run.external_id,
     )
 )  # fmt: skip
 register(
@@ -63,6 +76,7 @@ register(
         title=lambda failure: f"a failure ({failure.mode}) in {_title_of_run(failure.trajectory)}",
         may_be_quoted=lambda failure: not _was_held_out(failure.trajectory), owners=lambda failure: [failure.assigned_to],
         record_view=lambda failure, by: _record_run(failure.trajectory, by),
+        key_of=_failure_key, api_id=lambda failure: failure.trajectory.external_id,
     )
 )  # fmt: skip
 register(

@@ -25,7 +25,10 @@ from workers.lib.typed import convert, json_schema
 PAGE = 100
 On = Annotated[str, Meta(min_length=3, max_length=120, pattern=r"\A[a-z]+:[^\x00\ud800-\udfff]+\Z")]
 Text = Annotated[str, Meta(min_length=1, max_length=LONGEST, pattern=TEXT)]
-ABOUT_ON = "What it is on: `trajectory:<id>`, `failure:<id>`, `task:<id>`, `sample:<id>`, `evaluation:<id>`, `training:<id>`, `report:<id>` or `flow:<id>`"
+ABOUT_ON = (
+    "What it is on: `trajectory:<id>`, `failure:<id of its trajectory>`, `task:<id>`, `sample:<id>`, `evaluation:<id>`, "
+    "`training:<id>`, `report:<id>` or `flow:<id of a flow run>`. The ids are those of the API"
+)
 
 
 class NewComment(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -75,11 +78,20 @@ def _named(request: Request, on: str) -> tuple[Kind, Any]:
     name, _, pk = on.partition(":")
     try:
         kind = kind_named(name)
-        return kind, kind.find(request.auth.project, pk)
+        return kind, kind.find_by_api_id(request.auth.project, pk)
     except Unknown as error:
         raise NotFound(
             f"Nothing of this project is “{on[:120]}” (`on`): a kind ({_kinds()}), a colon, and an id."
         ) from error
+
+
+def _target_of(row: Comment) -> tuple[Kind, Any]:
+    """Raises NotFound."""
+    try:
+        kind = kind_of(row.target_type)
+        return kind, kind.find(row.project, row.target_id)
+    except Unknown as error:
+        raise NotFound("What this comment was on is gone.") from error
 
 
 def _kinds() -> str:
@@ -101,10 +113,10 @@ def _require_sight(request: Request, kind: Kind, target: Any) -> None:
     kind.record_view(target, request.auth)
 
 
-def comment_json(row: Comment) -> dict[str, Any]:
+def comment_json(row: Comment, kind: Kind, target: Any) -> dict[str, Any]:
     return {
         "id": str(row.pk),
-        "on": f"{kind_of(row.target_type).name}:{row.target_id}",
+        "on": f"{kind.name}:{kind.api_id(target)}",
         "by": row.by.get_username() if row.by else None,
         "text": row.text,
         "mentions": sorted(user.get_username() for user in row.mentions.all()),
@@ -129,8 +141,8 @@ def collection(request: Request) -> Response:
         given = convert(request.data, NewComment)
         kind, target = _seen(request, given.on)
         row = actions.add_comment(project=request.auth.project, kind=kind, target=target, text=given.text, by=by)
-        return Response(comment_json(row), status=201)
-    _, target = _seen(request, _on(request))
+        return Response(comment_json(row, kind, target), status=201)
+    kind, target = _seen(request, _on(request))
     rows = Comment.objects.filter(project=request.auth.project).about(target)
     try:
         found, following = keyset(
@@ -138,7 +150,7 @@ def collection(request: Request) -> Response:
         )
     except ValueError as error:
         raise ValidationError({"path": "cursor", "error": f"{error}; start without one"}) from error
-    return Response({"results": [comment_json(row) for row in found], "next": following})
+    return Response({"results": [comment_json(row, kind, target) for row in found], "next": following})
 
 
 def _on(request: Request) -> str:
@@ -164,10 +176,10 @@ def item(request: Request, pk: UUID) -> Response:
     row = rows.filter(pk=pk).first()
     if row is None:
         raise NotFound("No comment of this project has this id.")
-    kind, target = _named(request, f"{kind_of(row.target_type).name}:{row.target_id}")
+    kind, target = _target_of(row)
     _require_sight(request, kind, target)
     if request.method == "GET":
-        return Response(comment_json(row))
+        return Response(comment_json(row, kind, target))
     by = member_of(request, Role.REVIEWER).user
     if row.by_id != by.pk:
         raise PermissionDenied("This comment belongs to someone else.")
@@ -175,7 +187,8 @@ def item(request: Request, pk: UUID) -> Response:
         actions.delete_comment(comment=row, kind=kind, target=target, by=by)
         return Response(status=204)
     text = convert(request.data, CommentText).text
-    return Response(comment_json(actions.edit_comment(comment=row, kind=kind, target=target, text=text, by=by)))
+    row = actions.edit_comment(comment=row, kind=kind, target=target, text=text, by=by)
+    return Response(comment_json(row, kind, target))
 
 
 @extend_schema(

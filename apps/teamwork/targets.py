@@ -43,6 +43,14 @@ class Kind:
     record_view: Callable[[Any, Any], None] = lambda target, by: None  # where comments are shown without its own page
     takes_comments: bool = True
     worker: Role | None = None  # the least role that it may be assigned to
+    # Where the API knows it by another id than the primary key: the primary key of that id, None without one, and that id.
+    key_of: Callable[[Project, str], Any] | None = None
+    api_id: Callable[[Any], str] = lambda target: str(target.pk)
+
+    def find_by_api_id(self, project: Project, name: str) -> Any:
+        """By the id of the API, else by the primary key, which addresses of pages have. Raises Unknown."""
+        key = self.key_of(project, name) if self.key_of else None
+        return self.find(project, name if key is None else key)
 
     def find(self, project: Project, pk: Any) -> Any:
         """Raises Unknown."""

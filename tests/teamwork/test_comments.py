@@ -22,7 +22,7 @@ from apps.notifications import mailing
 from apps.notifications.models import Notification
 from apps.teamwork import actions
 from apps.teamwork.models import LONGEST, Comment
-from apps.teamwork.targets import kind_named
+from apps.teamwork.targets import kind_named, kinds
 from apps.teamwork.threads import SHOWN
 from apps.trajectories.models import Trajectory
 from apps.webhooks.actions import create_webhook
@@ -314,3 +314,29 @@ def test_comments_by_api(project: Project, run: Trajectory) -> None:
     theirs = say(run, ada, "Hers.")
     one = reverse("teamwork_api:comment", args=[theirs.pk])
     assert Client().delete(one, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("name", ["run-1", "a/b:c d", "http://x/?y=1&z", "訪問"])
+@pytest.mark.parametrize("kind", ["trajectory", "failure"])
+def test_a_run_has_the_id_under_which_the_api_knows_it(project: Project, name: str, kind: str) -> None:
+    headers = {"Authorization": f"Bearer {create_api_key(project=project, name='k', by=admin_of(project))[1]}"}
+    run, url = make_failed(project, name=name), reverse("teamwork_api:comments")
+    make_failed(project, name=str(run.pk))  # which is no way to another's comments
+    classify_project(project=project)
+    on = f"{kind}:{name}"
+    made = Client().post(url, {"on": on, "text": "Look"}, content_type="application/json", headers=headers)
+    assert made.status_code == 201 and made.json()["on"] == on, made.json()
+    assert [row["on"] for row in Client().get(url, {"on": on}, headers=headers).json()["results"]] == [on]
+    assert not Client().get(url, {"on": f"{kind}:{run.pk}"}, headers=headers).json()["results"]
+    one = reverse("teamwork_api:comment", args=[made.json()["id"]])
+    assert Client().get(one, headers=headers).json()["on"] == on
+    target = run if kind == "trajectory" else run.failure
+    assert [row.text for row in Comment.objects.about(target)] == ["Look"]
+    elsewhere = make_failed(make_project(), name="other")
+    assert Client().get(url, {"on": f"{kind}:{elsewhere.external_id}"}, headers=headers).status_code == 404
+
+
+def test_every_id_of_the_api_is_that_of_what_is_commented_on() -> None:
+    """A kind whose primary key no route returns needs the id that they do return."""
+    returned = {"task", "sample", "evaluation", "training", "report", "flow"}  # str(pk), or pk
+    assert {kind.name for kind in kinds() if kind.takes_comments and kind.key_of is None} == returned
