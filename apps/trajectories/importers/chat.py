@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from apps.trajectories.decoding import RowError
+from apps.trajectories.importers.guess import ANSWERS
 from apps.trajectories.importers.mapping import FAILED, WORKED, outcome_text
 from apps.trajectories.importers.records import Record
 from apps.trajectories.importers.shapes import (
@@ -19,6 +20,7 @@ from apps.trajectories.importers.shapes import (
     obj,
     without_empty,
 )
+from apps.trajectories.importers.words import simple
 from apps.trajectories.schema import Row as Form
 
 KNOWN = frozenset(Form.__struct_fields__)
@@ -52,9 +54,28 @@ def _chat(record: dict) -> dict:
         row["id"] = f"chat-{digest(record)}"
     elif isinstance(row["id"], int) and not isinstance(row["id"], bool):
         row["id"] = str(row["id"])
+    if isinstance(row.get("messages"), list) and (name := answer_beside(row["messages"], extra)):
+        row["messages"] = row["messages"] + as_turns(extra.pop(name), name, "assistant")
     if extra:
         row["metadata"] = {**obj(row.get("metadata")), "extra": extra}
     return row
+
+
+def answer_beside(messages: list, extra: dict) -> str:
+    """The field that has the answer to messages that do not end with one."""
+    last = obj(messages[-1]) if messages else {}
+    if not last or last.get("role") in ("assistant", "tool"):
+        return ""
+    return next((name for name, value in extra.items() if simple(name) in ANSWERS and _is_answer(value)), "")
+
+
+def _is_answer(value: Any) -> bool:
+    value = [value] if isinstance(value, dict) else value
+    if isinstance(value, str):
+        return bool(value.strip()) and number(value) is None
+    return (
+        isinstance(value, list) and bool(value) and all(obj(one).get("role") in ("assistant", "tool") for one in value)
+    )
 
 
 def beside(head: Iterable[Record]) -> list[dict[str, Any]]:
@@ -92,7 +113,9 @@ def _sft(record: dict) -> dict:
     if "messages" in record:
         messages = chat_messages(record["messages"])
     elif "prompt" in record and "completion" in record:
-        messages = _turns(record["prompt"], "prompt", "user") + _turns(record["completion"], "completion", "assistant")
+        messages = as_turns(record["prompt"], "prompt", "user") + as_turns(
+            record["completion"], "completion", "assistant"
+        )
     else:
         raise RowError("messages", "a fine-tuning row has messages, or prompt and completion")
     rest = {
@@ -109,5 +132,7 @@ def _sft(record: dict) -> dict:
     }
 
 
-def _turns(value: object, path: str, role: str) -> list[dict]:
-    return [{"role": role, "content": value}] if isinstance(value, str) else chat_messages(value, path)
+def as_turns(value: object, path: str, role: str) -> list[dict]:
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    return chat_messages([value] if isinstance(value, dict) else value, path)

@@ -27,8 +27,9 @@ from apps.trajectories.importers.mapping import Mapping, MappingError, Report, c
 from apps.trajectories.importers.otlp_files import looks_like_protobuf, protobuf_rows
 from apps.trajectories.importers.paths import loose
 from apps.trajectories.importers.records import ImportError_, Readable, Record, Source, cleaned, records
-from apps.trajectories.importers.shapes import Row
+from apps.trajectories.importers.shapes import Row, with_words
 from apps.trajectories.importers.tables import ARCHIVES, PARQUET, csv_records, looks_like_csv, parquet_records
+from apps.trajectories.importers.turns import CONTENT_KEYS
 
 READERS: dict[str, Callable[[Iterable[Record], str], Iterator[Row]]] = {
     "chat": chat.rows,
@@ -44,6 +45,7 @@ READERS: dict[str, Callable[[Iterable[Record], str], Iterator[Row]]] = {
     "atif": atif.rows,
     "otlp": otlp_files.rows,
 }
+MAY_BE_SILENT = ("langfuse", "langsmith", "otlp")  # runs whose sender captured no content
 MAPPED = "mapped"
 FORMATS = tuple(READERS)
 TABLE = re.compile(r"\.(csv|tsv|txt)(\.gz)?$")
@@ -62,6 +64,8 @@ MESSAGE_KEYS = {
 }
 TOKEN = re.compile(rb'"((?:[^"\\]|\\.)*)"|[{}\[\]:,]')
 LINES_LOOKED_AT = 50
+LOOKED_AT_TURNS = 20
+CALLS = ("tool_calls", "tool_responses", "function_call")
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,10 @@ def read(
         found = chain(head, found)
         format = format if format == MAPPED else _format_of(source, name, unit, head)
     if format != MAPPED:
-        return OpenFile(name, format, unit, READERS[format](found, name), source, head=head)
+        read_rows = READERS[format](found, name)
+        return OpenFile(
+            name, format, unit, read_rows if format in MAY_BE_SILENT else with_words(read_rows), source, head=head
+        )
     guessed, report = mapping is None, Report()
     mapping = mapping or guess([record for _, record in head if isinstance(record, dict)])
     try:
@@ -119,7 +126,8 @@ def read(
         mapping = settled(mapping, objects(head, mapping))
     except MappingError as error:
         return OpenFile(name, format, unit, iter(()), source, mapping, guessed, str(error), head, report)
-    return OpenFile(name, format, unit, rows(found, name, mapping, report), source, mapping, guessed, "", head, report)
+    mapped = with_words(rows(found, name, mapping, report))
+    return OpenFile(name, format, unit, mapped, source, mapping, guessed, "", head, report)
 
 
 def opened(source: Source) -> tuple[str, Iterator[Record]]:
@@ -200,10 +208,15 @@ def _langsmith(keys: set[str], name: str, record: dict) -> bool:
 
 
 def _has_turns(record: dict, *names: str) -> bool:
-    """Whether there is a list of turns under one of these names; also if the record is too long to be seen completely."""
+    """Whether there is a list of turns under one of these names; also if the record is too long to be seen completely.
+
+    Turns say who speaks: an object with a `source` or `type` alone may be anything.
+    """
     value = next((loose(record[name]) for name in names if name in record), None)
-    first = value[0] if isinstance(value, list) and value else None
-    return not record or (isinstance(first, dict) and bool({"from", "role", "source", "type"} & set(first)))
+    turns = [one for one in value[:LOOKED_AT_TURNS] if isinstance(one, dict)] if isinstance(value, list) else []
+    return not record or any(
+        {"from", "role", "source", "type"} & set(one) and {*CONTENT_KEYS, *CALLS} & set(one) for one in turns
+    )
 
 
 def _history(keys: set[str], name: str, record: dict) -> bool:

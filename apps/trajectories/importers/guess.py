@@ -75,6 +75,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "metadata": ("metadata", "meta"),
 }  # fmt: skip
 NAMES = {field: names + spellings(HEADERS.get(field, "")) for field, names in NAMES.items()}
+# Beside messages, these name the agent as often as what it says.
+ANSWERS = frozenset(NAMES["answer"]) - {"assistant", "bot", "ai", "a"}
 LISTS = ("data", "rows", "records", "runs", "items", "results", "samples", "examples", "trajectories", "conversations", "sessions",
          "logs", "traces")  # fmt: skip
 FLAT = {
@@ -223,7 +225,7 @@ def guess_beside(records: list[dict], known: frozenset[str]) -> Mapping | None:
     foreign = {field for field, path in found.fields.items() if path.split(".")[0] not in known} & {
         field.name for field in RUN
     }
-    return found if found.layout == "conversation" and foreign - BY_CHAT else None
+    return found if found.layout == "conversation" and (foreign - BY_CHAT or "answer" in found.fields) else None
 
 
 def guess_as(records: list[dict], layout: str) -> Mapping:
@@ -260,7 +262,9 @@ def _conversation(columns: Columns) -> Mapping | None:
     )
     if not found:
         return None
-    mapping = Mapping("conversation", {"messages": found})
+    found = _inside(found, columns)
+    mapping = Mapping("conversation", _with_what_is_beside(found, columns))
+    found = mapping.fields["messages"]
     inside = [item for value in _values_at(found, columns.records[:100]) if isinstance(items := _turns_in(loose(value)), list)
               for item in items if isinstance(item, dict)]  # fmt: skip
     if inside:
@@ -272,6 +276,67 @@ def _conversation(columns: Columns) -> Mapping | None:
         said = keys.values[role] if (role := mapping.fields.get("role")) else [speaker_of(item) for item in inside]
         mapping.roles = _unknown_roles(said)
     return mapping
+
+
+def _inside(path: str, columns: Columns) -> str:
+    """The path of the list itself, where the messages are in an object that has it under one name."""
+    values = [loose(value) for value in _values_at(path, columns.records[:100])]
+    if not values or not all(isinstance(value, dict) for value in values):
+        return path
+    names = {next((name for name, inner in value.items() if isinstance(inner, list) and inner), "") for value in values}
+    return f"{path}.{name}" if len(names) == 1 and NAME.fullmatch(name := names.pop()) else path
+
+
+def _with_what_is_beside(path: str, columns: Columns) -> dict[str, str]:
+    """The fields of the messages, and of the first message or the answer where these are in the same object: `input` and `output`."""
+    above, _, own = path.rpartition(".")
+    records, fields = columns.records[:100], {"messages": path}
+    if (inside := above.rpartition(".")[2]) == own:  # conversation_parts.conversation_parts: a page of a list
+        above = above.rpartition(".")[0] if inside != above else ""
+    beside = [loose(value) for value in _values_at(above, records)] if above else records
+    keys = dict.fromkeys(key for value in beside if isinstance(value, dict) for key in value)
+    paths = {key: f"{above}.{key}" if above else key for key in keys if NAME.fullmatch(key)}
+    paths = {key: place for key, place in paths.items() if not f"{path}.".startswith(f"{place}.")}
+
+    def named(field: str) -> list[str]:
+        wanted = ANSWERS if field == "answer" else NAMES[field]
+        names = [key for key in paths if simple(key) in wanted]
+        names.sort(key=lambda key: NAMES[field].index(simple(key)))
+        return [paths[key] for key in names if _are_said(_values_at(paths[key], records))]
+
+    if simple(own) in NAMES["answer"] and (asked := [*named("messages"), *named("question")]):
+        return {"messages": asked[0], "answer": path}
+    talks = [
+        turns for value in _values_at(path, records) if isinstance(turns := _turns_in(loose(value)), list) and turns
+    ]
+    first, last = (Counter(_role(turns[at]) for turns in talks) for at in (0, -1))
+    if first["user"] * 2 <= len(talks) and first["system"] * 2 <= len(talks):
+        said = [place for place in paths.values() if _are_messages(_values_at(place, records))]
+        fields |= {"question": said[0]} if len(said) == 1 else {}
+    if last["assistant"] * 2 <= len(talks) and "question" not in fields and (answers := named("answer")):
+        fields["answer"] = answers[0]
+    return fields
+
+
+def _role(turn: Any) -> str | None:
+    return role_of(speaker_of(turn), {}) if isinstance(turn, dict) else None
+
+
+def _are_messages(values: list[Any]) -> bool:
+    """Objects that say who speaks and what."""
+    return bool(values) and all(
+        isinstance(one, dict) and _role(one) is not None and _is_talk([one]) for one in map(loose, values)
+    )
+
+
+def _are_said(values: list[Any]) -> bool:
+    """Words of a turn, or turns."""
+    return bool(values) and all(
+        _is_talk(inside)
+        or (isinstance(inside, dict) and _is_talk([inside]))
+        or (isinstance(inside, str) and number(inside) is None)
+        for inside in map(loose, values)
+    )
 
 
 def _paths_to_lists(records: list[dict]) -> list[str]:

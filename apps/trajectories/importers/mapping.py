@@ -38,6 +38,7 @@ from apps.trajectories.importers.shapes import (
     obj,
     positive,
     require_object,
+    speaks,
     text,
     without_empty,
 )
@@ -48,6 +49,7 @@ from apps.trajectories.importers.turns import (
     linked,
     next_call,
     role_of,
+    speaker_of,
     turn,
     turns,
 )
@@ -149,6 +151,8 @@ BY_LAYOUT: dict[str, tuple[Field, ...]] = {
         Field("messages", "Messages", "The list of messages, or a transcript (“User: …”)."),
         Field("role", "Role", "Inside a message, if it is not role, from, speaker, sender or type."),
         Field("content", "Text", "Inside a message, if it is not content, value, text or message."),
+        Field("question", "First message", "What was said before the messages, if it is beside them: a text, or a message."),
+        Field("answer", "Answer", "The agent's answer, if it is not the last of the messages: a text, or messages."),
         *RUN,
     ),
     "messages": (
@@ -428,7 +432,13 @@ class Mapper:
         role, content = self.paths.get("role"), self.paths.get("content")
         if (role or content) and isinstance(value, list):
             value = [self._renamed(item, role, content) for item in value]
-        return turns(value, path.text, self.roles)
+        found = turns(value, path.text, self.roles)
+        beside = {name: path.get(record) for name in ("question", "answer") if (path := self.paths.get(name))}
+        if (question := beside.get("question")) not in (None, "", [], {}):
+            found = self._spoken(question, [], "user") + found
+        if (answer := beside.get("answer")) not in (None, "", [], {}):
+            found = found + self._spoken(answer, found, "assistant")
+        return linked([message for message in found[:-1] if speaks(message)] + found[-1:])
 
     def _renamed(self, item: Any, role: Path | None, content: Path | None) -> Any:
         if not isinstance(item, dict):
@@ -464,6 +474,8 @@ class Mapper:
     def _spoken(self, value: Any, before: list[dict], role: str) -> list[dict]:
         """Words, or messages as JSON in their place."""
         inside = loose(value)
+        if isinstance(inside, dict) and role_of(speaker_of(inside), self.roles):
+            return turns([inside], role, self.roles, next_call(before))
         if isinstance(inside, list) and inside and all(isinstance(item, dict) and "role" in item for item in inside):
             return turns(inside, role, self.roles, next_call(before))
         return [{"role": role, "content": as_text(value)}]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
+import tokenize
+from io import StringIO
 from typing import Any
 
 import jmespath
@@ -16,6 +18,11 @@ MAX_PATH = 300
 MAX_LITERAL = 2 * 1024 * 1024
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
+
+
+# Two items of a list with nothing but space between them, as numpy prints an array; or its name.
+BY_NUMPY = re.compile(r"""['"\]})]\s+[rbuf]?['"\[{(]|\barray\(""")
+MAX_PRINTED = 200_000  # characters: a second's work
 
 
 class PathError(ValueError):
@@ -66,7 +73,7 @@ class Path:
 
 def loose(value: Any) -> Any:
     """The object or list that a text holds as JSON, or as Python prints it (what pandas writes into a CSV)."""
-    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[", "array(")):
         return value
     try:
         return clean(json.loads(value))
@@ -77,8 +84,57 @@ def loose(value: Any) -> Any:
     if len(value) > MAX_LITERAL:
         return value
     try:
-        found = ast.literal_eval(value.strip())
+        found = literal(value.strip())
         json.dumps(found, allow_nan=False)
         return clean(found)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError, RowError):
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError, RowError, tokenize.TokenError):
         return value
+
+
+def literal(text: str) -> Any:
+    """The value of a Python literal, or of an array as numpy prints it: `['a' 'b']` is two texts there, and one to Python.
+
+    Python itself never prints two texts side by side. Raises ValueError, SyntaxError and what `ast.literal_eval` raises.
+    """
+    if not BY_NUMPY.search(text):
+        return ast.literal_eval(text)
+    if len(text) > MAX_PRINTED:
+        raise ValueError("too long")
+    found = ast.literal_eval(_with_commas(text))
+    inner = found[0] if isinstance(found, list) and len(found) == 1 else None
+    return inner if isinstance(inner, list) and "array(" in text else found
+
+
+def _with_commas(text: str) -> str:
+    """A list without commas between its items with them, and what `array(…, dtype=object)` holds without its name."""
+    parts: list[str] = []
+    open_arrays: list[int] = []  # the depth of each
+    depth, ended, skipping = 0, False, False
+    tokens = [token for token in tokenize.generate_tokens(StringIO(text).readline) if token.string.strip()]
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        word = token.string
+        if word == "array" and following and following.string == "(":
+            parts += [","] * ended
+            open_arrays.append(depth + 1)
+            ended = False
+            continue
+        if word in ("(", "[", "{"):
+            depth += 1
+            if open_arrays and depth == open_arrays[-1] and word == "(":
+                continue
+        elif word in (")", "]", "}"):
+            depth -= 1
+            if open_arrays and depth == open_arrays[-1] - 1:
+                open_arrays.pop()
+                skipping, ended = False, True
+                continue
+        if skipping:
+            continue
+        if word == "," and open_arrays and depth == open_arrays[-1]:
+            skipping = True  # dtype=…
+            continue
+        starts = word in ("(", "[", "{") or token.type in (tokenize.STRING, tokenize.NUMBER, tokenize.NAME)
+        parts += [","] * (ended and starts)
+        parts.append(word)
+        ended = word in (")", "]", "}") or token.type in (tokenize.STRING, tokenize.NUMBER, tokenize.NAME)
+    return " ".join(parts)

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from apps.trajectories.decoding import RowError
+from apps.trajectories.decoding import RowError, clean
 from apps.trajectories.importers.records import Record
 from apps.trajectories.otlp.messages import chat, tool_definitions
 from workers.lib.messages import native_calls, native_items, tool_names
 
+NO_WORDS = "no message has words or a tool call: they are under names that this format does not have. Map the file's fields instead"
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+SAYING = ("content", "tool_calls", "function_call", "reasoning_content", "refusal", "audio")
 MAX_COUNT = 2_000_000_000
 Row = tuple[int, Any]  # (position, a raw row dict or a RowError)
 
@@ -152,8 +155,8 @@ def unpacked(value: Any) -> Any:
     """The JSON inside a string, where a string holds an object or an array."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            return json.loads(value, parse_constant=_refuse)
-        except (ValueError, RecursionError):
+            return clean(json.loads(value, parse_constant=_refuse))
+        except (ValueError, RecursionError, RowError):
             return value
     return value
 
@@ -182,6 +185,33 @@ def chat_message(message: dict, path: str = "message") -> list[dict]:
     if len(list(filter(None, tool_names(message)))) < len(native_items(message)):
         raise RowError(f"{path}.tool_calls", "a tool call without a name")
     return chat(message, role) or [{"role": "assistant", "content": message.get("content")}]
+
+
+def with_words(rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows; those whose messages say nothing are refused, since what they say must be under other names."""
+    for position, row in rows:
+        if isinstance(row, dict) and not _speaks(row):
+            yield position, RowError("messages", NO_WORDS)
+        else:
+            yield position, row
+
+
+def _speaks(row: dict) -> bool:
+    """Whether any message has content or calls. What is no list of messages is refused later, with its own reason."""
+    messages = row.get("messages")
+    if not messages or not isinstance(messages, list) or obj(row.get("metadata")).get("content_captured") is False:
+        return True
+    known = all(isinstance(message, dict) and message.get("role") in ROLES for message in messages)
+    return not known or any(map(speaks, messages))
+
+
+def speaks(message: dict) -> bool:
+    """Whether a message has content or calls."""
+    return any(_stripped(message.get(name)) for name in SAYING)
+
+
+def _stripped(value: Any) -> Any:
+    return value.strip() if isinstance(value, str) else value
 
 
 def flat(content: Any) -> str:

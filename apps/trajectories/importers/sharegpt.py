@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from apps.trajectories.decoding import RowError
-from apps.trajectories.importers.chat import said_outcome
+from apps.trajectories.importers.chat import answer_beside, as_turns, said_outcome
 from apps.trajectories.importers.paths import loose
 from apps.trajectories.importers.records import Record
 from apps.trajectories.importers.shapes import (
@@ -92,6 +92,8 @@ def _row(record: dict, talk: object, known: tuple[str, ...], source: str) -> dic
         messages += _turns(item, f"{known[0]}[{index}]", next_call(messages))
     used = {*known, "system", "id", "tools", "model", "session_id", "user_id"}
     rest = {key: value for key, value in record.items() if key not in used}
+    if name := answer_beside(messages, rest):
+        messages += as_turns(rest.pop(name), name, "assistant")
     return without_empty(
         {
             "id": identity(text(record.get("id"))) or f"{source}-{digest(record)}",

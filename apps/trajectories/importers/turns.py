@@ -206,7 +206,7 @@ def speakers(transcript: str) -> list[str]:
 def _transcript(value: str, path: str, roles: Mapping[str, str]) -> list[dict]:
     begins = [found for found in SPEAKER.finditer(value) if role_of(found[1], roles)]
     if not begins:
-        raise RowError(path, "no messages: the text has no lines such as “User: …”")
+        raise RowError(path, f"no messages: {_why_unread(value)}")
     ends = [found.start() for found in begins[1:]] + [len(value)]
     said = [
         {"role": role_of(found[1], roles), "content": value[found.end() : end].strip()}
@@ -215,6 +215,14 @@ def _transcript(value: str, path: str, roles: Mapping[str, str]) -> list[dict]:
     if before := value[: begins[0].start()].strip():
         said.insert(0, {"role": "system", "content": before})
     return [one for one in said if one["role"] != SKIP]
+
+
+def _why_unread(value: str) -> str:
+    if value.lstrip()[:1] not in ("[", "{"):
+        return "the text has no lines such as “User: …”"
+    if re.search(r"\s\.\.\.\s", value):
+        return "the list was shortened with “...” when it was printed, as numpy does. Save the column as JSON"
+    return "a list that is neither JSON nor as Python or numpy print it. Save the column as JSON"
 
 
 def linked(messages: list[dict], number: int = 1) -> list[dict]:
