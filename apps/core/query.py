@@ -22,7 +22,7 @@ PAGING = ("cursor", "limit", "offset", "sort")  # where empty is the usual
 MANY = "array"
 TRUTHY, FALSY = ("1", "true", "yes", ""), ("0", "false", "no")
 # What browsers, mail and other sites append to an address.
-FOREIGN = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id|_|ref|source")
+FOREIGN = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id")
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 

@@ -489,7 +489,13 @@ SECRET_ARGUMENTS: list[dict[str, Any]] = [
     {"args": ["vault", "login", "-token", TOKEN]},
     {"args": ["/usr/bin/mysql", "--password", "pa55wort!"]},
 ]
+SECRET_ARGUMENTS += [
+    {"headers": [["X-Api-Key", "opensesame12"], ["Accept", "text/html"]]},
+    {"args": ["cloud", "configure", "set", "secret_access_key", TOKEN]},
+]
 PLAIN_ARGUMENTS: list[dict[str, Any]] = [
+    {"required": ["password", "username", "token", "retries"]},
+    {"columns": ["secret", "created_at", "session_token", "user2name"]},
     {"args": ["mkdir", "-p", "src/app/models"]},
     {"args": ["docker", "run", "-p", "8080:80", "nginx"]},
     {"args": ["ssh", "-p", "2222", "host"]},

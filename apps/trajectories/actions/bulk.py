@@ -52,9 +52,11 @@ def set_outcome(*, project: Project, ids: Iterable[UUID], outcome: str, by: Any)
 
 @transaction.atomic
 def delete(*, project: Project, ids: Iterable[UUID], by: Any) -> int:
-    rows = list(project.trajectories.filter(pk__in=_bounded(ids)).select_for_update().order_by("pk"))
-    audit("trajectories.deleted", project=project, by=by, n=len(rows), first=[row.external_id for row in rows[:10]])
-    return deletions.purge(project, rows)
+    rows = list(project.trajectories.filter(pk__in=_bounded(ids)).order_by("pk"))
+    n = deletions.purge(project, rows)
+    if n:
+        audit("trajectories.deleted", project=project, by=by, n=n, first=[row.external_id for row in rows[:10]])
+    return n
 
 
 @transaction.atomic

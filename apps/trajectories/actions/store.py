@@ -36,7 +36,10 @@ from apps.trajectories.schema import EvalSample, Parsed
 
 CHUNK = 500  # rows of one transaction
 ARRAYS = tuple(column.attname for column in Trajectory._meta.concrete_fields if isinstance(column, ArrayField))
-DELETED = "this run was deleted on {at:%Y-%m-%d} and is not stored again"
+DELETED = (
+    "this run was deleted on {at:%Y-%m-%d} and is not stored again. An operator can restore it from a file with "
+    "import_trajectories --restore"
+)
 HOT = tuple(column.attname for column in Trajectory._meta.concrete_fields if column.attname != "stored_in")
 DERIVED = ("content_digest", "message_count", "tool_names", "terms", "preview")
 SENT = tuple(name for name in HOT if name not in ("id", "project_id", "external_id", "received_at"))

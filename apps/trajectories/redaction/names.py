@@ -132,10 +132,12 @@ def secret_value(name: str, value: str) -> bool:
 
 
 def secret_argument(line: str, value: str) -> bool:
-    """Whether an argument is a secret by the option before it, the last word of the command line."""
+    """Whether an argument is a secret by the option or name before it, the last word of the command line."""
     option = line.split()[-1]
-    if not option.startswith("-") or value.startswith("-") or "=" in option:
+    if value.startswith("-") or "=" in option:
         return False
+    if not option.startswith("-"):  # a name, and what may be its value or the next of several names
+        return looks(value, 8) and secret_value(option, value)
     name = option.lstrip("-")
     if name == "p":  # a password, or a port, a path, a plugin
         return random_looking(value) and not _FILE.search(value)

@@ -77,6 +77,8 @@ def arguments(program: str, before: Sequence[str], text: str) -> str:
 
     What is a secret by its place in a command line is one in the list of its arguments: `["--token", "…"]`.
     """
+    if before and not before[-1].startswith("-") and " " not in before[-1] and context_of(before[-1]):
+        return f"{before[-1]} "  # ["X-Api-Key", "…"]
     if not any(item.startswith("-") for item in (*before, text)) or not (program or before):
         return ""
     last = before[-MOST_BEFORE:]
