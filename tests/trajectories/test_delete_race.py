@@ -13,7 +13,7 @@ from apps.core import locks
 from apps.core.models import AuditEvent, Project
 from apps.trajectories import digest
 from apps.trajectories.actions import bulk, deletions, store
-from apps.trajectories.models import Facet, HourlyCount, Trajectory
+from apps.trajectories.models import Facet, HourlyCount, Trajectory, TrajectoryKey
 from tests.concurrent import Other
 from tests.factories import make_project, row
 
@@ -49,6 +49,18 @@ def test_two_deletions_of_one_trajectory_are_counted_once(first: Callable, secon
     assert HourlyCount.objects.filter(project=project).aggregate(n=Sum("trajectories"))["n"] == 1
     assert set(Facet.objects.filter(project=project).values_list("trajectories", flat=True)) == {1}
     assert AuditEvent.objects.filter(action="trajectory.deleted").count() <= 1
+
+
+@pytest.mark.parametrize("delete", [single, in_bulk, purge])
+def test_a_resend_that_waits_for_the_deletion_is_refused(delete: Callable) -> None:
+    project = make_project()
+    store.ingest(project=project, rows=[row("a")])
+    with transaction.atomic():
+        delete(project, project.trajectories.get().pk)
+        other = Other(lambda: store.ingest(project=project, rows=[row("a")]))
+        other.wait_until_it_waits()
+    other.wait()
+    assert not project.trajectories.exists() and not TrajectoryKey.objects.filter(project=project).exists()
 
 
 def test_the_digest_goes_on_while_an_old_month_is_written_to() -> None:

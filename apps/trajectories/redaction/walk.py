@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -72,18 +72,27 @@ LABELS, LABELLED = (
 )
 
 
-def arguments(program: str, before: Sequence[str], text: str) -> str:
-    """The command line up to an argument, ending with a space; "" if the strings are no arguments of a program.
+class Arguments:
+    """The items of a list before one. What is a secret by its place in a command line is one there: `["--token", "…"]`."""
 
-    What is a secret by its place in a command line is one in the list of its arguments: `["--token", "…"]`.
-    """
-    if before and not before[-1].startswith("-") and " " not in before[-1] and context_of(before[-1]):
-        return f"{before[-1]} "  # ["X-Api-Key", "…"]
-    if not any(item.startswith("-") for item in (*before, text)) or not (program or before):
-        return ""
-    last = before[-MOST_BEFORE:]
-    first = before[:1] if len(before) > MOST_BEFORE else ()
-    return "".join(f"{item[:LONGEST_BEFORE]} " for item in (program, *first, *last) if item)
+    def __init__(self, program: str = "") -> None:
+        self.program, self.first, self.has_option = program, "", False
+        self.last: list[str] = []
+
+    def add(self, text: str) -> None:
+        self.first = self.first or text[:LONGEST_BEFORE]
+        self.last = [*self.last[1 - MOST_BEFORE :], text[:LONGEST_BEFORE]]
+        self.has_option = self.has_option or text.startswith("-")
+
+    def before(self, text: str) -> str:
+        """The command line up to this item, or a name before it, ending with a space; "" if they say nothing of it."""
+        name = self.last[-1] if self.last else ""
+        if name and not name.startswith("-") and " " not in name and context_of(name):
+            return f"{name} "  # ["X-Api-Key", "…"]
+        if not (self.has_option or text.startswith("-")) or not (self.program or self.last):
+            return ""
+        first = self.first if len(self.last) == MOST_BEFORE else ""
+        return "".join(f"{item} " for item in (self.program[:LONGEST_BEFORE], first, *self.last) if item)
 
 
 def _walk(
@@ -107,13 +116,13 @@ def _walk(
     if depth > MAX_DEPTH:
         return value
     if isinstance(value, list):
-        before: list[str] = []
+        line = Arguments(program)
         walked = []
         for item in value:
             about = context
             if isinstance(item, str):
-                about = context or arguments(program, before, item)
-                before.append(item)
+                about = context or line.before(item)
+                line.add(item)
             walked.append(_walk(item, see, about, keep, depth + 1, inside=inside))
         return walked
     if isinstance(value, dict):
@@ -147,24 +156,27 @@ class Place:
 
     def __init__(self, context: str = "") -> None:
         self.key, self.name, self.label, self.program = context, "", "", ""
-        self.before: list[str] = []
+        self.line = Arguments()
+        self.values = 0  # since the key
         self.connects = self.after_key = False
 
     def context(self, value: str) -> str:
-        return self.key or arguments(self.program, self.before, value)
+        return self.key or self.line.before(value)
 
     def read(self, text: str, is_key: bool) -> None:
         if is_key:
             self.connects = self.connects or text in CONNECTION or (self.after_key and bool(HEADERS.search(self.name)))
-            self.name, self.before, self.after_key = text, [], True
+            self.name, self.after_key = text, True
+            self.line, self.values = Arguments("" if text in PROGRAMS else self.program), 0
             self.key = key_context(text, self.connects) or (self.label if text in LABELLED else "")
             return
         self.after_key = False
-        self.before.append(text)
+        self.values += 1
+        self.line.add(text)
         if self.name in LABELS:
             self.label = context_of(text)
         if self.name in PROGRAMS:
-            self.program = text if len(self.before) == 1 else ""
+            self.program = text if self.values == 1 else ""
 
 
 def walk_string(text: str, see: See, context: str = "") -> str:
