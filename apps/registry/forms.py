@@ -150,6 +150,12 @@ class AdapterForm(PlainForm):
     folder = forms.CharField(
         max_length=500, required=False, help_text="Instead of the files: a PEFT folder on the server"
     )
+    confirm_base = forms.BooleanField(
+        required=False,
+        label="Trained on this base",
+        help_text="Only needed where adapter_config.json names another base, for instance a copy or the same model "
+        "under another name",
+    )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

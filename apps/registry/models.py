@@ -450,6 +450,7 @@ class AdapterUpload(models.Model):
     name = models.SlugField(max_length=80)
     parent = models.ForeignKey(ModelVersion, models.PROTECT, related_name="+")
     files = models.JSONField()
+    confirm_base = models.BooleanField(default=False)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)
 

@@ -118,11 +118,13 @@ class Base(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", t
 
 
 class Adapter(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="adapter"):
-    """A PEFT folder on the server, under one of FLYWHEEL_MODEL_FOLDERS. `parent`: the id of its base model."""
+    """A PEFT folder on the server, under one of FLYWHEEL_MODEL_FOLDERS. `parent`: the id of its base model. `confirm_base`: it was
+    trained on this base, although its configuration names another."""
 
     name: Slug
     folder: Folder
     parent: int
+    confirm_base: bool = False
 
 
 class NewPrompt(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="prompt"):

@@ -9,27 +9,27 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from django.conf import settings
 from django.db import transaction
-from safetensors import SafetensorError, safe_open
 
 from apps.core.models import Project
 from apps.registry.actions import ModelError, check_base_folder, register_adapter, register_base
 from apps.registry.artifacts import ArtifactError, store_folder
+from apps.registry.declared_base import check_declared
 from apps.registry.lora_numbers import changes_something
 from apps.registry.models import ModelKind, ModelVersion
-from apps.registry.peft_config import CONFIG, WEIGHTS, check_layers, config_of
+from workers.lib import lora_files
+from workers.lib.lora_files import CONFIG, WEIGHTS, AdapterError, Shapes, check_files, layers_of
 
 MAX_CONFIG = 64 * 1024
 MAX_ADAPTER = 2**30
 # bytes; weights are hashed while the user waits, so larger models have to be registered by the command
 MAX_BASE = 8 * 2**30
-PREFIX = "base_model.model."
-FLOATS = frozenset({"F32", "F16", "BF16"})
 
 
 def folders() -> list[Path]:
@@ -68,7 +68,7 @@ def register_base_folder(*, project: Project, name: str, folder: str, by: Any) -
 
 def register_trained_adapter(
     *, project: Project, name: str, parent: ModelVersion, by: Any, folder: str = "",
-    config: BinaryIO | None = None, weights: BinaryIO | None = None,
+    config: BinaryIO | None = None, weights: BinaryIO | None = None, confirm_base: bool = False,
 ) -> ModelVersion:  # fmt: skip
     """An adapter from a PEFT folder on the server, or from its two files. Raises ModelError."""
     if bool(folder) == bool(config and weights):
@@ -81,15 +81,23 @@ def register_trained_adapter(
         finally:
             for source in given.values() if folder else ():
                 source.close()
-        return register_checked(project=project, name=name, parent=parent, folder=Path(made), by=by)
+        return register_checked(
+            project=project, name=name, parent=parent, folder=Path(made), by=by, confirm_base=confirm_base
+        )
 
 
-def register_checked(*, project: Project, name: str, parent: ModelVersion, folder: Path, by: Any) -> ModelVersion:
-    """Raises ModelError unless the folder is an adapter for the base of `parent`."""
+def register_checked(
+    *, project: Project, name: str, parent: ModelVersion, folder: Path, by: Any, confirm_base: bool = False
+) -> ModelVersion:
+    """`confirm_base`: whoever registers it says that it was trained on this base, although its configuration names
+    another. Raises ModelError unless the folder is an adapter for the base of `parent`.
+    """
     lineage = {"trained": "elsewhere"} | check_adapter(folder, parent)
     try:
         with transaction.atomic():
-            given = {"artifact": store_folder(folder), "lineage": lineage, "by": by}
+            artifact = store_folder(folder)
+            lineage |= check_declared(folder / CONFIG, artifact, parent, confirmed=confirm_base)
+            given = {"artifact": artifact, "lineage": lineage, "by": by}
             return register_adapter(project=project, name=name, parent=parent, **given)
     except ArtifactError as error:
         raise ModelError(str(error)) from error
@@ -138,11 +146,19 @@ def check_adapter(folder: Path, parent: ModelVersion) -> dict[str, Any]:
         raise ModelError(
             f"{parent} is not a base model in a folder of this installation, so nothing can be loaded on it."
         )
-    config = config_of(folder / CONFIG)
-    shapes = shapes_of([folder / WEIGHTS], FLOATS)
-    _fits(shapes, shapes_of(check_base_folder(Path(base.base))), base)
-    check_layers({name: shapes[f"{PREFIX}{name}.lora_A.weight"][0] for name, _ in _modules(shapes)}, shapes, config)
+    with as_model_errors():
+        config, shapes = check_files(folder)
+        layers = layers_of(shapes, bool(config.get("use_dora")))
+    _fits(layers, shapes_of(check_base_folder(Path(base.base))), base)
     return {"rank": config["r"]} | numbers_of(folder)
+
+
+@contextmanager
+def as_model_errors() -> Iterator[None]:
+    try:
+        yield
+    except AdapterError as error:
+        raise ModelError(str(error)) from error
 
 
 def check_target_modules(names: list[str], version: ModelVersion) -> None:
@@ -175,50 +191,24 @@ def check_answer_length(tokens: int, version: ModelVersion) -> None:
 
 
 def rank_of(path: Path) -> int:
-    return config_of(path)["r"]
+    """Raises ModelError."""
+    with as_model_errors():
+        return lora_files.config_of(path)["r"]
 
 
-def shapes_of(paths: list[Path], types: frozenset[str] | None = None) -> dict[str, tuple[int, ...]]:
-    """{tensor: shape}, from the headers alone. `types`: allowed dtypes. Raises ModelError."""
-    found: dict[str, tuple[int, ...]] = {}
-    for path in paths:
-        try:
-            with safe_open(path, framework="numpy") as tensors:
-                slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-                found |= {name: tuple(part.get_shape()) for name, part in slices.items()}
-                odd = sorted({part.get_dtype() for part in slices.values()} - types) if types else []
-        except (SafetensorError, OSError, ValueError) as error:
-            raise ModelError(f"{path.name} is not a whole safetensors file.") from error
-        if odd:
-            raise ModelError(
-                f"{path.name} holds numbers of the type {odd[0]}; LoRA weights are {', '.join(sorted(types or ()))}."
-            )
-    return found
+def shapes_of(paths: list[Path]) -> Shapes:
+    """{tensor: shape}, from the headers alone. Raises ModelError."""
+    with as_model_errors():
+        return lora_files.shapes_of(paths)
 
 
-def _fits(adapter: Mapping[str, tuple[int, ...]], base: Mapping[str, tuple[int, ...]], version: ModelVersion) -> None:
-    modules = dict(_modules(adapter))
-    if not modules:
-        raise ModelError(f"{WEIGHTS} has no LoRA weights (names like {PREFIX}….lora_A.weight).")
-    missing = [name for name in modules if f"{name}.weight" not in base and name != "lm_head"]
+def _fits(layers: dict[str, tuple[int, int, int]], base: Shapes, version: ModelVersion) -> None:
+    missing = [name for name in layers if f"{name}.weight" not in base and name != "lm_head"]
     if missing:
-        raise ModelError(
-            f"{len(missing)} of its {len(modules)} layers are not in {version}, for instance {missing[0]}."
-        )
-    for name, shape in modules.items():
+        raise ModelError(f"{len(missing)} of its {len(layers)} layers are not in {version}, for instance {missing[0]}.")
+    for name, (outputs, _, inputs) in layers.items():
         there = base.get(f"{name}.weight")
-        if there is not None and there != shape:
-            raise ModelError(f"It was trained on another base: {name} is {shape} there and {there} in {version}.")
-
-
-def _modules(adapter: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield (layer, shape of the layer's own weights). Raises ModelError."""
-    for name, shape in adapter.items():
-        if not name.startswith(PREFIX):
-            raise ModelError(f"{WEIGHTS} holds “{name[:80]}”, which is not part of a PEFT adapter.")
-        if not name.endswith(".lora_A.weight"):
-            continue
-        other = adapter.get(name.replace(".lora_A.weight", ".lora_B.weight"))
-        if len(shape) != 2 or other is None or len(other) != 2 or other[1] != shape[0]:
-            raise ModelError(f"{WEIGHTS}: {name[:80]} has no lora_B of the same rank.")
-        yield name.removeprefix(PREFIX).removesuffix(".lora_A.weight"), (other[0], shape[1])
+        if there is not None and there != (outputs, inputs):
+            raise ModelError(
+                f"It was trained on another base: {name} is {(outputs, inputs)} there and {there} in {version}."
+            )

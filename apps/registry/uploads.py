@@ -44,8 +44,12 @@ class Announced(Struct, forbid_unknown_fields=True, kw_only=True):
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
-def begin(*, project: Project, name: str, parent: ModelVersion, files: list[dict], by: Any) -> AdapterUpload:
-    """Begin an upload of these files, or return the unfinished one. Raises ModelError, UploadError."""
+def begin(
+    *, project: Project, name: str, parent: ModelVersion, files: list[dict], by: Any, confirm_base: bool = False
+) -> AdapterUpload:
+    """Begin an upload of these files, or return the unfinished one. `confirm_base`: as in `register_checked`. Raises
+    ModelError, UploadError.
+    """
     files = sorted(files, key=lambda file: file["path"])
     if [file["path"] for file in files] != [CONFIG, WEIGHTS]:
         raise ModelError(
@@ -58,10 +62,13 @@ def begin(*, project: Project, name: str, parent: ModelVersion, files: list[dict
         Project.objects.select_for_update().get(pk=project.pk)
         same = {"project": project, "name": name, "parent": parent, "files": files}
         if found := AdapterUpload.objects.filter(**same).first():
+            if confirm_base and not found.confirm_base:
+                found.confirm_base = True
+                found.save(update_fields=["confirm_base"])
             return found
         if project.adapter_uploads.count() >= MOST:
             raise UploadError(f"{MOST} uploads are under way in this project. Finish or delete one.")
-        made = AdapterUpload.objects.create(**same, created_by=by)
+        made = AdapterUpload.objects.create(**same, confirm_base=confirm_base, created_by=by)
         made.is_new = True
         return made
 
@@ -129,10 +136,16 @@ def finish(*, upload: AdapterUpload, by: Any) -> ModelVersion:
             _assemble(upload, file, Path(made) / file["path"])
         try:
             version = register_checked(
-                project=upload.project, name=upload.name, parent=upload.parent, folder=Path(made), by=by
+                project=upload.project,
+                name=upload.name,
+                parent=upload.parent,
+                folder=Path(made),
+                by=by,
+                confirm_base=upload.confirm_base,
             )
-        except ModelError:
-            remove(upload)
+        except ModelError as error:
+            if error.field != "confirm_base":  # then only an answer is missing, not another file
+                remove(upload)
             raise
     remove(upload)
     return version

@@ -25,10 +25,12 @@ BYTES = "application/octet-stream"
 
 
 class NewUpload(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The name of the version, the id of the base model (or of a version on it), and the two files of a PEFT adapter."""
+    """The name of the version, the id of the base model (or of a version on it), and the two files of a PEFT adapter. `confirm_base`:
+    it was trained on this base, although its configuration names another."""
 
     name: Slug
     parent: int
+    confirm_base: bool = False
     files: Annotated[list[uploads.Announced], Meta(min_length=2, max_length=2)]
 
 
@@ -126,7 +128,14 @@ def collection(request: Request) -> Response:
     files = plain(asked.files)
     if version := uploads.already(project=project, parent=parent, files=files):
         return Response(schema.version_json(version))
-    upload = uploads.begin(project=project, name=asked.name, parent=parent, files=files, by=request.auth.created_by)
+    upload = uploads.begin(
+        project=project,
+        name=asked.name,
+        parent=parent,
+        files=files,
+        by=request.auth.created_by,
+        confirm_base=asked.confirm_base,
+    )
     return Response(as_json(upload), status=201 if upload.is_new else 200)
 
 
@@ -162,8 +171,9 @@ def part(request: Request, pk: UUID, path: str, number: int) -> Response:
 
 @extend_schema(
     operation_id="v1_adapter_uploads_finish", request=None, responses=described({200: schema.VERSION, 201: schema.VERSION}, 400, 403, 404, 409),
-    description="Verifies the files and registers the version: base, rank, alpha, target modules and the shape of every layer are checked. 409 if "
-    "parts are missing or are not what was announced (send those again); 400 if it is not an adapter of its base.",
+    description="Verifies the files and registers the version: base, rank, alpha, target modules, every tensor and its shape are checked. 409 if "
+    "parts are missing or are not what was announced (send those again); 400 if it is not an adapter of its base. With the path `confirm_base`, "
+    "the upload is kept: announce it again with `confirm_base`, and finish it.",
 )  # fmt: skip
 @api_view(["POST"])
 def finish(request: Request, pk: UUID) -> Response:

@@ -234,7 +234,7 @@ def register(request: HttpRequest, project: Project) -> HttpResponse:
             messages.success(request, f"{version} is registered.")
             return redirect("promotion:model", project.slug, version.pk)
         except ModelError as error:
-            form.add_error(None, str(error))
+            form.add_error(error.field if error.field in form.fields else None, str(error))
     context = {"form": form, "kind": kind, "kinds": registering.TITLES, "title": registering.TITLES[kind]} | {
         "folders": trained_elsewhere.folders(),
         "profiles": profiles() if kind == ModelKind.BASE else (),

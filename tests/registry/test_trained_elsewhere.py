@@ -74,7 +74,7 @@ def test_an_adapter_that_fits_is_stored_and_only_its_two_files(models: Path, bas
     folder = adapter(models / "a")
     (folder / "optimizer.pt").write_bytes(pickle.dumps({"a": 1}))
     made = register(base, folder)
-    assert (made.parent, made.lineage) == (base, {"trained": "elsewhere", "rank": 2})
+    assert (made.parent, made.lineage) == (base, {"trained": "elsewhere", "rank": 2, "declared_base": ""})
     assert [file["path"] for file in made.artifact.files] == [CONFIG, WEIGHTS]
     assert register(base, folder, name="again") == made, "the same content twice is one version"
 
@@ -115,7 +115,7 @@ def test_an_adapter_that_changes_nothing_says_so_on_its_page(
     models: Path, base: ModelVersion, dtype: str, zero: int
 ) -> None:
     made = register(base, adapter(models / "a", weights=numbers(dtype, [1], [zero])))
-    assert made.lineage == {"trained": "elsewhere", "rank": 2, "changes_nothing": True}
+    assert made.lineage == {"trained": "elsewhere", "rank": 2, "changes_nothing": True, "declared_base": ""}
     small = register(base, adapter(models / "b", weights=numbers(dtype, [1], [zero, 1])))
     assert "changes_nothing" not in small.lineage
     client = Client()
@@ -151,7 +151,7 @@ def test_an_adapter_that_changes_nothing_says_so_on_its_page(
         (GOOD | {"exclude_modules": ["q_proj"]}, b"", "none of the “target_modules”"),
         (GOOD | {"exclude_modules": {"q_proj": 1}}, b"", "must be a list"),
         (GOOD | {"layers_to_transform": [1]}, b"", "none of the “target_modules”"),
-        (GOOD | {"use_dora": True}, b"", "disagree about DoRA"),
+        (GOOD | {"use_dora": True}, b"", "no lora_magnitude_vector of 6 numbers"),
         (GOOD | {"megatron_config": {"a": 1}, "megatron_core": "os"}, b"", "“megatron_config”: that is more"),
         (GOOD | {"modules_to_save": ["lm_head"]}, b"", "“modules_to_save”: that is more"),
         (GOOD | {"init_lora_weights": "pissa_niter_4"}, b"", "changes the base when it is loaded"),
@@ -171,11 +171,33 @@ def test_an_adapter_that_changes_nothing_says_so_on_its_page(
         (GOOD, lora()[:-4], "not a whole safetensors file"),
         (GOOD, b"\xff" * 8 + b"{}", "not a whole safetensors file"),
         (GOOD, tensors(weight=(2, 2)), "not part of a PEFT adapter"),
-        (GOOD, tensors(**{"base_model.model.score.weight": (2, 2)}), "no LoRA weights"),
+        (GOOD, tensors(**{"base_model.model.score.weight": (2, 2)}), "score.weight, which is not LoRA"),
+        *(
+            (GOOD, lora(**{f"base_model.model.{name}": (6, 8)}), says)
+            for name, says in (
+                ("model.embed_tokens.weight", "holds model.embed_tokens.weight, which is not LoRA"),
+                ("lm_head.weight", "lm_head.weight, which is not LoRA"),
+                ("model.norm.weight", "model.norm.weight, which is not LoRA"),
+                (f"{LAYER}.weight", "q_proj.weight, which is not LoRA"),
+                (f"{LAYER}.base_layer.weight", "base_layer.weight, which is not LoRA"),
+                (f"{LAYER}.lora_A.default.weight", "lora_A.default.weight, which is not LoRA"),
+                (f"{LAYER}.lora_B.bias", "lora_B.bias, which is not LoRA"),
+                (f"{LAYER}.bias", "q_proj.bias, which is not LoRA"),
+                ("lm_head.modules_to_save.weight", "which is not LoRA"),
+                ("model.embed_tokens.lora_embedding_A", "LoRA on embeddings is not served"),
+                (f"{LAYER}.lora_magnitude_vector", "disagree about DoRA"),
+                ("model.layers.0.mlp.up_proj.lora_B.weight", "up_proj needs a lora_A and a lora_B"),
+            )
+        ),
+        (
+            GOOD | {"use_dora": True},
+            lora(**{f"base_model.model.{LAYER}.lora_magnitude_vector": (8,)}),
+            "no lora_magnitude_vector of 6 numbers",
+        ),
         (GOOD, lora("model.layers.7.self_attn.q_proj"), "1 of its 1 layers are not in base-v1"),
         (GOOD, lora(inner=9), "another base"),
         (GOOD, lora(outer=7), "another base"),
-        (GOOD, tensors(**{f"base_model.model.{LAYER}.lora_A.weight": (2, 8)}), "no lora_B"),
+        (GOOD, tensors(**{f"base_model.model.{LAYER}.lora_A.weight": (2, 8)}), "needs a lora_A and a lora_B"),
     ],
 )  # fmt: skip
 def test_what_is_no_adapter_of_the_base_is_refused(
@@ -193,6 +215,63 @@ def test_what_is_no_adapter_of_the_base_is_refused(
 )  # fmt: skip
 def test_what_peft_writes_besides_is_taken(models: Path, base: ModelVersion, more: dict) -> None:
     assert register(base, adapter(models / "a", GOOD | more)).is_new
+
+
+def test_dora_and_rslora_are_taken_as_they_were_trained(models: Path, base: ModelVersion) -> None:
+    magnitude = {f"base_model.model.{LAYER}.lora_magnitude_vector": (6,)}
+    assert register(base, adapter(models / "a", GOOD | {"use_dora": True}, lora(**magnitude))).is_new
+    assert register(base, adapter(models / "b", GOOD | {"use_rslora": True})).is_new
+
+
+def declaring(name: object) -> dict:
+    return GOOD | {"base_model_name_or_path": name}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "acme/Base", "base", "/home/me/models/base/", "BASE",
+        "/root/.cache/huggingface/hub/models--acme--base/snapshots/0a1b2c",
+    ],
+)  # fmt: skip
+def test_an_adapter_that_names_its_base_as_it_is_called_here_needs_no_more(
+    models: Path, base: ModelVersion, name: str
+) -> None:
+    made = register(base, adapter(models / "a", declaring(name)))
+    assert "declared_base" not in made.lineage
+
+
+@pytest.mark.parametrize("name", ["acme/Base-Instruct", "/srv/other-7b", "unsloth/base-bnb-4bit"])
+def test_an_adapter_of_another_base_with_the_same_shapes_needs_a_choice(
+    models: Path, base: ModelVersion, name: str, client: Client
+) -> None:
+    folder = adapter(models / "a", declaring(name))
+    with pytest.raises(ModelError, match="has another name") as refused:
+        register(base, folder)
+    assert refused.value.field == "confirm_base" and name in str(refused.value)
+    body = {"kind": "adapter", "name": "x", "parent": base.pk, "folder": str(folder)}
+    headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(base.project)}", "content_type": "application/json"}
+    answer = client.post("/api/v1/model-versions/", body, **headers)
+    assert (answer.status_code, answer.json()["path"]) == (400, "confirm_base")
+    client.force_login(make_member(base.project, Role.ENGINEER))
+    page = f"{reverse('registry:register', args=[base.project.slug])}?kind=adapter"
+    assert "has another name" in client.post(page, body).content.decode()
+    assert not base.project.model_versions.exclude(pk=base.pk).exists()
+    shown = client.post(page, body | {"confirm_base": "on"}, follow=True).content.decode()
+    assert f"was trained on “{name}”" in shown
+    assert client.post("/api/v1/model-versions/", body | {"confirm_base": True}, **headers).status_code == 200
+
+
+def test_files_that_a_run_made_here_are_not_registered_on_another_base(models: Path, base: ModelVersion) -> None:
+    made = register(base, adapter(models / "a"))
+    made.lineage |= {"run": "6d0e"}
+    made.save()
+    (models / "twin").mkdir()
+    (models / "twin" / "config.json").write_text('{"other": 1}')
+    (models / "twin" / "model.safetensors").write_bytes((models / "base" / "model.safetensors").read_bytes())
+    twin = register_base_folder(project=base.project, name="twin", folder=str(models / "twin"), by=None)
+    with pytest.raises(ModelError, match="lora-v1, which was trained here on base-v1, not on twin-v1"):
+        register(twin, models / "a", confirm_base=True)
 
 
 def test_a_folder_elsewhere_is_not_told_from_one_that_is_missing(

@@ -84,7 +84,11 @@ def test_it_comes_in_parts_and_becomes_a_version(
     sender.put_all()
     with django_capture_on_commit_callbacks(execute=True):
         answer = sender.finish()
-    assert answer.status_code == 201 and answer.json()["lineage"] == {"trained": "elsewhere", "rank": 2}
+    assert answer.status_code == 201 and answer.json()["lineage"] == {
+        "trained": "elsewhere",
+        "rank": 2,
+        "declared_base": "",
+    }
     version = ModelVersion.objects.get(pk=answer.json()["id"])
     assert (local_path(version.artifact) / WEIGHTS).read_bytes() == sender.contents[WEIGHTS]
     assert not AdapterUpload.objects.exists() and not parts_on_disk(data_dir)
@@ -250,3 +254,18 @@ def test_a_project_has_room_for_so_many(base: ModelVersion, monkeypatch: pytest.
     assert Sender(base).begin().status_code == 201
     assert Sender(base).begin(name="other").status_code == 409
     assert Project.objects.count() == 1
+
+
+def test_another_base_by_name_keeps_the_upload_until_it_is_confirmed(
+    base: ModelVersion, django_capture_on_commit_callbacks: Any
+) -> None:
+    sender = Sender(base, GOOD | {"base_model_name_or_path": "acme/other-7b"})
+    sender.begin()
+    sender.put_all()
+    refused = sender.finish()
+    assert (refused.status_code, refused.json()["path"]) == (400, "confirm_base")
+    assert sender.begin(confirm_base=True).status_code == 200
+    with django_capture_on_commit_callbacks(execute=True):
+        made = sender.finish()
+    assert made.status_code == 201 and made.json()["lineage"]["declared_base"] == "acme/other-7b"
+    assert not AdapterUpload.objects.exists()

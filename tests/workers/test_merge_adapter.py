@@ -33,11 +33,13 @@ def tuned(base: Path, folder: Path, modules: list[str], scale: float = 0.2) -> P
     from workers.ml.models import load_base
 
     torch.manual_seed(1)
-    model = get_peft_model(load_base(base)[0], LoraConfig(r=4, lora_alpha=8, target_modules=modules))
+    model = get_peft_model(
+        load_base(base)[0], LoraConfig(r=4, lora_alpha=8, target_modules=modules, task_type="CAUSAL_LM")
+    )
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=scale)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
     return folder
 

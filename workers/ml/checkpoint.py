@@ -44,8 +44,10 @@ def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimize
 
 
 def _write_adapter(model: Any, new: Path) -> None:
-    """Write the trained adapter, without the frozen one that KL may be measured from."""
-    model.save_pretrained(new, safe_serialization=True, selected_adapters=["default"])
+    """Write the trained adapter, without the frozen one that KL may be measured from, and without the base's embeddings,
+    which PEFT would add if the output layer is trained.
+    """
+    model.save_pretrained(new, safe_serialization=True, selected_adapters=["default"], save_embedding_layers=False)
 
 
 def _beside(folder: Path, write: Any) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from peft import LoraConfig, PeftModel
 
 from workers.lib.errors import JobError
+from workers.lib.lora_files import check_files
 from workers.ml.lean import keep_less
 
 MOST = 64  # the largest number of LoRA slots that an installation may configure
@@ -35,7 +35,9 @@ class Refused(JobError):
 
 
 class HotAdapters:
-    """Use it only in the thread that generates. The model's own weights do not change: adapters are not merged."""
+    """Use it only in the thread that generates. The model's own weights do not change: adapters are not merged, and one
+    that holds anything but LoRA is refused before anything is loaded.
+    """
 
     def __init__(self, model: Any, most_rank: int) -> None:
         self.model, self.most_rank = model, most_rank
@@ -68,8 +70,8 @@ class HotAdapters:
         if not (folder / "adapter_config.json").is_file() or not (folder / "adapter_model.safetensors").is_file():
             raise Refused(f"Loading lora {name} failed: No adapter found for {path}", 404)
         try:
+            rank = check_files(folder)[0]["r"]
             config = LoraConfig.from_pretrained(str(folder), local_files_only=True)
-            rank = json.loads((folder / "adapter_config.json").read_text())["r"]
         except Exception as error:
             raise Refused(f"Loading lora {name} failed: {str(error)[:300]}") from error
         if rank > self.most_rank:

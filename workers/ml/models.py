@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights
 from peft.tuners.lora import LoraLayer
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from workers.lib.errors import JobError, SpecError
+from workers.lib.lora_files import WEIGHTS, check_files
 from workers.lib.prompting import written_for
 from workers.lib.specs import Lora, Model
 from workers.ml import four_bit
@@ -108,16 +109,15 @@ def load_side_by_side(models: Sequence[Model], dtype: str, *, merged: bool) -> l
     return found
 
 
-def add_adapter(model: Any, adapter: str | Path, *, trainable: bool) -> Any:
-    """Raises JobError for an adapter of another base, which PEFT would load partially, and for one with NaN."""
-    file = Path(adapter) / "adapter_model.safetensors"
-    if not file.is_file():
-        raise JobError(f"The adapter folder {adapter} is missing or holds no adapter_model.safetensors.")
+def add_adapter(model: Any, adapter: str | Path, *, trainable: bool, head: str = "") -> Any:
+    """`head`: the layer of a reward model that is saved with its adapter. Raises JobError for an adapter that holds
+    anything but LoRA, for one of another base, which PEFT would load partially, and for one with NaN.
+    """
+    file = Path(adapter) / WEIGHTS
+    given = {name for name in check_files(adapter, head)[1] if _of_lora(name)}
     other = f"The adapter {adapter} was trained on another base model"
     try:
         adapted = PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable, local_files_only=True)
-        with safe_open(file, framework="pt") as weights:
-            given = {name for name in weights.keys() if _of_lora(name)}  # noqa: SIM118 - it is no dict
     except SafetensorError as error:
         raise JobError(f"The file {file} is damaged: {error}") from error
     except RuntimeError as error:
@@ -132,6 +132,12 @@ def add_adapter(model: Any, adapter: str | Path, *, trainable: bool) -> Any:
     if broken := [name for name, weight in taken.items() if not bool(weight.isfinite().all())]:
         raise JobError(f"The adapter {adapter} has weights that are NaN or infinite, such as {broken[0]}.")
     return adapted
+
+
+def load_weights(adapter: str | Path) -> dict[str, torch.Tensor]:
+    """The adapter's own tensors. Raises JobError if there are others."""
+    check_files(adapter)
+    return load_peft_weights(str(adapter), device=device())
 
 
 def _of_lora(name: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from workers.lib.lora_files import check_files
 from workers.lib.token_rows import TokenRow
 from workers.ml.tree import logprobs_of
 
@@ -17,6 +18,7 @@ class Reference:
     def __init__(self, model: Any, start: str | None) -> None:
         self.model, self.frozen = model, bool(start)
         if start:
+            check_files(start)
             model.load_adapter(start, "reference", is_trainable=False)
 
     def logprobs(self, rows: Sequence[TokenRow], temperature: float, check: Callable[[], None]) -> Tensor:

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from msgspec import Struct, json
-from peft import LoraConfig, get_peft_model, load_peft_weights, set_peft_model_state_dict
+from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 
 from workers.lib.calibration import Calibration
 from workers.lib.errors import JobError
 from workers.lib.prompting import as_text
 from workers.lib.specs import Lora
-from workers.ml.models import add_adapter, device, load_base, lora_config
+from workers.ml.models import add_adapter, device, load_base, load_weights, lora_config
 
 FACTS = "reward_model.json"  # stored next to the adapter's weights, so that the artifact's digest covers both
 HEAD = "score"
@@ -38,13 +38,14 @@ def lora_with_head(model: Any, config: Lora, *, start: str | None, resume: str |
     initial policy or a new one.
     """
     if resume:
-        return add_adapter(model, resume, trainable=True)
+        return add_adapter(model, resume, trainable=True, head=HEAD)
+    weights = load_weights(start) if start else {}
     made = LoraConfig.from_pretrained(start) if start else lora_config(config)
     made.task_type, made.modules_to_save, made.inference_mode = "SEQ_CLS", [HEAD], False
     model = get_peft_model(model, made)
     if start:
         head = getattr(model.get_base_model(), HEAD).modules_to_save["default"]  # the policy has no head
-        set_peft_model_state_dict(model, load_peft_weights(start) | {f"base_model.model.{HEAD}.weight": head.weight})
+        set_peft_model_state_dict(model, weights | {f"base_model.model.{HEAD}.weight": head.weight})
     return model
 
 
@@ -102,6 +103,6 @@ def load_scorer(base: str, adapter: str, dtype: str = "float32") -> tuple[Any, A
     except (OSError, ValueError) as error:
         raise JobError(f"The reward model's folder {adapter} holds no usable {FACTS}: {error}") from error
     model, tokenizer = load_base(base, dtype, scalar_head=True)
-    model = add_adapter(model, adapter, trainable=False).to(device()).eval()
+    model = add_adapter(model, adapter, trainable=False, head=HEAD).to(device()).eval()
     prepare(model, tokenizer)
     return model, tokenizer, facts

@@ -27,7 +27,7 @@ from workers.lib.specs import Training
 from workers.lib.watching import Alarmed, report
 from workers.ml import checkpoint
 from workers.ml.four_bit import products_in_float32
-from workers.ml.models import device, load_base, lora, set_threads, stop_token_ids, training_dtype
+from workers.ml.models import device, load_base, load_weights, lora, set_threads, stop_token_ids, training_dtype
 from workers.ml.ranks import ALONE, Ranks
 from workers.ml.reward_head import lora_with_head
 from workers.ml.sharding import shard_layers
@@ -165,10 +165,10 @@ def set_reference(model: Any, adapter: str | None) -> None:
     """Make the reference the initial model of the run. TRL copies the adapter that it is given, which in a resumed run
     is the checkpoint's; without an initial adapter the reference is the bare base, which TRL uses if there is no copy.
     """
-    from peft import load_peft_weights, set_peft_model_state_dict
+    from peft import set_peft_model_state_dict
 
     if adapter:
-        set_peft_model_state_dict(model, load_peft_weights(adapter, device=device()), adapter_name="ref")
+        set_peft_model_state_dict(model, load_weights(adapter), adapter_name="ref")
     else:
         model.delete_adapter("ref")
 
