@@ -37,7 +37,7 @@ from workers.lib.rollouts import Finished, play
 from workers.lib.shown_progress import ShownProgress
 from workers.lib.specs import Grpo
 from workers.lib.task_draw import TaskDraw
-from workers.lib.watching import Alarmed, judge_end, report
+from workers.lib.watching import Alarmed, judge_end, report, require_scores
 from workers.ml import checkpoint
 from workers.ml.correction import correction_of
 from workers.ml.groups import Group, mask_reason, outputs_of, passed_of, rollout_metrics, shape, validation_metrics
@@ -49,6 +49,11 @@ from workers.ml.server_rollouts import Ahead, ServerRollouts
 from workers.ml.transformers_engine import TransformersEngine
 
 DOING = {"train": "{}", "validation": "validation: {}", "checkpoint": "outputs to read: {}"}  # labels, by phase
+UNCHANGED = (
+    "In no step did the answers to a task have different rewards, or none of them counted. Choose tasks that are "
+    "solved sometimes (learnability), raise the temperature, or start with SFT."
+)
+KL_WATCHED = 0.25  # nats per token; above, the KL is measured at every step
 REDRAWN = 1_000_003  # offset between the seeds of a step's rounds of dynamic sampling
 
 
@@ -75,7 +80,7 @@ class Trainer:
         set_threads(spec.engine.threads)
         torch.manual_seed(self.seed)
         base, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
-        start = spec.model.adapter
+        self.start = start = spec.model.adapter
         self.model = lora(base, spec.config, self.resume or start).to(device()).eval()
         self.reference = Reference(self.model, start) if self.config.beta or self.config.kl_every else None
         # The engine generates with this same model object: the policy that acts is the policy that learns.
@@ -127,12 +132,12 @@ class Trainer:
             if self.servers:
                 self.servers.close()
         self.shown.finished(self.done)
-        self.judge_end()
-        adapter = self.out / "adapter"
-        return checkpoint.save_adapter(self.model, adapter) if self.ranks.is_main else adapter
+        self.require_scores()
+        judge_end(self.events, self.watchman, self.done)
+        return checkpoint.save_result(self.model, self.out, self.start, self.done, self.ranks.is_main, UNCHANGED)
 
-    def judge_end(self) -> None:
-        judge_end(self.events, self.watchman, self.done, self.masked_by)
+    def require_scores(self) -> None:
+        require_scores(self.watchman, self.done, self.masked_by)
 
     def step(self) -> None:
         step, began = self.done + 1, time.perf_counter()
@@ -256,7 +261,9 @@ class Trainer:
             ]
         )
         if not batch.used.any():
-            return {"train/loss": 0.0, "train/tokens": 0.0, "train/distinct_tokens": 0.0}
+            nothing = {"train/loss": 0.0, "train/tokens": 0.0, "train/distinct_tokens": 0.0}
+            # Without rows there is nothing to learn from (`same_reward`); with rows, all of them are masked.
+            return nothing | ({"train/grad_norm": 0.0} if batch.rows else {})
         reference = self.reference_logprobs(batch)
         computed = count_tokens([row.ids for row in batch.rows], config.micro_batch)
         old: Tensor | None = None
@@ -282,8 +289,9 @@ class Trainer:
 
     def move(self, metrics: dict[str, float], before: Any = None) -> bool:
         """Apply the optimizer's step. If the loss or a gradient is not finite, `undo` instead and return False."""
-        norm = torch.nn.utils.clip_grad_norm_(checkpoint.trained(self.model), self.config.max_grad_norm)
-        metrics["train/grad_norm"] = float(norm)
+        norm = float(torch.nn.utils.clip_grad_norm_(checkpoint.trained(self.model), self.config.max_grad_norm))
+        # The largest of the step's updates: in a later one on the same rollouts, all ratios may be clipped.
+        metrics["train/grad_norm"] = max(norm, metrics.get("train/grad_norm", 0.0)) if math.isfinite(norm) else norm
         if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
             self.undo(before)
             return False
@@ -296,11 +304,18 @@ class Trainer:
 
     def reference_logprobs(self, batch: Batch) -> Tensor | None:
         """Log-probabilities of the initial policy, [R, U]; None in a step that neither uses nor measures them."""
-        every = 1 if self.config.beta else self.config.kl_every
-        if self.reference is None or (self.done + 1) % every:
+        if self.reference is None or not self.measures_kl(self.done + 1):
             return None
         compute = partial(self.reference.logprobs, temperature=self.config.temperature, check=self.check)
         return shared_logprobs(self.ranks, batch, compute)
+
+    def measures_kl(self, step: int) -> bool:
+        """Whether the step needs the KL. Where it is not part of the loss, it is measured every `kl_every` steps, in
+        the first ones after the first update, and as long as it is high, so that its alarm does not have to wait.
+        """
+        every, seen = self.config.kl_every, self.watchman.history.last.get("train/kl")
+        high = bool(seen) and seen[-1] > KL_WATCHED
+        return bool(self.config.beta) or step % every == 0 or 1 < step <= every or high
 
     def undo(self, before: Any) -> None:
         """Roll back to before the step: no gradients, and the weights from before an earlier update on the same

@@ -74,7 +74,7 @@ class Distillation(Trainer):
             text = self.engine.tokenizer.decode(asked)
             self.served.require_same_tokens(self.engine.tokenizer, [text], self.check)
 
-    def judge_end(self) -> None:
+    def require_scores(self) -> None:
         """A run without any reward is fine, since no reward is trained on."""
 
     def update(self, groups: list[Any], stale: bool = False) -> dict[str, float]:

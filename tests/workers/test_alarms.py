@@ -57,8 +57,17 @@ ORDINARY = [1.0] * 6
         ("tool_failures", flat("tool_failures", *[0.1] * 5, *[0.5] * 3, *[1.0] * 3), [("warn", 8), ("pause", 11)]),
         ("masked", flat("masked_share", *[0.0] * 5, *[0.1] * 3, *[0.3] * 3), [("warn", 8), ("pause", 11)]),
         ("masked", flat("masked_share", 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0), []),
-        ("same_reward", [{"train/reward_std": 0.0, "train/reward_mean": -1.0}] * 10, [("warn", 5), ("pause", 10)]),
-        ("same_reward", [{"train/reward_std": 0.0, "train/reward_mean": float(step)} for step in range(10)], []),
+        ("same_reward", [{"train/zero_std_share": 1.0, "train/reward_mean": -1.0}] * 10, [("warn", 5), ("pause", 10)]),
+        # half of the tasks always right, half always wrong: the rewards of a step differ, those of each group do not
+        (
+            "same_reward",
+            [{"train/zero_std_share": 1.0, "train/reward_mean": 0.5, "train/reward_std": 0.5}] * 10,
+            [("warn", 5), ("pause", 10)],
+        ),
+        ("same_reward", flat("zero_std_share", *[1.0, 1.0, 1.0, 0.75] * 5), []),
+        ("validation_loss", [{"validation/loss": value} for value in (1.3, 0.9, 1.2, 1.5)], [("warn", 4)]),
+        ("validation_loss", [{"validation/loss": value} for value in (0.69, 0.5, 0.71)], []),
+        ("reward_drop", flat("reward_mean", *[0.5] * 5, *[0.1] * 12), []),  # without a spread it has no scale
         ("best_length", [{"watch/best_length": value} for value in [10.0] * 6 + [30.0] * 3], [("warn", 9)]),
         ("marks", [{"watch/best_claims": value} for value in (0.0, 0.3, 0.7)], [("warn", 3)]),
         ("marks", [{"watch/best_claims": 1.0}] * 5, []),  # it was there from the start
@@ -90,16 +99,80 @@ def test_far_from_the_start_a_run_is_stopped_unless_its_reward_has_risen() -> No
 
 
 def test_a_run_that_has_solved_its_tasks_is_not_paused() -> None:
-    solved = [{"train/reward_std": 0.4, "train/reward_mean": 0.1}] * 6 + [
-        {"train/reward_std": 0.0, "train/reward_mean": 1.0}
+    solved = [{"train/reward_std": 0.4, "train/reward_mean": 0.1, "train/zero_std_share": 0.5}] * 6 + [
+        {"train/reward_std": 0.0, "train/reward_mean": 1.0, "train/zero_std_share": 1.0}
     ] * 20
-    assert [(one.name, one.action) for one in looked(solved)] == [("same_reward", "warn")]
+    assert {one.name: one.action for one in looked(solved)} == {"same_reward": "warn", "flat_groups": "warn"}
 
 
 def test_losses_are_watched_where_they_mean_something() -> None:
-    series = flat("loss", *[0.5] * 6, *[1.0] * 2, *[4.0] * 2)
-    assert [(one.name, one.action) for one in looked(series, "sft")] == [("loss", "warn"), ("loss", "stop")]
+    series = flat("loss", *[0.5] * 6, *[1.6] * 2, *[4.0] * 2)
+    assert [(one.name, one.action) for one in looked(series, "sft")] == [("loss_rise", "warn"), ("loss_rise", "stop")]
+    assert [(one.name, one.action) for one in looked(series, "dpo")] == [("loss", "stop")]
     assert looked(series, "grpo") == []
+
+
+@pytest.mark.parametrize(
+    ("method", "losses", "name", "step"),
+    [
+        ("sft", [1.3, 33.0, 78.0, 60.0], "loss_rise", 3),  # a learning rate that is too high from the first update
+        ("on_policy", [-0.1, 4.0, 5.0, 6.0], "loss_rise", 3),
+        ("dpo", [0.693, 9.0, 20.0, 8.0], "loss", 3),
+        ("reward_model", [0.8, 0.9, 12.0, 30.0], "loss", 4),
+        ("kto", [0.5, 0.9, 0.9, 0.9], "loss", 3),
+    ],
+)
+def test_a_run_that_is_ill_from_its_first_update_is_not_its_own_baseline(
+    method: str, losses: list[float], name: str, step: int
+) -> None:
+    raised = [(one.name, one.step) for one in looked(flat("loss", *losses), method)]
+    assert raised[0] == (name, step)
+
+
+def test_entropy_that_explodes_at_once_is_compared_with_the_first_step() -> None:
+    assert [one.action for one in looked(flat("entropy", 0.5, 5.5, 5.5, 5.5, 5.5))] == ["stop"]
+
+
+def test_a_margin_that_is_reached_leaves_no_gradient_and_is_no_collapse() -> None:
+    """A hinge loss is 0 beyond the margin."""
+    reached = [{"train/loss": 1.0, "train/grad_norm": 2.0}] * 5 + [{"train/loss": 0.0, "train/grad_norm": 0.0}] * 8
+    assert [(one.name, one.action) for one in looked(reached, "dpo")] == [("no_gradient", "warn")]
+    collapsed = [{"train/loss": 1.0, "train/grad_norm": 2.0}] * 5 + [{"train/loss": 5.5, "train/grad_norm": 0.0}] * 8
+    assert ("no_gradient", "stop") in [(one.name, one.action) for one in looked(collapsed, "sft")]
+    # the loss of a policy gradient is 0 on policy, whatever is learned
+    rewarded = [row | {"train/reward_mean": 0.5} for row in reached]
+    assert ("no_gradient", "stop") in [(one.name, one.action) for one in looked(rewarded, "grpo")]
+
+
+def test_answers_that_become_unlikely_although_the_loss_is_fine() -> None:
+    series = [{"train/loss": 0.01, "rewards/chosen": -step / 1.0} for step in range(30)]
+    assert [(one.name, one.action, one.step) for one in looked(series, "dpo")] == [
+        ("chosen", "warn", 9),
+        ("chosen", "stop", 24),
+    ]
+
+
+def test_a_reward_that_falls_below_its_start() -> None:
+    noise = [0.02, -0.02, 0.0]
+    series = [
+        {"train/reward_std": 0.5, "train/reward_mean": (0.6 if step < 6 else 0.1) + noise[step % 3]}
+        for step in range(30)
+    ]
+    assert [one.action for one in looked(series) if one.name == "reward_drop"] == ["warn", "pause"]
+    steady = [row | {"train/reward_mean": 0.6 + 5 * noise[at % 3]} for at, row in enumerate(series)]
+    assert "reward_drop" not in [one.name for one in looked(steady)]
+
+
+@pytest.mark.parametrize(("method", "expected"), [("sft", ["no_learning"]), ("dpo", ["no_learning"]), ("grpo", [])])
+def test_a_short_run_that_learned_nothing_is_warned_about_at_its_end(method: str, expected: list[str]) -> None:
+    watchman = Watchman(None, method)
+    for step in range(1, 13):
+        watchman.look(step, {"train/loss": 0.6931 + 1e-5 * (step % 2)})
+    assert [one.name for one in watchman.at_end(12)] == expected
+    learned = Watchman(None, method)
+    for step in range(1, 13):
+        learned.look(step, {"train/loss": 0.6931 - 0.02 * step})
+    assert learned.at_end(12) == []
 
 
 def validated(train: list[float], validation: list[float], samples: int = 400, **more: float) -> list[dict]:

@@ -21,13 +21,14 @@ from torch.utils._pytree import tree_leaves
 
 from tests.workers.conftest import Recorder, typed
 from workers import grpo
+from workers.lib.alarms import Watchman
 from workers.lib.engines import Prompt, Sampling
 from workers.lib.errors import SpecError
 from workers.lib.policies import Reply
 from workers.lib.probes.watch import Seen
 from workers.lib.program import Stop, StopFlag
 from workers.lib.rollouts import Finished
-from workers.lib.specs import Lora
+from workers.lib.specs import GrpoConfig, Lora
 from workers.lib.verifiers import Rollout, Score
 from workers.lib.watching import Alarmed, Paused
 from workers.ml import attention, losses, policy_gradient, reference, tree
@@ -540,6 +541,32 @@ def test_without_beta_the_kl_is_measured_at_intervals_and_holds_nothing(
     found = [row["values"].get("train/kl") for row in events.rows("metric")]
     assert [value is None for value in found] == [True, False, True, True, True, True] and found[1] > 0
     assert all(torch.equal(adapters[0][name], adapters[1][name]) for name in adapters[0])
+
+
+@pytest.mark.parametrize(
+    ("seen", "steps"),
+    [
+        ([], [2, 3, 4, 5, 10, 15, 20]),  # nothing of the KL was known before step 15, as its alarm needs three values
+        ([0.1, 0.4], list(range(1, 21))),
+        ([0.4, 0.1], [2, 3, 4, 5, 10, 15, 20]),
+    ],
+)
+def test_the_kl_is_measured_in_the_first_steps_and_while_it_is_high(seen: list[float], steps: list[int]) -> None:
+    trainer = object.__new__(grpo.Trainer)
+    trainer.config, trainer.watchman = GrpoConfig(steps=20, learning_rate=1e-3), Watchman()
+    for value in seen:
+        trainer.watchman.look(1, {"train/kl": value})
+    assert [step for step in range(1, 21) if trainer.measures_kl(step)] == steps
+
+
+def test_updates_on_the_same_rollouts_that_are_clipped_everywhere_are_no_collapse(
+    run_spec: Callable[..., dict], events: Recorder
+) -> None:
+    """The norm of the last update was reported, which is 0 where it is clipped."""
+    config = CONFIG | {"loss_type": "gspo", "updates_per_batch": 6, "clip_low": 1e-9, "clip_high": 1e-9}
+    main(run_spec(config=config, validation_tasks=[]), events, StopFlag())
+    norms = [row["values"]["train/grad_norm"] for row in events.rows("metric") if "train/loss" in row["values"]]
+    assert len(norms) == 3 and all(norm > 1e-3 for norm in norms)
 
 
 def test_a_run_tells_all_and_leaves_an_adapter(

@@ -6,8 +6,12 @@ know what they need. Each alarm warns, pauses the run (it can be resumed) or sto
 a checkpoint. A config changes single entries: `{"kl": {"action": "pause", "act": 0.3}}`.
 
 Smoothing: a threshold is compared with the median of the last `over` values of a metric, so half of them must exceed
-it: one noisy step never pauses or stops a run. Only NaN and infinity act immediately. `relative` thresholds are
-multiples of the run's own start (the median of its first five values), for signals without published thresholds.
+it: one noisy step never pauses or stops a run. Only NaN and infinity act immediately.
+
+The start: signals without an absolute scale are compared with the run's own start. That is the value of the first step,
+which is computed before the first update, so that a run that is ill from its first update is not its own baseline; the
+median of the first five values counts if it is the better one. Where a scale is known (nats per token, a preference
+loss whose first value is the same for any data), the threshold is a distance on it.
 
 Sources: NeMo RL (documentation and tests) for the log-probability gap and the token error; veRL's rollout correction
 for importance weights, effective sample size and rollout KL; prime-rl for errored rollouts; Azure's guidance on reward
@@ -34,6 +38,9 @@ START = 5  # values of a metric that define the run's start
 MOST = 64  # values kept per metric
 Z = 1.645  # one-sided 95% quantile
 NO_REWARD = ("on_policy",)  # methods whose rollouts are scored but do not learn from the scores
+PREFERENCES = ("dpo", "kto", "reward_model")
+LIKELIHOODS = ("sft", "rejection", "distill", "best_of_n", "on_policy")  # their loss is in nats per token
+LEAST_STEPS = 10  # of a run that is judged at its end
 LARGEST = 1e100  # larger values are not kept, since their squares would overflow
 
 
@@ -73,10 +80,15 @@ class History:
         values = self.recent(name, over)
         return None if values is None else median(values)
 
-    def begin(self, name: str) -> float | None:
-        """The median at the run's start; None until there are START values."""
+    def begin(self, name: str, *, below: bool = False) -> float | None:
+        """The value at the run's start: that of the first step, or the median of the first START if it is better (lower,
+        or for an alarm on low values higher); None before the first step.
+        """
         first = self.start.get(name, [])
-        return median(first) if len(first) >= START else None
+        if not first:
+            return None
+        seen = [first[0], *([median(first)] if len(first) >= START else [])]
+        return max(seen) if below else min(seen)
 
 
 Value = Callable[[History, int], float | None]
@@ -105,6 +117,7 @@ class Rule:
     unit: str = ""
     source: str = ""
     but: tuple[str, ...] = ()  # methods that it does not apply to
+    only: tuple[str, ...] = ()  # the methods that it applies to; () means all
     spared: Callable[[History], bool] | None = None  # whether a value beyond `act` only warns for now
 
     def measure(self, history: History, over: int) -> float | None:
@@ -117,8 +130,12 @@ class Rule:
         level = history.level(name, over)
         if level is None or not self.relative:
             return level
-        begin = history.begin(name)
+        begin = history.begin(name, below=self.below)
         return None if begin is None else level / max(self.least, begin)
+
+    def applies_to(self, method: str) -> bool:
+        """An unknown method, "", has all alarms that no method excludes."""
+        return method not in self.but and (not self.only or not method or method in self.only)
 
     def beyond(self, value: float, threshold: float | None) -> bool:
         if threshold is None:
@@ -267,17 +284,78 @@ def marks(history: History, over: int) -> float | None:
 
 
 def same_reward(history: History, over: int) -> float | None:
-    """The number of last steps in a row in which all rewards were equal, across all tasks."""
-    spread, mean = history.recent("train/reward_std", over), history.recent("train/reward_mean", over)
-    if spread is None or mean is None:
+    """The number of last steps in a row that had nothing to learn from: in each group, all rewards were equal. Tasks
+    that always succeed beside tasks that always fail are such steps, although the rewards of the step differ.
+    """
+    flat = history.last.get("train/zero_std_share")
+    if not flat:
         return None
-    values = list(zip(history.last["train/reward_std"], history.last["train/reward_mean"], strict=False))
-    alike = 0
-    for std, reward in reversed(values):
-        if std > 1e-9 or abs(reward - values[-1][1]) > 1e-9:
-            break
-        alike += 1
-    return float(alike)
+    return float(next((at for at, share in enumerate(reversed(flat)) if share < 1), len(flat)))
+
+
+def loss_rise(history: History, over: int) -> float | None:
+    """How far the loss is above the start, in nats per token. The start is the first step's value, which is computed
+    before the first update, or that of the held-back rows before it.
+    """
+    level, first = history.level("train/loss", over), history.start.get("train/loss", [])
+    if level is None:
+        return None
+    return level - max([first[0], *history.start.get("validation/loss", [])[:1]])
+
+
+def validation_rise(history: History, over: int) -> float | None:
+    """The loss on held-back rows as a multiple of that before the first update, on the same rows."""
+    level, first = history.level("validation/loss", over), history.start.get("validation/loss", [])
+    if level is None or len(first) < 2:
+        return None
+    return level / max(first[0], 0.05)
+
+
+def reward_drop(history: History, over: int) -> float | None:
+    """How far the reward is below the start, at least, in standard deviations of a step's rewards at the start: the
+    lower bound (one-sided 95%), given how much steps differ.
+    """
+    now, first = history.recent("train/reward_mean", over), history.start.get("train/reward_mean", [])
+    spread = history.start.get("train/reward_std", [0.0])[0]
+    if now is None or len(first) < START or history.count["train/reward_mean"] < over + START or spread <= 0:
+        return None
+    noise = math.sqrt(pvariance(now) / (len(now) - 1) + pvariance(first) / (START - 1)) if len(now) > 1 else 0.0
+    return max(0.0, fmean(first) - fmean(now) - Z * noise) / spread
+
+
+def validation_drop(history: History, over: int) -> float | None:
+    """How far success on the validation tasks is below that before the first update, at least: the lower bound
+    (one-sided 95%). The last two validations count.
+    """
+    seen = history.last.get("validation/success", deque())
+    if len(seen) < 3:
+        return None
+    begin, now = history.start["validation/success"][0], fmean(list(seen)[-2:])
+    samples = (history.last.get("validation/samples") or [0.0])[-1]
+    return max(0.0, begin - now - Z * math.sqrt(_variance(now, 2 * samples) + _variance(begin, samples)))
+
+
+def rows_learned(history: History) -> bool:
+    """Whether the loss of a method that learns from rows has reached its floor, 0, where no gradient is left: every
+    pair beyond the margin, or every token certain. The loss of a method that learns from rewards says nothing.
+    """
+    level = history.level("train/loss", 1)
+    return level is not None and abs(level) < 1e-3 and "train/reward_mean" not in history.start
+
+
+def no_learning(history: History, over: int) -> float | None:
+    """The number of steps since the start without a fall of the loss beyond its noise, at least 1% of it; 0 if there
+    was one, or if there is hardly any loss.
+    """
+    now, first = history.recent("train/loss", over), history.start.get("train/loss", [])
+    if now is None or history.count["train/loss"] < 2 * over:
+        return None
+    begin = fmean(first[: min(over, START)])
+    if abs(fmean(now)) < 0.05:
+        return 0.0
+    noise = math.sqrt(pvariance(now) / max(1, len(now) - 1) * 2)
+    fell = begin - fmean(now) > max(Z * noise, 0.01 * abs(begin))
+    return 0.0 if fell else float(history.count["train/loss"])
 
 
 def no_progress(history: History, over: int) -> float | None:
@@ -324,11 +402,30 @@ TABLE: tuple[Rule, ...] = (
     Rule("grad_norm", "Gradient norm, relative to the start", "Clipping holds it (max_grad_norm); if the reward "
                                                               "suffers, lower the learning rate.", reads=("train/grad_norm",),
          warn=20.0, relative=True, least=1e-3, source="relative to the run's start"),
-    Rule("no_gradient", "Gradient norm is zero", f"Training has stopped making progress: the weights may have "
-                                                 f"collapsed to a point where every output is equally likely. {SAFER}",
-         reads=("train/grad_norm",), act=1e-12, action="stop", below=True, source="chosen"),
-    Rule("loss", "Loss, relative to the start", SAFER, reads=("train/loss",), warn=1.5, act=3.0, action="stop", over=3, relative=True, least=0.05,
-         source="relative to the run's start", but=("grpo",)),
+    Rule("no_gradient", "Gradient norm is zero", "Nothing is learned any more. If the loss is 0, the rows are learned: "
+         "stop here, or train on more. Otherwise the weights may have collapsed to a point where every output is "
+         f"equally likely, or the correction masks every token. {SAFER}",
+         reads=("train/grad_norm",), act=1e-12, action="stop", below=True, spared=rows_learned,
+         source="chosen; the largest of a step's updates; only warns where the loss is 0, as of pairs beyond the margin"),
+    Rule("loss", "Loss, relative to the first step", SAFER, reads=("train/loss",), warn=1.5, act=3.0, action="stop", over=3, relative=True, least=0.05,
+         source="chosen; the first value of a preference loss does not depend on the data, since model and reference are the same",
+         only=PREFERENCES),
+    Rule("loss_rise", "Loss above the first step", SAFER, value=loss_rise, warn=1.0, act=3.0, action="stop", over=3, unit="nats per token",
+         source="chosen: each token is a third (a twentieth) as likely as before training", only=LIKELIHOODS),
+    Rule("chosen", "Reward of the chosen answers", "The answers that should become likelier become unlikely, together "
+         f"with the rejected ones: the loss does not show it. {SAFER}",
+         reads=("rewards/chosen",), warn=-5.0, act=-20.0, action="stop", below=True,
+         source="chosen: with beta 0.1, a chosen answer is e^-50 (e^-200) times as likely as before training", only=PREFERENCES),
+    Rule("no_learning", "Steps without a decrease in loss", "Nothing measurable is learned: raise the learning rate, check "
+         "the data, or leave it: the model may already know it.", value=no_learning, warn=39.5, over=20, unit="steps",
+         source="chosen; also checked at the end of a shorter run", only=(*PREFERENCES, *LIKELIHOODS)),
+    Rule("validation_loss", "Loss on held-back rows, relative to before training", "The model predicts examples that it "
+         "does not train on worse than before training: evaluate an earlier checkpoint, train on more examples, or lower the learning rate.",
+         value=validation_rise, warn=1.05, over=1, source="chosen; the same rows each time"),
+    Rule("validation_drop", "Fall of success on the validation tasks", f"The model solves fewer tasks than before training. {SAFER}",
+         value=validation_drop, warn=0.0, act=0.2, action="pause", source="chosen; the lower bound (one-sided 95%)"),
+    Rule("reward_drop", "Fall of the reward below the start", SAFER, value=reward_drop, warn=0.25, act=0.75, action="pause", over=10,
+         unit="standard deviations of the start", source="chosen; the lower bound (one-sided 95%)", but=NO_REWARD),
     Rule("length", "Completion length, relative to the start", "Look at the longest outputs: if they are padding, "
                                                                "bound max_new_tokens or turn overlong shaping on.",
          reads=("train/completion_length",), warn=2.0, act=4.0, relative=True, least=4.0, source="relative to the run's start"),
@@ -338,8 +435,8 @@ TABLE: tuple[Rule, ...] = (
     Rule("flat_groups", "Share of groups without reward spread", "They give no training signal: choose informative "
                                                                  "tasks (learnability), raise the temperature, or sample dynamically.",
          reads=("train/zero_std_share",), warn=0.8, source="chosen", but=NO_REWARD),
-    Rule("same_reward", "Steps in which all rollouts got the same reward", "Either no task is solved (start with SFT "
-                                                                            "or easier tasks) or the verifier always gives the same score: probe it.",
+    Rule("same_reward", "Steps without different rewards in any group", "Each task is always solved or never: choose tasks "
+         "that are solved sometimes (learnability), raise the temperature, or start with SFT. If the verifier always gives the same score, probe it.",
          value=same_reward, warn=4.5, act=9.5, action="pause", unit="steps in a row", spared=reward_rises,
          source="chosen: nothing is learned from equal rewards; only warns where the reward has risen, as in a run that has solved its tasks",
          but=NO_REWARD),
@@ -383,6 +480,7 @@ TABLE: tuple[Rule, ...] = (
 )  # fmt: skip
 RULES = {rule.name: rule for rule in TABLE}
 OUTSIDE = ("stall", "judge_gap")
+AT_END = ("no_progress", "no_learning")
 ACTIONS = get_args(Action)
 
 
@@ -474,7 +572,7 @@ class Watchman:
     """
 
     def __init__(self, settings: Any = None, method: str = "", state: Mapping[str, Any] | None = None) -> None:
-        self.limits = [merged(rule, getattr(settings, rule.name, None)) for rule in TABLE if method not in rule.but]
+        self.limits = [merged(rule, getattr(settings, rule.name, None)) for rule in TABLE if rule.applies_to(method)]
         self.history, self.raised = History(), dict[str, str]()
         if state:
             self._restore(state)
@@ -503,15 +601,17 @@ class Watchman:
                 found.append(alarm if alarm.cleared or not note else _with_note(alarm, note))
         return found
 
-    def unmoved(self, step: int) -> list[Alarm]:
-        """The warning about flat groups at the end of a run without any reward spread, unless it is already active or
-        ignored.
-        """
-        limits = next((one for one in self.limits if one.rule.name == "flat_groups"), None)
-        if limits is None or limits.action == "ignore" or self.raised.get("flat_groups"):
-            return []
-        message = f"{limits.rule.title}: all of them in all steps, so the adapter is as it was at the start."
-        return [Alarm("flat_groups", step, "warn", 1.0, limits.warn, message, limits.rule.todo)]
+    def at_end(self, step: int) -> list[Alarm]:
+        """The warnings about a run that has learned nothing measurable, and was too short for the usual ones."""
+        found = []
+        for limits in self.limits:
+            if limits.rule.name not in AT_END or limits.action == "ignore" or self.raised.get(limits.rule.name):
+                continue
+            seen = max((self.history.count.get(name, 0) for name in _read_by(limits.rule)), default=0)
+            if seen >= LEAST_STEPS and limits.rule.measure(self.history, min(limits.over, seen // 2)):
+                message = f"{limits.rule.title}: all {seen} of this run."
+                found.append(Alarm(limits.rule.name, step, "warn", float(seen), limits.warn, message, limits.rule.todo))
+        return found
 
     def _judge(self, step: int, limits: Limits, value: float | None) -> Alarm | None:
         rule, before = limits.rule, self.raised.get(limits.rule.name, "ignore")
@@ -546,8 +646,9 @@ class Watchman:
 
 _OF_VALUES = {
     "importance_weight": ("train/is_mean",), "held_out": ("validation/success",), "reward_only": ("validation/success",),
-    "hacking": ("watch/best_wrong", "watch/exploits"), "marks": tuple(f"watch/best_{name}" for name in MARKS), "same_reward": ("train/reward_std",),
-    "no_progress": ("train/reward_mean",),
+    "hacking": ("watch/best_wrong", "watch/exploits"), "marks": tuple(f"watch/best_{name}" for name in MARKS), "same_reward": ("train/zero_std_share",),
+    "no_progress": ("train/reward_mean",), "loss_rise": ("train/loss",), "no_learning": ("train/loss",), "validation_loss": ("validation/loss",),
+    "validation_drop": ("validation/success",), "reward_drop": ("train/reward_mean",),
 }  # fmt: skip
 
 

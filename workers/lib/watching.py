@@ -34,15 +34,15 @@ def report(events: Emitter, alarms: Sequence[Alarm]) -> None:
         raise Paused(f"Paused at step {worst.step}. {worst.message} A checkpoint is kept. {worst.todo}")
 
 
-def judge_end(events: Emitter, watchman: Watchman, done: int, masked_by: str) -> None:
-    """Check a run that samples, after its `done` steps. Raises JobError if no rollout of the run had a reward. Warns if
-    no step had different rewards, since the weights are then unchanged, and a run may be too short for the usual
-    alarms.
-    """
+def judge_end(events: Emitter, watchman: Watchman, done: int) -> None:
+    """Warn if a run, after its `done` steps, has learned nothing measurable."""
+    report(events, watchman.at_end(done))
+
+
+def require_scores(watchman: Watchman, done: int, masked_by: str) -> None:
+    """Raises JobError if no rollout of a run that samples had a reward."""
     seen = watchman.history.start  # a checkpoint stores it
     if "train/learning_rate" in seen and "train/reward_mean" not in seen:
         raise JobError(
             f"None of the rollouts of {done} steps could be scored, so nothing was learned. The last reason: {masked_by}"
         )
-    if "train/learning_rate" in seen and "train/grad_norm" not in seen:
-        report(events, watchman.unmoved(done))

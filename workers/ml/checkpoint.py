@@ -13,8 +13,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from workers.lib.errors import JobError
+from workers.lib.lora_files import WEIGHTS
 from workers.lib.specs import Training
 
+NOTHING_LEFT = (
+    "The gradient was 0 from the first step: there is nothing to learn from these rows, or nothing left to learn."
+)
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 
@@ -22,6 +26,32 @@ STATE = "state.json"
 def save_adapter(model: Any, folder: Path) -> Path:
     """Save only the adapter. The folder is complete or absent, and replaces an existing one."""
     return _beside(folder, lambda new: _write_adapter(model, new))
+
+
+def save_result(
+    model: Any, out: Path, start: str | None, steps: int, is_main: bool = True, unchanged: str = NOTHING_LEFT
+) -> Path:
+    """Save the adapter that a run ends with; return its folder. `start`: the adapter that it started from. Raises
+    JobError if all weights are those of the start, so that no version is made of them; `unchanged` says why, and what
+    to do.
+    """
+    folder = out / "adapter"
+    if not is_main:
+        return folder
+    save_adapter(model, folder)
+    if steps and not _changed(load_file(folder / WEIGHTS), load_file(Path(start) / WEIGHTS) if start else {}):
+        raise JobError(f"No weight has changed in {steps} steps, so there is no new version. {unchanged}")
+    return folder
+
+
+def _changed(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> bool:
+    """Whether an adapter differs from the one that it started from; a new one has the base's outputs as long as every
+    lora_B is 0.
+    """
+    return any(
+        not torch.equal(weight.float(), old[name].float()) if name in old else ".lora_B." in name and bool(weight.any())
+        for name, weight in new.items()
+    )
 
 
 def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimizer, **seen: dict) -> Path:

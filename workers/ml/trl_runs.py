@@ -23,8 +23,8 @@ from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.prefixes import count_tokens
 from workers.lib.program import Stop, StopFlag
-from workers.lib.specs import Training
-from workers.lib.watching import Alarmed, report
+from workers.lib.specs import SPECS, Training
+from workers.lib.watching import Alarmed, judge_end, report
 from workers.ml import checkpoint
 from workers.ml.four_bit import products_in_float32
 from workers.ml.models import device, load_base, load_weights, lora, set_threads, stop_token_ids, training_dtype
@@ -35,6 +35,7 @@ from workers.ml.tree import use_tree
 
 Row = TypeVar("Row")
 OTHER_DRAWS = 10**12  # offset between the seeds of two processes, which draw dropout for different rows
+KINDS = {form: kind for kind, form in SPECS.items()}
 ALWAYS = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm"}
 
 
@@ -52,6 +53,7 @@ def arguments(spec: Any, start: int, ranks: Ranks = ALONE) -> dict[str, Any]:
         "max_grad_norm": config.max_grad_norm,
         "max_length": None,  # longer rows have been rejected
         "logging_steps": 1,
+        "logging_nan_inf_filter": False,  # which would report the mean of earlier losses instead
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
@@ -200,9 +202,7 @@ def reporting(
     steps, every, start = config.steps, config.save_every, checkpoint.step_of(spec.resume_from)
     alone = ranks.size == 1
     names = ALWAYS | dict(named or {})
-    watchman = Watchman(
-        config.alarms, spec.kind or type(spec).__name__.lower(), checkpoint.seen_by("alarms", spec.resume_from)
-    )
+    watchman = Watchman(config.alarms, spec.kind or KINDS[type(spec)], checkpoint.seen_by("alarms", spec.resume_from))
 
     class Reporter(TrainerCallback):
         done, saved = start, start if spec.resume_from else None
@@ -272,6 +272,7 @@ def reporting(
             ranks.check(stop.check)
             if self.done == steps:
                 self.validate()
+                judge_end(events, watchman, self.done)
 
     return Reporter()
 
@@ -290,5 +291,4 @@ def train(trainer: Any, model: Any, spec: Any, ranks: Ranks = ALONE) -> Path:
         except (Stop, Alarmed):
             reporter.keep()
             raise
-    adapter = Path(spec.out_dir) / "adapter"
-    return checkpoint.save_adapter(model, adapter) if ranks.is_main else adapter
+    return checkpoint.save_result(model, Path(spec.out_dir), spec.model.adapter, spec.config.steps, ranks.is_main)
