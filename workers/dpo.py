@@ -8,7 +8,6 @@ base. Dropout is off, since policy and reference are compared. Prompt tokens tha
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
@@ -16,10 +15,10 @@ from workers.lib.control_tokens import assistants
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
-from workers.lib.shown_progress import tokenizing
+from workers.lib.shown_progress import ShownProgress
 from workers.lib.specs import Dpo, DpoConfig, Pair
 from workers.ml import checkpoint
-from workers.ml.models import chat_with_tools
+from workers.ml.chat_writer import ChatWriter
 from workers.ml.ranks import join
 from workers.ml.shared_forward import share_prompts
 from workers.ml.trl_runs import (
@@ -52,6 +51,10 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
     from trl import DPOConfig, DPOTrainer
 
     class InOurOrder(InParts, DPOTrainer):
+        def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+            """The rows are tokens already."""
+            return dataset
+
         def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
             order = row_order(len(self.train_dataset), steps * config.batch_size, spec.seed)
             return ranks.part_of_each(config.batch_size, order[start * config.batch_size :])
@@ -64,26 +67,28 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
     aside = learnable(aside, answers_in, tokenizer, events, what="validation pairs", required=False)
     held = (lambda: evaluated(trainer, NAMED)) if aside else None
     validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
-    counted = Counter[str]()
-    with tokenizing(events, start, steps):
-        trainer = InOurOrder(
-            model=model,
-            processing_class=tokenizer,
-            train_dataset=Dataset.from_list([trl_pair(tokenizer, row) for row in rows]),
-            eval_dataset=Dataset.from_list([trl_pair(tokenizer, row) for row in aside]) if aside else None,
-            optimizers=(optimizer, scheduler),
-            callbacks=[
-                reporting(
-                    events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks, counted=counted
-                )
-            ],
-            args=DPOConfig(
-                **arguments(spec, start, ranks) | smaller(config) | (checkpointing(config) if config.shard else {}),
-                beta=config.beta,
-                loss_type=[config.loss_type],
-                label_smoothing=config.label_smoothing,
-            ),
-        )
+    counted, shown, writer = Counter[str](), ShownProgress(events, steps), ChatWriter(tokenizer, model)
+    pairs = [pair_ids(writer, row) for row in shown.each(start, "tokenizing examples:", rows)]
+    held_back = [pair_ids(writer, row) for row in aside]
+    writer.warn(events)
+    trainer = InOurOrder(
+        model=model,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(pairs),
+        eval_dataset=Dataset.from_list(held_back) if held_back else None,
+        optimizers=(optimizer, scheduler),
+        callbacks=[
+            reporting(
+                events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks, counted=counted
+            )
+        ],
+        args=DPOConfig(
+            **arguments(spec, start, ranks) | smaller(config) | (checkpointing(config) if config.shard else {}),
+            beta=config.beta,
+            loss_type=[config.loss_type],
+            label_smoothing=config.label_smoothing,
+        ),
+    )
     set_reference(model, spec.model.adapter)
     trainer.ranks, trainer.counted, trainer.shares = ranks, counted, not config.shard
     if not config.shard:
@@ -98,11 +103,11 @@ def answers_in(row: Pair) -> list[str | dict]:
     return [*assistants(row.messages), row.chosen, row.rejected]
 
 
-def trl_pair(tokenizer: Any, row: Pair) -> dict:
-    """Tools are passed as JSON text, as in `workers.sft`."""
-    chat, tools = chat_with_tools(tokenizer, row.messages, row.tools)
-    answers = {name: [{"role": "assistant", "content": getattr(row, name)}] for name in ("chosen", "rejected")}
-    return {"prompt": chat, "tools": json.dumps(tools)} | answers
+def pair_ids(writer: ChatWriter, row: Pair) -> dict[str, list[int]]:
+    """The prompt as the model is asked, and both answers with the token that ends them. Raises SpecError."""
+    answers = {name: {"role": "assistant", "content": getattr(row, name)} for name in ("chosen", "rejected")}
+    found = {f"{name}_ids": writer.answer_ids(row.messages, row.tools, answer) for name, answer in answers.items()}
+    return {"prompt_ids": writer.prompt_ids(row.messages, row.tools)} | found
 
 
 def smaller(config: DpoConfig) -> dict[str, Any]:

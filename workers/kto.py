@@ -9,7 +9,6 @@ each batch depends on the seed and its step alone.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
@@ -17,10 +16,10 @@ from workers.lib.control_tokens import assistants
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
-from workers.lib.shown_progress import tokenizing
+from workers.lib.shown_progress import ShownProgress
 from workers.lib.specs import Kto, KtoConfig, Labelled
 from workers.ml import checkpoint
-from workers.ml.models import chat_with_tools
+from workers.ml.chat_writer import ChatWriter
 from workers.ml.ranks import join
 from workers.ml.shared_forward import share_prompts
 from workers.ml.trl_runs import (
@@ -53,6 +52,10 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
     from trl import KTOConfig, KTOTrainer
 
     class AsTheyCome(InParts, KTOTrainer):
+        def _prepare_dataset(self, dataset: Any, _: Any, args: Any, *__: Any) -> Any:
+            """The rows are tokens already; only the mismatched answers are missing."""
+            return dataset.map(mismatched, batched=True, batch_size=args.per_device_train_batch_size)
+
         def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
             return ranks.part_of_each(config.batch_size, range(len(self.train_dataset)))
 
@@ -66,32 +69,33 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
     aside = aside if len(aside) > 1 else []  # a single answer has no mismatched one
     held = (lambda: evaluated(trainer, NAMED)) if aside else None
     validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
-    rows = [trl_answer(tokenizer, row) for row in learned]
-    # TRL mismatches the answers of each batch when it prepares the rows, so the rows are passed in the order in which
+    counted, shown, writer = Counter[str](), ShownProgress(events, steps), ChatWriter(tokenizer, model)
+    rows = [answer_row(writer, row) for row in shown.each(start, "tokenizing examples:", learned)]
+    held_back = [answer_row(writer, row) for row in aside]
+    writer.warn(events)
+    # The answers of each batch are mismatched when the rows are prepared, so the rows are passed in the order in which
     # they train.
     order = row_order(len(rows), steps * config.batch_size, spec.seed)
-    counted = Counter[str]()
-    with tokenizing(events, start, steps):
-        trainer = AsTheyCome(
-            model=model,
-            processing_class=tokenizer,
-            train_dataset=Dataset.from_list([rows[at] for at in order[min(start, steps - 1) * config.batch_size :]]),
-            eval_dataset=Dataset.from_list([trl_answer(tokenizer, row) for row in aside]) if aside else None,
-            optimizers=(optimizer, scheduler),
-            callbacks=[
-                reporting(
-                    events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks, counted=counted
-                )
-            ],
-            args=KTOConfig(
-                **arguments(spec, start, ranks)
-                | {"per_device_train_batch_size": config.batch_size}
-                | (checkpointing(config) if config.shard else {}),
-                beta=config.beta,
-                desirable_weight=desirable,
-                undesirable_weight=undesirable,
-            ),
-        )
+    trainer = AsTheyCome(
+        model=model,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list([rows[at] for at in order[min(start, steps - 1) * config.batch_size :]]),
+        eval_dataset=Dataset.from_list(held_back) if held_back else None,
+        optimizers=(optimizer, scheduler),
+        callbacks=[
+            reporting(
+                events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks, counted=counted
+            )
+        ],
+        args=KTOConfig(
+            **arguments(spec, start, ranks)
+            | {"per_device_train_batch_size": config.batch_size}
+            | (checkpointing(config) if config.shard else {}),
+            beta=config.beta,
+            desirable_weight=desirable,
+            undesirable_weight=undesirable,
+        ),
+    )
     set_reference(model, spec.model.adapter)
     trainer.ranks, trainer.counted, trainer.shares = ranks, counted, not config.shard
     trainer._train_batch_size = config.batch_size // ranks.size  # after whole batches have been mismatched
@@ -108,10 +112,17 @@ def answers_in(row: Labelled) -> list[str | dict]:
     return [*assistants(row.messages), row.completion]
 
 
-def trl_answer(tokenizer: Any, row: Labelled) -> dict:
-    chat, tools = chat_with_tools(tokenizer, row.messages, row.tools)
-    answer = [{"role": "assistant", "content": row.completion}]
-    return {"prompt": chat, "completion": answer, "label": row.good, "tools": json.dumps(tools)}
+def answer_row(writer: ChatWriter, row: Labelled) -> dict[str, Any]:
+    """The prompt as the model is asked, and the answer with the token that ends it. Raises SpecError."""
+    answer = {"role": "assistant", "content": row.completion}
+    ids = writer.answer_ids(row.messages, row.tools, answer)
+    return {"prompt_ids": writer.prompt_ids(row.messages, row.tools), "completion_ids": ids, "label": row.good}
+
+
+def mismatched(batch: dict[str, list]) -> dict[str, list]:
+    """Give each row of a batch the answer of the row before it, as TRL does: the KL is estimated from them."""
+    answers = batch["completion_ids"]
+    return batch | {"KL_completion_ids": [answers[-1], *answers[:-1]]}
 
 
 def weights(rows: list[Labelled], config: KtoConfig) -> tuple[float, float]:

@@ -1,13 +1,13 @@
 """Supervised fine-tuning of a LoRA adapter with TRL. `python -m workers.sft spec.json` (docs/jobs.md).
 
-The loss is on the completion only; in an episode of several turns on the agent's own turns (workers.ml.chat_writer).
+The loss is on the answer and the token that ends it, and nothing after it; in an episode of several turns on the
+agent's own turns (workers.ml.chat_writer).
 Tokens that prompts of a batch share (system prompt, tools, examples) are computed once (workers.ml.tree). A resumed run
 gives the same result as an uninterrupted one (workers.ml.trl_runs).
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
@@ -20,12 +20,12 @@ from workers.lib.control_tokens import assistants
 from workers.lib.events import Emitter
 from workers.lib.prefixes import count_tokens
 from workers.lib.program import StopFlag, run_main
-from workers.lib.shown_progress import ShownProgress, tokenizing
+from workers.lib.shown_progress import ShownProgress
 from workers.lib.specs import Sft, SftConfig, SftRow
 from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint
 from workers.ml.chat_writer import ChatWriter
-from workers.ml.models import chat_with_tools, device
+from workers.ml.models import device
 from workers.ml.ranks import ALONE, Ranks, join
 from workers.ml.sharding import scored_rows
 from workers.ml.tree import Scored, scored_parts, use_tree
@@ -74,43 +74,37 @@ def main(spec: Sft, events: Emitter, stop: StopFlag, measured: Mapping[str, Any]
     held_back = learnable(
         spec.validation_rows, answers_in, tokenizer, events, what="validation examples", required=False
     )
+    writer = ChatWriter(tokenizer, model)
     rows = Dataset.from_list(
-        trl_rows(tokenizer, model, learned, lambda n: shown.count(start, "tokenizing examples:", n, len(learned)))
+        trl_rows(writer, learned, lambda n: shown.count(start, "tokenizing examples:", n, len(learned)))
     )
-    aside = Dataset.from_list(trl_rows(tokenizer, model, held_back)) if held_back else None
+    aside = Dataset.from_list(trl_rows(writer, held_back)) if held_back else None
+    writer.warn(events)
     held = (lambda: {"validation/loss": held_loss(model, trainer, config, ranks, stop.check)}) if aside else None
     validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
     reporter = reporting(events, stop, spec, model, optimizer, found=found, measure=validation, ranks=ranks)
-    with tokenizing(events, start, steps):
-        trainer = SharedPromptTrainer(
-            model=model,
-            processing_class=tokenizer,
-            train_dataset=rows,
-            eval_dataset=aside,
-            optimizers=(optimizer, scheduler),
-            callbacks=[reporter],
-            args=SFTConfig(
-                **arguments(spec, start, ranks)
-                | {"per_device_train_batch_size": config.batch_size}  # rows are distributed by shared prefix
-                | (checkpointing(config) if config.shard else {}),
-                completion_only_loss=True,
-            ),
-        )
+    trainer = SharedPromptTrainer(
+        model=model,
+        processing_class=tokenizer,
+        train_dataset=rows,
+        eval_dataset=aside,
+        optimizers=(optimizer, scheduler),
+        callbacks=[reporter],
+        args=SFTConfig(
+            **arguments(spec, start, ranks)
+            | {"per_device_train_batch_size": config.batch_size}  # rows are distributed by shared prefix
+            | (checkpointing(config) if config.shard else {}),
+            completion_only_loss=True,
+        ),
+    )
     prepared = [*trainer.train_dataset, *(trainer.eval_dataset or ())]
     refuse_long_rows([len(row["input_ids"]) for row in prepared], spec.config.max_length)
     adapter = train(trainer, model, spec, ranks)
     events.result(adapter=str(adapter), metrics={"steps": steps} | dict(measured or {}))
 
 
-def trl_rows(
-    tokenizer: Any, model: Any, rows: list[SftRow], tell: Callable[[int], None] = lambda n: None
-) -> list[dict]:
-    """Rows for the trainer: conversations, or tokens if any row has several turns. `tell` is called with the number of
-    rows tokenized so far.
-    """
-    if not any(row.turns for row in rows):
-        return [trl_row(tokenizer, row) for row in rows]
-    writer = ChatWriter(tokenizer, model)
+def trl_rows(writer: ChatWriter, rows: list[SftRow], tell: Callable[[int], None] = lambda n: None) -> list[dict]:
+    """Rows for the trainer, as tokens. `tell` is called with the number of rows tokenized so far."""
     made: list[TokenRow] = []
     for number, row in enumerate(rows, 1):
         made += writer.rows(row.messages, row.turns or [{"role": "assistant", "content": row.completion}], row.tools)
@@ -121,15 +115,6 @@ def trl_rows(
 def answers_in(row: SftRow) -> list[str | dict]:
     """Earlier ones included, which are the model's own, too."""
     return [*assistants(row.messages), *assistants(row.turns), row.completion]
-
-
-def trl_row(tokenizer: Any, row: SftRow) -> dict:
-    """Tools are passed as JSON text, which TRL accepts: as objects, rows with different schemas would be filled up with
-    nulls.
-    """
-    chat, tools = chat_with_tools(tokenizer, row.messages, row.tools)
-    completion = [{"role": "assistant", "content": row.completion}]
-    return {"prompt": chat, "completion": completion, "tools": json.dumps(tools)}
 
 
 def add_gradients(

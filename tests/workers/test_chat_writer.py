@@ -5,10 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
+from tests.workers.conftest import Recorder
 from tests.workers.test_turns import ASKED, NATIVE, TOOL
+from workers.dpo import pair_ids
+from workers.kto import answer_row
 from workers.lib.errors import SpecError
+from workers.lib.specs import Labelled, Pair
 from workers.ml.chat_writer import ChatWriter
 from workers.ml.models import load_base
 
@@ -66,11 +72,59 @@ def test_an_answer_goes_to_its_last_end(stops: list[str], text: str, writer: Cha
     assert writer.tokenizer.decode(found) == f"{text}<|im_end|>"
 
 
-@pytest.mark.parametrize("template", [NO_END, OPENS_A_THOUGHT])
-def test_a_template_whose_answers_cannot_be_learnt_is_refused(template: str, writer: ChatWriter) -> None:
+NEVER_ENDS = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}" + (
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "unmarked"),
+    [(NO_END, 1), (NEVER_ENDS, 1), (OPENS_A_THOUGHT, 0), (NEVER_ENDS.replace("\\n", "<|im_end|>\\n\\n"), 0)],
+)
+@pytest.mark.parametrize("answer", ["Yes, it is closed now.", "46 as of ten", " leading", "trailing \n"])
+def test_an_answer_always_ends_and_nothing_after_its_end_is_learnt(
+    template: str, unmarked: int, answer: str, writer: ChatWriter, events: Recorder
+) -> None:
     writer.tokenizer.chat_template = template
+    [row] = writer.rows(ASKED, [{"role": "assistant", "content": answer}], [])
+    learnt = writer.tokenizer.decode([at for at, mine in zip(row.ids, row.learnt, strict=True) if mine])
+    assert learnt == f"{answer.rstrip() if unmarked else answer}<|im_end|>"
+    asked = writer.prompt_ids(ASKED, [])
+    assert row.ids[: len(asked)] == asked, "the prompt is what the model is asked"
+    writer.warn(events)
+    assert len(events.rows("log")) == unmarked
+
+
+def test_a_space_at_the_end_of_the_prompt_does_not_merge_with_the_answer(tmp_path: Path) -> None:
+    """As with tokenizers that have a token for a space and what follows it: SFT learned “ 4”, which is never sampled."""
+    names = ["<|end|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "Ġ4"]
+    merging = Tokenizer(models.BPE(vocab={name: at for at, name in enumerate(names)}, merges=[("Ġ", "4")]))
+    merging.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    merging.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=merging, eos_token="<|end|>", pad_token="<|end|>")
+    tokenizer.chat_template = NEVER_ENDS
+    writer = ChatWriter(tokenizer)
+    assert tokenizer("assistant: 46")["input_ids"][-2] == names.index("Ġ4"), "it would merge"
+    asked = writer.prompt_ids(ASKED, [])
+    [row] = writer.rows(ASKED, [{"role": "assistant", "content": "46 or 4"}], [])
+    assert row.ids[: len(asked)] == asked and tokenizer.decode([asked[-1]]) == " "
+    assert tokenizer.decode(row.ids[len(asked) :]) == "46 or 4<|end|>"
+    pair = pair_ids(writer, Pair(messages=ASKED, chosen="46", rejected="5"))
+    assert pair["prompt_ids"] == asked and tokenizer.decode(pair["chosen_ids"]) == "46<|end|>"
+    bad = answer_row(writer, Labelled(messages=ASKED, completion="46", good=False))
+    assert bad["prompt_ids"] == asked and bad["completion_ids"] == pair["chosen_ids"]
+
+
+def test_an_answer_without_any_end_is_refused(writer: ChatWriter) -> None:
+    writer.tokenizer.chat_template, writer.tokenizer.eos_token = NEVER_ENDS, None
+    with pytest.raises(SpecError, match="would learn never to stop"):
+        writer.answer_ids(ASKED, [], {"role": "assistant", "content": "Yes."})
+
+
+def test_a_call_that_is_not_written_after_its_prompt_is_refused(writer: ChatWriter) -> None:
+    writer.tokenizer.chat_template = OPENS_A_THOUGHT.replace("m.content", "(m.tool_calls or tools or m.content)")
     with pytest.raises(SpecError, match="cannot be learnt from"):
-        writer.rows(ASKED, [{"role": "assistant", "content": "Yes, it is closed now."}], [])
+        writer.rows(ASKED, [said(1)], [TOOL])
 
 
 def test_the_results_of_tools_carry_no_loss(writer: ChatWriter) -> None:

@@ -79,6 +79,7 @@ def logprob(model: Any, tokenizer: Any, messages: list[dict], answer: str) -> fl
     """Of all tokens that an answer adds to its prompt, by the plain model."""
     prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
     whole = tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": answer}])["input_ids"]
+    whole = whole[: -whole[::-1].index(tokenizer.eos_token_id) or None]  # nothing after the token that ends it
     with torch.no_grad():
         logprobs = model(torch.tensor([whole])).logits[0, :-1].log_softmax(-1)
     return float(logprobs.gather(-1, torch.tensor(whole[1:])[:, None])[len(prompt) - 1 :].sum())

@@ -23,10 +23,11 @@ from workers.lib.program import Stop, StopFlag
 from workers.lib.specs import Lora, SftRow
 from workers.lib.watching import Alarmed
 from workers.ml import checkpoint, tree, trl_runs
+from workers.ml.chat_writer import ChatWriter
 from workers.ml.models import load_base, lora
 from workers.ml.transformers_engine import TransformersEngine
 from workers.ml.tree import pad, use_tree
-from workers.sft import add_gradients, trl_row, trl_rows
+from workers.sft import add_gradients, trl_rows
 
 CONFIG = {"batch_size": 3, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8, "warmup_steps": 1, "save_every": 2}
 LORA = Lora(lora_rank=4, lora_alpha=8)
@@ -46,9 +47,9 @@ def sft_spec(make_spec: Callable[..., dict], **config: Any) -> dict:
 
 
 def ids_of(tokenizer: Any, row: SftRow) -> list[int]:
-    """A single answer's row as TRL tokenizes it."""
+    """A single answer's row up to the token that ends it: the template writes a line end after it."""
     said = [*row.messages, {"role": "assistant", "content": row.completion}]
-    return tokenizer.apply_chat_template(said)["input_ids"]
+    return tokenizer.apply_chat_template(said)["input_ids"][:-1]
 
 
 def parameters(model: Any) -> list[torch.nn.Parameter]:
@@ -99,12 +100,7 @@ def test_the_first_step_reports_the_loss_that_trl_computes(
     main(sft_spec(make_spec, steps=1), events, StopFlag())
     ours = events.rows("metric")[0]["values"]
     model, tokenizer = load_base(tiny_model)
-    data = Dataset.from_list(
-        [
-            {"prompt": row["messages"], "completion": [{"role": "assistant", "content": row["completion"]}]}
-            for row in rows()
-        ]
-    )
+    data = Dataset.from_list(trl_rows(ChatWriter(tokenizer, model), [SftRow(**row) for row in rows()]))
     trainer = SFTTrainer(
         model=lora(model, LORA, None),
         processing_class=tokenizer,
@@ -135,13 +131,11 @@ def test_a_row_is_trained_on_the_prompt_that_the_engine_would_give(
     model, tokenizer = load_base(tiny_model)
     tokenizer.chat_template = template + tokenizer.chat_template
     row = rows()[0] | {"tools": tools}
-    made = trl_row(tokenizer, SftRow(**row))
-    prompt = tokenizer.apply_chat_template(
-        made["prompt"], tools=json.loads(made["tools"]), tokenize=False, add_generation_prompt=True
-    )
+    [made] = trl_rows(ChatWriter(tokenizer, model), [SftRow(**row)])
+    prompt = made["input_ids"][: made["completion_mask"].index(1)]
     engine = TransformersEngine(model, tokenizer)
-    assert tokenizer(prompt, add_special_tokens=False)["input_ids"] == engine.prompt_ids(row["messages"], tools)
-    assert ("close" in prompt) is bool(tools)
+    assert prompt == engine.prompt_ids(row["messages"], tools)
+    assert ("close" in tokenizer.decode(prompt)) is bool(tools)
 
 
 def test_it_learns_and_tells_each_step(
@@ -355,7 +349,7 @@ def turns() -> list[dict]:
 def test_of_several_turns_the_agents_answers_are_learnt(tiny_model: Path) -> None:
     model, tokenizer = load_base(tiny_model)
     row = SftRow(messages=rows()[0]["messages"], turns=turns())
-    [made] = trl_rows(tokenizer, model, [row])
+    [made] = trl_rows(ChatWriter(tokenizer, model), [row])
     learnt = tokenizer.decode([i for i, mine in zip(made["input_ids"], made["completion_mask"], strict=True) if mine])
     assert learnt == '{"tool": "close", "args": {"id": 12}}<|im_end|>Done.<|im_end|>Bye.<|im_end|>'
     whole = tokenizer.decode(made["input_ids"])
@@ -366,7 +360,7 @@ def test_a_template_that_forgets_gives_a_row_for_each_answer(tiny_model: Path) -
     model, tokenizer = load_base(tiny_model)
     tokenizer.chat_template = FORGETS
     row = SftRow(messages=rows()[0]["messages"], turns=turns())
-    made = trl_rows(tokenizer, model, [row])
+    made = trl_rows(ChatWriter(tokenizer, model), [row])
     texts = [
         tokenizer.decode([i for i, mine in zip(one["input_ids"], one["completion_mask"], strict=True) if mine])
         for one in made
@@ -378,7 +372,7 @@ def test_a_template_that_forgets_gives_a_row_for_each_answer(tiny_model: Path) -
 def test_single_answers_among_episodes_are_the_same_tokens_as_alone(tiny_model: Path) -> None:
     model, tokenizer = load_base(tiny_model)
     single, episode = SftRow(**rows()[0]), SftRow(messages=rows()[1]["messages"], turns=turns())
-    made = trl_rows(tokenizer, model, [single, episode])[0]
+    made = trl_rows(ChatWriter(tokenizer, model), [single, episode])[0]
     chat = [*single.messages, {"role": "assistant", "content": single.completion}]
     whole = tokenizer.apply_chat_template(chat, tokenize=False).removesuffix("\n")
     assert made["input_ids"] == tokenizer(whole, add_special_tokens=False)["input_ids"]

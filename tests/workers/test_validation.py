@@ -81,7 +81,7 @@ def test_the_loss_kept_aside_of_sft_is_of_all_its_tokens(
     for row in rows:
         prompt = tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True)["input_ids"]
         answer = {"role": "assistant", "content": row["completion"]}
-        whole = tokenizer.apply_chat_template([*row["messages"], answer])["input_ids"]
+        whole = tokenizer.apply_chat_template([*row["messages"], answer])["input_ids"][:-1]  # up to the end token
         with torch.no_grad():
             logprobs = model(torch.tensor([whole])).logits[0, :-1].log_softmax(-1)
         taken = logprobs.gather(-1, torch.tensor(whole[1:])[:, None])[len(prompt) - 1 :]

@@ -293,6 +293,12 @@ def same_reward(history: History, over: int) -> float | None:
     return float(next((at for at, share in enumerate(reversed(flat)) if share < 1), len(flat)))
 
 
+def entropy_rise(history: History, over: int) -> float | None:
+    """How far the entropy is above the start, in nats."""
+    level, begin = history.level("train/entropy", over), history.begin("train/entropy")
+    return None if level is None or begin is None else level - begin
+
+
 def loss_rise(history: History, over: int) -> float | None:
     """How far the loss is above the start, in nats per token. The start is the first step's value, which is computed
     before the first update, or that of the held-back rows before it.
@@ -397,8 +403,8 @@ TABLE: tuple[Rule, ...] = (
     Rule("entropy_low", "Entropy, relative to the start", "The policy always gives the same output and no longer "
                                                       "explores: lower the learning rate, raise clip_high, or stop here if it "
          "has learned the task.", reads=("train/entropy",), warn=0.25, act=0.05, below=True, relative=True, source="relative to the run's start", but=("sft",)),
-    Rule("entropy_high", "Entropy, relative to the start", SAFER, reads=("train/entropy",), warn=3.0, act=8.0, action="stop", over=3, relative=True, least=0.05,
-         source="relative to the run's start", but=("sft",)),
+    Rule("entropy_high", "Entropy above the start", SAFER, value=entropy_rise, warn=1.0, act=3.0, action="stop", over=3, unit="nats",
+         source="chosen: each token is chosen among three (twenty) times as many as at the start", but=("sft", "best_of_n")),
     Rule("grad_norm", "Gradient norm, relative to the start", "Clipping holds it (max_grad_norm); if the reward "
                                                               "suffers, lower the learning rate.", reads=("train/grad_norm",),
          warn=20.0, relative=True, least=1e-3, source="relative to the run's start"),
@@ -647,7 +653,7 @@ class Watchman:
 _OF_VALUES = {
     "importance_weight": ("train/is_mean",), "held_out": ("validation/success",), "reward_only": ("validation/success",),
     "hacking": ("watch/best_wrong", "watch/exploits"), "marks": tuple(f"watch/best_{name}" for name in MARKS), "same_reward": ("train/zero_std_share",),
-    "no_progress": ("train/reward_mean",), "loss_rise": ("train/loss",), "no_learning": ("train/loss",), "validation_loss": ("validation/loss",),
+    "no_progress": ("train/reward_mean",), "entropy_high": ("train/entropy",), "loss_rise": ("train/loss",), "no_learning": ("train/loss",), "validation_loss": ("validation/loss",),
     "validation_drop": ("validation/success",), "reward_drop": ("train/reward_mean",),
 }  # fmt: skip
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from workers.lib.events import Emitter
 
+Item = TypeVar("Item")
 SHOWN_EVERY_S = 0.2  # a thousand samples a second need no thousand lines
 
 
@@ -32,6 +33,12 @@ class ShownProgress:
         """“sampling 3 of 32”; not all, but the first and the last."""
         if n in (0, of) or time.monotonic() - self.shown_at >= SHOWN_EVERY_S:
             self.show(done, f"{doing} {n:,} of {of:,}")
+
+    def each(self, done: int, doing: str, items: Sequence[Item]) -> Iterator[Item]:
+        """The items, counted as they are used."""
+        for n, item in enumerate(items, 1):
+            yield item
+            self.count(done, doing, n, len(items))
 
 
 @contextmanager

@@ -12,18 +12,25 @@ from workers.lib.bridges import Bridge, bridges_for
 from workers.lib.chat_templates import NotJoined, Render, text_after
 from workers.lib.engines import SoFar
 from workers.lib.errors import SpecError
+from workers.lib.events import Emitter
+from workers.lib.messages import text_of
 from workers.lib.policies import Reply
 from workers.lib.prompting import as_text
 from workers.lib.token_rows import TokenRow, rows_of_replies
 from workers.ml.models import chat_with_tools, stop_token_ids
 
+ANCHOR = "\n"
+
 
 class ChatWriter:
-    """`stop_ids` are the tokens that end an answer."""
+    """`stop_ids` are the tokens that end an answer; `unmarked` counts the answers whose end the template did not
+    mark.
+    """
 
     def __init__(self, tokenizer: Any, model: Any = None) -> None:
         self.tokenizer, self.stop_ids = tokenizer, stop_token_ids(tokenizer, model)
         self.family = str(getattr(getattr(model, "config", None), "model_type", ""))
+        self.unmarked = 0
         self.stop_texts = [text for text in tokenizer.convert_ids_to_tokens(self.stop_ids) if text]
 
     def text(self, messages: list[dict], tools: list[dict], answer: bool) -> str:
@@ -75,17 +82,52 @@ class ChatWriter:
         return None
 
     def answer_ids(self, messages: list[dict], tools: list[dict], answer: dict) -> list[int]:
-        """The tokens that the model would have to generate for an answer, including the one that ends it. Raises
-        SpecError.
+        """The tokens that the model would have to generate for an answer, including the one that ends it, and nothing
+        after it. Raises SpecError.
         """
         asked, said = self.text(messages, tools, True), self.text([*messages, answer], tools, False)
-        end, stop = max((said.rfind(stop, len(asked)), stop) for stop in self.stop_texts)
-        if not said.startswith(asked) or end < 0:
+        begin = len(asked) if said.startswith(asked) else 0
+        end, stop = max((said.rfind(stop, begin), stop) for stop in self.stop_texts)
+        if said.startswith(asked):
+            text = said[len(asked) : end + len(stop)] if end >= 0 else said[len(asked) :].rstrip()
+        elif answer.get("tool_calls"):
             raise SpecError(
-                "The model's chat template writes an answer in another way than the prompt for it begins, or does not mark its "
-                "end, so conversations of several turns cannot be learnt from. Train on single answers, or with GRPO."
+                "The model's chat template writes a tool call in another way than the prompt for it begins, so it "
+                "cannot be learnt from. Train with GRPO, or use another chat template."
             )
-        return self.ids(said[len(asked) : end + len(stop)])
+        else:  # the prompt opens the answer by itself, for instance with a thought: the model goes on from there
+            text = text_of(answer) + (stop if end >= 0 else "")
+        return self.following(asked, text) + ([] if end >= 0 else [self._end_of_answer()])
+
+    def following(self, asked: str, text: str) -> list[int]:
+        """The tokens of a text after the prompt `asked`, which is tokenized alone, as it is when the model answers: a
+        space at its end stays a token of its own instead of becoming the beginning of the answer's first word.
+        """
+        before, together = self.ids(asked), self.ids(asked + text)
+        if together[: len(before)] == before:
+            return together[len(before) :]
+        anchor = self.ids(ANCHOR)  # for tokenizers that put a space before any text
+        anchored = self.ids(ANCHOR + text)
+        return anchored[len(anchor) :] if anchored[: len(anchor)] == anchor else self.ids(text)
+
+    def _end_of_answer(self) -> int:
+        """The token that ends an answer whose end the template does not mark. Raises SpecError."""
+        if self.tokenizer.eos_token_id is None:
+            raise SpecError(
+                "The model's chat template does not mark the end of an answer, and its tokenizer has no end token "
+                "(eos_token), so a model would learn never to stop. Set one of them."
+            )
+        self.unmarked += 1
+        return self.tokenizer.eos_token_id
+
+    def warn(self, events: Emitter) -> None:
+        """Say in the job's log if answers were given an end that the template does not write."""
+        if self.unmarked:
+            events.log(
+                "warning",
+                "The model's chat template does not mark the end of an answer. Each answer is learnt with the end token "
+                f"{self.tokenizer.eos_token}, so that the model learns to stop there. Serve it with this tokenizer.",
+            )
 
     def rows(self, messages: list[dict], turns: Sequence[dict], tools: list[dict]) -> list[TokenRow]:
         """A conversation written by somebody else, as rows in which its answers are learned. `turns` are the messages

@@ -16,12 +16,6 @@ def rendered(tokenizer, row):
     return tokenizer.apply_chat_template(row["messages"], tools=row["tools"] or None, **options)
 
 
-def ended(tokenizer, completion):
-    """A completion with the token that ends a turn appended, as it is trained."""
-    known = tokenizer.get_vocab()
-    return completion + ("<|im_end|>" if "<|im_end|>" in known else tokenizer.eos_token or "")
-
-
 def stops(tokenizer):
     """The texts that end an answer."""
     file = Path("model/generation_config.json")
@@ -30,6 +24,30 @@ def stops(tokenizer):
         [one for one in (ids if isinstance(ids, list) else [ids]) if one is not None]
     )
     return {*until, tokenizer.eos_token, *(["<|im_end|>"] if "<|im_end|>" in tokenizer.get_vocab() else [])} - {None}
+
+
+def answered(tokenizer, row, history, turn):
+    """(prompt, answer with the token that ends it) as Flywheel's own training has them: the token that the template
+    writes, or else the tokenizer's end token, and nothing after it.
+    """
+    prompt = rendered(tokenizer, row | {"messages": history})
+    options = {"tokenize": False, "tools": row["tools"] or None}
+    said = tokenizer.apply_chat_template([*history, turn], **options)
+    begin = len(prompt) if said.startswith(prompt) else 0
+    end, stop = max((said.rfind(stop, begin), stop) for stop in stops(tokenizer))
+    if end < 0 and not tokenizer.eos_token:
+        raise SystemExit("The chat template does not mark the end of an answer, and the tokenizer has no eos_token.")
+    last = stop if end >= 0 else tokenizer.eos_token
+    if said.startswith(prompt):
+        return prompt, (said[len(prompt) : end] if end >= 0 else said[len(prompt) :].rstrip()) + last
+    if turn.get("tool_calls"):
+        raise SystemExit(f"Row {row['key']}: the chat template does not write this tool call after its prompt.")
+    return prompt, turn["content"] + last
+
+
+def ended(tokenizer, row, completion):
+    """A completion with the token that ends it."""
+    return answered(tokenizer, row, row["messages"], {"role": "assistant", "content": completion})[1]
 
 
 def turns_of(row):
@@ -42,20 +60,12 @@ def episode(tokenizer, row):
 
     As in Flywheel's own training, each answer follows what the agent was shown and includes the token that ends it.
     """
-    made, so_far, ends = [], None, stops(tokenizer)
+    made, so_far = [], None
     for at, turn in enumerate(turns := turns_of(row)):
         if turn["role"] != "assistant":
             continue
         history = [*row["messages"], *turns[:at]]
-        prompt = rendered(tokenizer, row | {"messages": history})
-        options = {"tokenize": False, "tools": row["tools"] or None}
-        said = tokenizer.apply_chat_template([*history, turn], **options)
-        end, stop = max((said.rfind(stop, len(prompt)), stop) for stop in ends)
-        if not said.startswith(prompt) or end < 0:
-            raise SystemExit(
-                f"Row {row['key']}: the chat template does not write this answer after its prompt, or does not mark its end."
-            )
-        answer = said[len(prompt) : end + len(stop)]
+        prompt, answer = answered(tokenizer, row, history, turn)
         if so_far is None or not prompt.startswith(so_far):
             made.append([])
             so_far = ""
@@ -75,7 +85,7 @@ def tokens(tokenizer, pieces):
 
 
 def pair(tokenizer, row):
-    answers = {name: ended(tokenizer, row[name]) for name in ("chosen", "rejected")}
+    answers = {name: ended(tokenizer, row, row[name]) for name in ("chosen", "rejected")}
     return {"prompt": rendered(tokenizer, row)} | answers
 
 
@@ -110,7 +120,7 @@ def openrlhf(tokenizer, row):
 
 
 def openrlhf_sft(tokenizer, row):
-    return {"input": rendered(tokenizer, row), "output": ended(tokenizer, row["completion"])}
+    return {"input": rendered(tokenizer, row), "output": ended(tokenizer, row, row["completion"])}
 
 
 FORMS = {

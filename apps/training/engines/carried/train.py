@@ -70,16 +70,14 @@ def reward(prompts, completions, row, **_):
     return [verified(json.loads(one), completion)["score"] for one, completion in zip(row, completions, strict=True)]
 
 
-def answered(tokenizer, row):
-    return {"prompt": rendered(tokenizer, row), "completion": ended(tokenizer, row["completion"])}
+def single(tokenizer, row):
+    return {"prompt": rendered(tokenizer, row), "completion": ended(tokenizer, row, row["completion"])}
 
 
 def learned(tokenizer, given):
-    """The rows of SFT: as text, or as tokens if any row is an episode, since only tokens can mark which parts are
-    learned.
+    """The rows of SFT, as tokens: only they can mark which parts are learned, and keep the prompt's last token apart
+    from the answer's first.
     """
-    if not any("turns" in row for row in given):
-        return [answered(tokenizer, row) for row in given]
     return [tokens(tokenizer, pieces) for row in given for pieces in episode(tokenizer, row)]
 
 
@@ -122,7 +120,7 @@ def trainer(model, tokenizer):
     if SETTINGS["method"] == "kto":
         from trl import KTOConfig, KTOTrainer
 
-        made = [answered(tokenizer, row) | {"label": row["label"]} for row in given]
+        made = [single(tokenizer, row) | {"label": row["label"]} for row in given]
         return started(KTOTrainer, model, tokenizer, made, KTOConfig(**common, **SETTINGS["trl"]))
     from trl import GRPOConfig, GRPOTrainer
 
