@@ -17,12 +17,15 @@ from typing import Any, BinaryIO
 
 from workers.lib.garbage import is_imported
 from workers.lib.maths import CPU_SECONDS, MEMORY
-from workers.lib.maths.comparing import Comparison, check
+from workers.lib.maths.comparing import Comparison, as_written, check
 from workers.lib.maths.reading import Unreadable, read
+from workers.lib.maths.undone import undone
 
 
 def answer(request: dict) -> dict:
-    """{"same"}; {} if only a gold answer was given; or {"gold" or "given": what cannot be parsed}."""
+    """{"same"}, with {"undone"} for an equal answer that leaves operations to be done which the gold one does not; {} if
+    only a gold answer was given; or {"gold" or "given": what cannot be parsed}.
+    """
     try:
         gold = read(request["gold"])
         check(gold)
@@ -36,7 +39,10 @@ def answer(request: dict) -> dict:
     except (Unreadable, RecursionError) as error:
         return {"given": str(error)}
     try:
-        return {"same": Comparison(request["positive"]).same(gold, given)}
+        if not Comparison(request["positive"]).same(gold, given):
+            return {"same": False}
+        left = sorted(undone(given, as_written) - undone(gold, as_written))
+        return {"same": not left} | ({"undone": left} if left else {})
     except (Unreadable, RecursionError) as error:
         return {"given": str(error)}
 

@@ -11,6 +11,7 @@ from apps.environments.models import Environment
 from apps.environments.remote import UNKNOWN, reported_by
 from workers.lib.prompts import AGENT_PART
 from workers.lib.verifiers.judges import SYSTEM
+from workers.lib.verifiers.scoring import revisions
 
 
 def runtime_hash(environment: Environment) -> str:
@@ -20,8 +21,8 @@ def runtime_hash(environment: Environment) -> str:
 
 
 def scorer_of(environment: Environment, *, verifier: dict | None = None, ask: bool = False) -> dict[str, Any]:
-    """The environment, the judge (server, model and a hash of our own part of its prompt; None if there is none), and the version that a
-    remote server reports. `verifier`: a spec that replaces the environment's own.
+    """The environment, the judge (server, model and a hash of our own part of its prompt; None if there is none), the revisions of our
+    scoring code, and the version that a remote server reports. `verifier`: a spec that replaces the environment's own.
 
     A remote server is called only with `ask`, which takes seconds if it does not answer; otherwise `remote` is None.
     """
@@ -29,6 +30,7 @@ def scorer_of(environment: Environment, *, verifier: dict | None = None, ask: bo
         "environment": str(environment),
         "runtime": runtime_hash(environment),
         "judge": _judge(environment, verifier or environment.verifier.spec),
+        "scoring": revisions([verifier or environment.verifier.spec, environment.config]),
         "remote": reported_by(environment) if ask and environment.is_remote else None,
     }
 
@@ -63,6 +65,11 @@ def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     An unknown version (None) is not compared.
     """
     compared = [("judge", then.get("judge"), now.get("judge"))]
+    revised = then.get("scoring") or {}, now.get("scoring") or {}
+    compared += [
+        (f"scoring of “{name}”", *(f"revision {revision.get(name, 1)}" for revision in revised))
+        for name in sorted(revised[0].keys() | revised[1].keys())
+    ]
     if now.get("remote") is not None:
         compared.append(("remote server's version", then.get("remote"), now["remote"]))
     return [

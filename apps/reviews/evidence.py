@@ -215,7 +215,12 @@ def _covers(override: LockOverride, one: Question) -> bool:
     if one.environment is None or one.scorer is None:
         return True
     here = runtime_hash(one.environment)
-    return any(then["runtime"] == here and then["judge"] == one.scorer["judge"] for then in override.scope)
+    return any(
+        then["runtime"] == here
+        and then["judge"] == one.scorer["judge"]
+        and (then.get("scoring") or {}) == (one.scorer.get("scoring") or {})
+        for then in override.scope
+    )
 
 
 # Tasks

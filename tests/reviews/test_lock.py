@@ -28,6 +28,7 @@ from tests.factories import admin_of, make_member
 from tests.reviews.made import Made, judge_all, make_run, pass_probes
 from tests.shared import once
 from workers.lib.messages import chat_tool
+from workers.lib.verifiers.scoring import REVISIONS
 
 pytestmark = pytest.mark.django_db
 JUDGE = {"kind": "judge", "rubric": "Did it do the task?"}
@@ -255,6 +256,14 @@ def test_a_remote_server_of_another_version_locks(made: Made) -> None:
     why = lock_of(environment=made.environment, scorer=now).why
     assert why == "The remote server's version was tickets 1 (a) when the samples were scored; it is tickets 2 (b) now."
     assert not lock_of(environment=made.environment, scorer=now | {"remote": "tickets 1 (a)"}).locked
+
+
+def test_scoring_code_that_was_changed_since_the_review_locks(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not lock_of(environment=made.environment).locked
+    monkeypatch.setitem(REVISIONS["kind"], made.verifier.spec["kind"], 3)
+    why = lock_of(environment=made.environment).why
+    kind = made.verifier.spec["kind"]
+    assert f"The scoring of “{kind}” was revision 1 when the samples were scored; it is revision 3 now." in why
 
 
 def test_an_override_holds_for_the_environments_and_the_judge_of_its_day(judged: Made) -> None:

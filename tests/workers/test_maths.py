@@ -89,7 +89,7 @@ def test_what_is_nearly_right_is_not_paid(gold: str, paid_before: str) -> None:
                "### Answer: 7", "### Answer: **7**", "Answer: *7*", "*7*", "Answer: __7__", "__7__", "***7***", "The answer is **$7$**.", "## **7**",
                "The answer is **7**. That is what **was** asked.", "The answer is **7** apples."]),
         ("8", ["2**3", "Answer: 2**3", "Answer: **2**3**"]),
-        ("30", ["2*3*5", "Answer: 2*3*5"]),
+        ("2 \\cdot 3 \\cdot 5", ["2*3*5", "Answer: 2*3*5", "30"]),
         ("1358", ["2516_8", "2516_{8}", "(2516)_8", "2516_{\\text{eight}}", "54E_{16}"]),
         ("2516_8", ["1358", "2516_8", "2516_{8}"]),
         ("1/2", ["\\sin 30^\\circ", "\\sin(30^\\circ)", "sin 30°", "\\sin 30 \\text{ degrees}", "\\cos 60^{\\circ}"]),
@@ -120,6 +120,43 @@ def test_what_is_nearly_right_is_not_paid(gold: str, paid_before: str) -> None:
 )  # fmt: skip
 def test_what_is_right_but_written_otherwise_is_paid(gold: str, answers: list[str]) -> None:
     assert {answer: score(gold, answer).reward for answer in answers} == dict.fromkeys(answers, 1.0)
+
+
+LEFT_UNDONE = {
+    "57": ["19+38", "3\\cdot 19", "3(19)", "3(12+7)", "114/2", "\\frac{171}{3}", "|-57|", "\\lfloor 57.4\\rfloor", "x=19+38"],
+    "2/7": ["\\int_0^1 2x^6\\,dx", "\\frac{1}{7}+\\frac{1}{7}", "\\frac{4}{7}\\cdot\\frac{1}{2}", "\\frac{\\frac{2}{7}}{1}+0", "1-5/7"],
+    "210": ["\\sum_{k=1}^{20} k", "\\prod_{k=2}^{3} (k+12)", "\\binom{21}{2}", "70\\% \\cdot 300", "2^8-46"],
+    "6x^2": ["\\frac{d}{dx}2x^3", "2x^2+4x^2", "2\\cdot 3x^2", "\\frac{12x^2}{2}"],
+    "3": ["\\sqrt{9}", "\\sqrt[3]{27}", "\\log_2 8", "\\ln e^3"],
+    "24": ["4!"], "7-3i": ["(2-i)(3.4+0.2i)", "4+3-3i"], "(5,1)": ["(2+3,1)"], "x>5": ["x>2+3"], "5\\pi": ["2\\pi+3\\pi"],
+    "\\begin{pmatrix}3\\\\1\\end{pmatrix}": ["\\begin{pmatrix}1+2\\\\1\\end{pmatrix}"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("gold", LEFT_UNDONE)
+def test_an_answer_that_leaves_the_work_to_be_done_is_not_paid(gold: str) -> None:
+    assert {answer: score(gold, f"\\boxed{{{answer}}}").reward for answer in LEFT_UNDONE[gold]} == dict.fromkeys(
+        LEFT_UNDONE[gold], 0.0
+    )
+    assert score(gold, f"\\boxed{{{gold}}}").reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "answers"),
+    [
+        ("1024", ["2^{10}", "1.024\\times10^3", "1024.0", "1,024"]), ("9/4", ["18/8", "2\\frac14", "2 1/4", "2+\\frac14", "2.25", "225\\%"]),
+        ("2\\sqrt{7}", ["\\sqrt{28}", "2 \\cdot \\sqrt 7"]), ("6\\pi", ["6\\pi", "2\\pi \\cdot 3^1"]), ("x^2-x-6", ["(x-3)(x+2)", "x(x-1)-6"]),
+        ("11+8", ["8+11", "19"]), ("\\int_0^1 t^t dt", ["\\int_0^1 u^u du"]), ("x=4", ["4", "x=4", "x = 3+1 = 4"]), ("2.5 \\text{ million}", ["2500000"]),
+        ("1 m", ["100 cm", "1000 mm", "1 meter"]), ("2 h", ["120 min", "7200 s"]), ("20 m/s", ["72 km/h"]), ("1.5 L", ["1500 mL"]), ("2 m^2", ["20000 cm^2"]),
+    ],
+)  # fmt: skip
+def test_exact_values_may_be_written_in_any_usual_form(gold: str, answers: list[str]) -> None:
+    assert {answer: score(gold, answer).reward for answer in answers} == dict.fromkeys(answers, 1.0)
+
+
+@pytest.mark.parametrize(("gold", "answer"), [("1 m", "10 cm"), ("1 m", "1 g"), ("3 m^2", "3 m"), ("2 h", "2 s")])
+def test_another_size_is_another_answer_with_letters_for_units(gold: str, answer: str) -> None:
+    assert score(gold, answer).reward == 0.0
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,49 @@ CITY = {"answer": ["Bern", "Berne"]}
         ),
         ({"kind": "number", "units": {"$": 1}}, "$1,200", {"answer": 1200}, True),
         ({"kind": "number", "units": {"%": 0.01}}, "50%", {"answer": 0.5}, True),
-        ({"kind": "number", "answer_in": "hashes"}, "4 + 4 = 8\n#### 8", {"answer": "8"}, True),
+        *(
+            ({"kind": kind, "answer_in": "hashes"}, f"4 + 4 = 8\n#### {rest}", {"answer": "8"}, right)
+            for kind in ("number", "exact", "math")
+            for rest, right in (
+                ("8", True),
+                ("8\nLet me know if you need more.", True),
+                ("8<|eot_id|>", True),
+                ("8 </s>", True),
+                ("\n8", True),
+                ("8\n\nQ: 2 + 3?\n#### 5", True),
+                ("5\n\nQ: 4 + 4?\n#### 8", False),
+            )
+        ),
         ({"kind": "number", "answer_in": "last_number"}, "first 3, then 1,000 apples.", {"answer": 1000}, True),
         *(
             ({"kind": "number", "answer_in": "last_number"}, given, {"answer": gold}, right)
             for given, gold, right in (
+                *(
+                    (text, value, right)
+                    for text, tail, whole in (
+                        ("about 7{,}042 in all", 42, 7042),
+                        ("about $7\\,042$", 42, 7042),
+                        ("7\u00a0042 people", 42, 7042),
+                        ("7\u202f042", 42, 7042),
+                        ("7'042 Fr.", 42, 7042),
+                        ("7 042 in all", 42, 7042),
+                        ("12_307_042", 42, 12307042),
+                        ("12.307,42 €", 42, "12307.42"),
+                        ("12 307,42 €", 42, "12307.42"),
+                        ("12,07,042 rupees", 42, 1207042),
+                        ("3/7,042", 42, "3/7042"),
+                        ("3/1.25", 25, "2.4"),
+                        ("5 \\times 10^{3}", 3, 5000),
+                        ("5 × 10³", 5, 5000),
+                        ("5⁄8", 8, "5/8"),
+                    )
+                    for value, right in ((tail, False), (whole, True))
+                ),
+                *(
+                    (text, 42, False)
+                    for text in ("0x42", "C6H42", "9h42", "e^{42}", "\\sqrt{42}", "√42", "6'42", "v1.42")
+                ),
+                *((text, 42, True) for text in ("共42个", "USD42", "x_1 = 42", "42cm", "in 2023 42 people")),
                 ("it is 3/4", 4, False),
                 *(
                     ("5-7", 7, False),

@@ -122,6 +122,8 @@ def compare(gold: str, given: str, positive: bool = False) -> tuple[bool, str]:
         found = helpers().ask({"gold": gold, "given": given, "positive": positive})
     except TooMuch as error:
         return False, f"the answer {error}"
+    if left := found.get("undone"):
+        return False, f"not evaluated: {given[:80]!r} leaves {' and '.join(left)} to be computed"
     return found.get("same", False), f"not one clear answer: {found['given']}" if "given" in found else ""
 
 

@@ -23,7 +23,7 @@ from workers.lib.maths.units import unit_of
 MOST_DIGITS = 100_000.0
 DIGITS, MORE_DIGITS, POINTS, NEEDED = 50, 500, 6, 4
 BRACKETS = ("()", "[)", "(]", "[]")
-_LETTER_UNIT = re.compile(r"(.*[\d)}]) ?([gmshLNJWK])")
+_LETTER_UNIT = re.compile(r"(.*[\d)}]) ?([gmshLNJWK](?: ?\^ ?\{?[23]\}?| ?/ ?[A-Za-z]+)?)")
 _UNDONE = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
 _CONFIG = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
 
@@ -31,6 +31,13 @@ _CONFIG = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols
 @lru_cache(maxsize=256)
 def parsed(text: str) -> Any:
     """The expression. Raises Unreadable."""
+    found = as_written(text)
+    return found.xreplace({symbol: sympy.I for symbol in found.free_symbols if symbol.name == "i"})
+
+
+@lru_cache(maxsize=256)
+def as_written(text: str) -> Any:
+    """The expression with i as a symbol: replacing it computes the sums around it. Raises Unreadable."""
     try:
         found = latex2sympy(
             text, is_real=None, convert_degrees=False, normalization_config=None, conversion_config=_CONFIG
@@ -42,7 +49,7 @@ def parsed(text: str) -> Any:
     if not isinstance(found, sympy.Expr) or found.atoms(sympy.core.function.AppliedUndef):
         raise Unreadable(f"not an expression: {text[:60]!r}")
     _size(found)
-    return found.xreplace({symbol: sympy.I for symbol in found.free_symbols if symbol.name == "i"})
+    return found
 
 
 def _size(expression: Any) -> float:
@@ -109,6 +116,22 @@ def check(node: Node) -> None:
         check(part)
     if node.kind == "value":
         parsed(node.text)
+
+
+def _with_letter_units(gold: Node, given: Node) -> tuple[Node, Node]:
+    """“5 m” looks like a product if its unit is one letter: it is a unit where the other answer has one that measures
+    the same, or where both end in such letters.
+    """
+    nodes = (gold, given)
+    as_units = tuple(
+        replace(node, text=letter[1], unit=letter_unit)
+        if not node.unit and (letter := _LETTER_UNIT.fullmatch(node.text)) and (letter_unit := unit_of(letter[2]))
+        else node
+        for node in nodes
+    )
+    units = [node.unit for node in as_units]
+    same = all(units) and units[0].measures == units[1].measures
+    return as_units if same else nodes
 
 
 class Comparison:
@@ -189,10 +212,8 @@ class Comparison:
     # Values
 
     def _same_value(self, gold: Node, given: Node) -> bool:
-        if (
-            gold.unit and not given.unit and (found := _LETTER_UNIT.fullmatch(given.text))
-        ):  # “5 m” looks like a product if the unit is not recognised
-            given = replace(given, text=found[1], unit=unit_of(found[2]))
+        if gold.text != given.text:
+            gold, given = _with_letter_units(gold, given)
         one, other = parsed(gold.text), as_in(parsed(gold.text), parsed(given.text))
         if gold.unit and given.unit:
             if gold.unit.measures != given.unit.measures:

@@ -43,7 +43,7 @@ _REWRITES = tuple((re.compile(pattern), by) for pattern, by in (
     (r"√", r"\\sqrt"), (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"), (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
     (r"\\frac\s*(\{[^{}]*\})\s*(\d)", r"\\frac\1{\2}"), (r"\\sqrt\s*(\d|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}"),
     (r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])", r"\\infty "), (r"(?<![\\a-zA-Z])sqrt(?![a-zA-Z])", r"\\sqrt"),
-    (rf"(?<![\\a-zA-Z])({'|'.join((_FUNCTIONS + ' ' + _GREEK).split())})(?![a-zA-Z])", r"\\\1 "),
+    (r"(?<=[\d}])\s*min(?![\w(])", ' "minutes" '), (rf"(?<![\\a-zA-Z])({'|'.join((_FUNCTIONS + ' ' + _GREEK).split())})(?![a-zA-Z])", r"\\\1 "),
     (r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,6})(?![\w.])", r"\1 \\cdot 10^{\2}"), (r"\\text\s*", ""),
 ))  # fmt: skip
 AND = re.compile(r"(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", re.IGNORECASE)

@@ -5,6 +5,7 @@ unambiguous LaTeX. Pure.
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 
 class Unreadable(Exception):
@@ -45,7 +46,7 @@ def exact(text: str) -> str:
     if re.search(r"[\d)}]\s*_", text):
         raise Unreadable("a number with an index that is no base")
     text = _RECURRING.sub(lambda m: _fraction(m[1], m[2], m[3] or m[4]), text)
-    text = _MIXED.sub(lambda m: f"({m[1] or m[4]}+\\frac{{{m[2] or m[5]}}}{{{m[3] or m[6]}}})", text)
+    text = _MIXED.sub(lambda m: _mixed(*(int(part) for part in m.groups() if part)), text)
     return _DECIMAL.sub(lambda m: _fraction(m[1], m[2] or "", "") if m[3] is None else m[3], text)
 
 
@@ -60,9 +61,21 @@ def _based(match: re.Match) -> str:
 
 
 def _fraction(whole: str, digits: str, recurring: str) -> str:
-    """The exact fraction of a decimal number."""
+    """The exact fraction of a decimal number, in lowest terms."""
     top, bottom = int(whole + digits or "0"), 10 ** len(digits)
     if recurring:
         top = int(whole + digits + recurring) - top
         bottom *= 10 ** len(recurring) - 1
-    return f"(\\frac{{{top}}}{{{bottom}}})"
+    return _written(Fraction(top, bottom))
+
+
+def _mixed(whole: int, top: int, bottom: int) -> str:
+    if not bottom:
+        raise Unreadable("a fraction by 0")
+    return _written(whole + Fraction(top, bottom))
+
+
+def _written(value: Fraction) -> str:
+    if value.denominator == 1:
+        return f"({value.numerator})"
+    return f"(\\frac{{{value.numerator}}}{{{value.denominator}}})"

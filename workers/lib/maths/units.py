@@ -10,7 +10,7 @@ _BASE = {
     "mm": ("length", "1/1000", "millimeter millimetre"), "in": ("length", "254/10000", "inch inche"), "ft": ("length", "3048/10000", "foot feet"),
     "yd": ("length", "9144/10000", "yard"), "mi": ("length", "1609344/1000", "mile"), "g": ("mass", "1", "gram"), "kg": ("mass", "1000", "kilogram"),
     "mg": ("mass", "1/1000", "milligram"), "lb": ("mass", "45359237/100000", "pound"), "oz": ("mass", "45359237/1600000", "ounce"),
-    "s": ("time", "1", "sec second"), "min": ("time", "60", "minute"), "h": ("time", "3600", "hr hour"), "d": ("time", "86400", "day"),
+    "s": ("time", "1", "sec second"), "ms": ("time", "1/1000", "msec millisecond"), "min": ("time", "60", "minute"), "h": ("time", "3600", "hr hour"), "d": ("time", "86400", "day"),
     "week": ("time", "604800", ""), "month": ("month", "1", ""), "year": ("month", "12", "yr"), "L": ("volume", "1", "l liter litre"),
     "mL": ("volume", "1/1000", "ml milliliter millilitre"), "rad": ("angle", "1", "radian"), "deg": ("angle", "\\pi/180", "degree °"),
     "USD": ("dollars", "1", "dollar $"), "cent": ("dollars", "1/100", "¢"), "EUR": ("euros", "1", "euro €"), "GBP": ("sterling", "1", "£"),

@@ -15,6 +15,7 @@ from typing import Any
 
 from workers.lib.messages import calls_of, json_of, last_answer, same_value, text_of
 from workers.lib.probes.cases import Case, as_text
+from workers.lib.probes.programs import same_program, surely_no_solution
 
 _WRAPPED = re.compile(r"\\boxed\{(.*)\}|<answer>(.*)</answer>|####\s*(.*)|the answer is:?\s*(.*)", re.DOTALL | re.I)
 _EDGES = " \n\t.!\"'`*_"
@@ -36,6 +37,8 @@ def is_right(case: Case, messages: list[dict]) -> bool:
     constraint = (case.task.get("expected") or {}).get("constraint")
     if isinstance(constraint, dict):
         return all(HOLDS[name](text, value) for name, value in constraint.items() if name in HOLDS)
+    if case.has_code and any(same_program(text, answer) for answer in case.answers):
+        return True
     return any(_same_text(text, answer) for answer in case.answers)
 
 
@@ -45,8 +48,8 @@ def surely_wrong(case: Case, messages: list[dict]) -> bool:
 
     Calls: a different number of them, or one whose name or values differ from the expected in letters and digits; where
     only the end state counts, an expected call is missing. A text: it contains no right answer, in any layout; for a
-    long answer, less than half of it. A constraint: one that can be checked does not hold. A program: it contains no
-    line of the right one.
+    long answer, less than half of it. A constraint: one that can be checked does not hold. A program: it never uses its
+    input although the right one does, or there is none; other programs may be right in other words.
     """
     if case.calls is not None:
         return _surely_other_calls(case, messages)
@@ -55,8 +58,7 @@ def surely_wrong(case: Case, messages: list[dict]) -> bool:
     if isinstance(constraint, dict):
         return not all(HOLDS[name](text, value) for name, value in constraint.items() if name in HOLDS)
     if case.has_code:
-        lines = [_bones(line) for answer in case.answers for line in answer.splitlines() if len(line) > 12]
-        return not any(line in _bones(text) for line in lines if not line.startswith("def"))
+        return surely_no_solution(text, case.answers)
     if any(len(answer) > LONG_ANSWER for answer in case.answers):
         return merit(case, messages) < 0.5
     return not any(_stands_in(answer, text) for answer in case.answers)

@@ -23,6 +23,9 @@ from workers.lib.verifiers.numbers import decimal_of, first_number, last_number
 from workers.lib.verifiers.quantities import Amount, amount_of, same_currency, same_quantity
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
+_END_MARK = re.compile(
+    r"<\|[\w▁| -]{1,40}\|?>|</s>|<｜[^｜>]{1,40}｜>|<(?:eos|end_of_turn|eot_id|endoftext)>|\[/?INST\]"
+)
 _OPEN, _CLOSE = re.compile("<answer>", re.IGNORECASE), re.compile("</answer>", re.IGNORECASE)
 
 
@@ -79,7 +82,7 @@ def find_answer(text: str, where: str, pattern: Any = None) -> str:
     if where == "boxed":
         return boxed(text)
     if where == "hashes":
-        return text.rsplit("####", 1)[1].strip() if "####" in text else ""
+        return after_hashes(text)
     if where == "tags":
         return tagged(text)
     if where == "last_number":
@@ -91,6 +94,15 @@ def find_answer(text: str, where: str, pattern: Any = None) -> str:
 
 def _bytes(found: bytes | None) -> str:
     return (found or b"").decode("utf-8", "replace").strip()
+
+
+def after_hashes(text: str) -> str:
+    """The rest of the line after the first ####, or the next line if it is empty; "" if there is none. A model that runs
+    on writes more: an end mark, a sentence, the next question with its own ####.
+    """
+    lines = text.partition("####")[2].splitlines()
+    answer = next((line for line in lines if line.strip()), "")
+    return _END_MARK.split(answer, maxsplit=1)[0].strip()
 
 
 def boxed(text: str) -> str:

@@ -122,11 +122,11 @@ class Mathematics(Answer):
 
     def verdict(self, found: str, gold: str) -> tuple[bool, str]:
         """(whether it is equal; if not, possibly why)."""
-        one, other = number_of(found), number_of(gold)
-        if one is not None and other is not None:
-            return one == other, ""
         if found.strip() == gold.strip():
             return True, ""
+        one, other = number_of(found), number_of(gold)
+        if one is not None and other is not None and (one != other or one.denominator > 1 or "/" not in found):
+            return one == other, ""
         try:
             return compare(gold, found, self.positive)
         except ValueError as error:
