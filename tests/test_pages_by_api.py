@@ -27,6 +27,7 @@ BY_API = {
     "evals:confirm_task": "POST evals_api:confirm_task",
     "evals:split": "POST evals_api:set_split",
     "evals:freeze": "POST evals_api:set_freeze",
+    "evals:reopen": "POST evals_api:set_reopen",
     "evals:new_version": "POST evals_api:set_version",
     "evals:environment": "POST evals_api:set_environment",
     "evals:import": "POST evals_api:imports",

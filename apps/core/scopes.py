@@ -172,6 +172,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "evals_api:set_environment": {"POST": MANAGED},
     "evals_api:set_split": {"POST": MANAGED},
     "evals_api:set_freeze": {"POST": MANAGED},
+    "evals_api:set_reopen": {"POST": MANAGED},
     "evals_api:set_version": {"POST": MANAGED},
     "evals_api:runs": {"GET": RESULT, "POST": RUN},
     "evals_api:run": {"GET": RESULT},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from apps.core.models import JobState, Project, Role
-from apps.evals.models import EvalRun, EvalSetState
+from apps.evals.models import EvalRun, EvalSetState, Split
 from apps.failures.models import Failure, FailureState
 from apps.trajectories.models import HourlyCount, Outcome
 
@@ -49,8 +49,10 @@ def checklist(project: Project) -> list[Item]:
             failures.exclude(state=FailureState.OPEN).exists(), Role.REVIEWER,
         ),
         Item(
-            "Freeze an eval set", "Create tasks from failures (e in triage), hold some out, freeze the set.", "evals:list",
-            sets.filter(state=EvalSetState.FROZEN).exists(),
+            "Freeze an eval set with a hold-out",
+            "Create tasks from failures (e in triage), hold some out, freeze the set. A set that holds nothing out cannot "
+            "test a model.",
+            "evals:list", sets.filter(state=EvalSetState.FROZEN, tasks__split=Split.HOLDOUT).exists(),
         ),
         Item(
             "Create an environment", "It prompts the model and scores its answers.", "environments:new",

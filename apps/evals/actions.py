@@ -21,7 +21,7 @@ from apps.evals.canonical import canonical_hash, group_key, set_digest
 from apps.evals.holdout import groups, judged, leaks
 from apps.evals.holdout.splits import choose_holdout
 from apps.evals.holdout.view_log import record_membership
-from apps.evals.models import WAITING, EvalSet, EvalSetState, Origin, Split, Task
+from apps.evals.models import WAITING, EvalSet, EvalSetState, HoldoutView, Origin, Split, Task
 from apps.evals.near_duplicates import compare
 from apps.failures.actions.clusters import in_evals
 from apps.trajectories.models import Outcome, Trajectory
@@ -29,6 +29,10 @@ from workers.lib.messages import calls_in, is_example
 
 DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
 FROZEN = "{} is frozen. Create a new version to change its tasks."
+NO_HOLDOUT = (
+    "{} has no held-out tasks: no model could be tested on it fairly, and its tasks could not be held out later. Split it first, or "
+    "choose to freeze it without a hold-out (`without_holdout` in the API)."
+)
 
 
 CONTENT = ("key", "split", "group", "messages", "expected", "demonstration", "tools", "metadata")
@@ -396,12 +400,15 @@ def content_of(task: Task, but: str = "") -> dict[str, Any]:
 
 
 @transaction.atomic
-def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
-    """Freezes the set: from now on it is immutable and identified by its digest. Raises EvalSetError for an empty or frozen set."""
+def freeze(*, eval_set: EvalSet, by: Any, without_holdout: bool = True) -> EvalSet:
+    """Freezes the set: from now on it is immutable and identified by its digest. Raises EvalSetError for an empty or frozen set, and, unless
+    `without_holdout`, for one that holds nothing out: a person has to choose that."""
     locked = locked_draft(eval_set)
     tasks = list(locked.tasks.all())
     if not tasks:
         raise EvalSetError(f"{locked} has no tasks yet. Add some before freezing it.")
+    if not without_holdout and not any(task.split == Split.HOLDOUT for task in tasks):
+        raise EvalSetError(NO_HOLDOUT.format(locked))
     if waiting := locked.tasks.filter(**WAITING).count():
         raise EvalSetError(f"{waiting} synthetic variants need review. Use or discard the batch before freezing.")
     # a person may have judged them to be the same task since
@@ -417,6 +424,45 @@ def freeze(*, eval_set: EvalSet, by: Any) -> EvalSet:
     locked.save(update_fields=["state", "digest", "frozen_at", "frozen_by"])
     audit("eval_set.frozen", project=locked.project, by=by, target=locked, name=str(locked), digest=locked.digest)
     return locked
+
+
+@transaction.atomic
+def reopen(*, eval_set: EvalSet, by: Any) -> EvalSet:
+    """Makes a frozen set that holds nothing out a draft again, so that it can be split. Raises EvalSetError if it has a hold-out, or if
+    anything uses it already."""
+    locks.acquire_in(eval_set.project_id, ProjectLock.TASKS)
+    locked = EvalSet.objects.select_for_update(of=("self",)).get(pk=eval_set.pk)
+    if not locked.is_frozen:
+        raise EvalSetError(f"{locked} is not frozen.")
+    if locked.tasks.holdout().exists():
+        raise EvalSetError(f"{locked} has a hold-out, so it stays frozen. {FROZEN.format(locked)}")
+    if uses := uses_of(locked):
+        raise EvalSetError(
+            f"{locked} is in use ({', '.join(uses)}), so it stays frozen: create a set with other tasks."
+        )
+    versions = EvalSet.objects.filter(project=locked.project_id, slug=locked.slug)
+    if draft := versions.filter(state=EvalSetState.DRAFT).first():
+        raise EvalSetError(f"{draft} is already a draft. Delete it first.")
+    digest = locked.digest
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('flywheel.reopen', %s, true)", [str(locked.pk)])
+    locked.state, locked.digest, locked.frozen_at, locked.frozen_by = EvalSetState.DRAFT, "", None, None
+    locked.save(update_fields=["state", "digest", "frozen_at", "frozen_by"])
+    audit("eval_set.reopened", project=locked.project, by=by, target=locked, name=str(locked), digest=digest)
+    return locked
+
+
+def uses_of(eval_set: EvalSet) -> list[str]:
+    """What was made from a set, in this app and those above: “2 evaluations”. Its tasks and views of it are its own."""
+    found = []
+    for relation in EvalSet._meta.related_objects:
+        model = relation.related_model
+        if model in (Task, HoldoutView):
+            continue
+        if n := model._default_manager.filter(**{relation.field.name: eval_set}).count():
+            name = model._meta.verbose_name if n == 1 else model._meta.verbose_name_plural
+            found.append(f"{n:,} {name}")
+    return found
 
 
 def _more(found: Sequence[leaks.Leak]) -> str:

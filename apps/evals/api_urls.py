@@ -40,6 +40,7 @@ urlpatterns = [
     path("eval-sets/<uuid:pk>/changes/", files_api.changes, name="changes"),
     path("eval-sets/<uuid:pk>/split/", drafts_api.split, name="set_split"),
     path("eval-sets/<uuid:pk>/freeze/", drafts_api.freeze, name="set_freeze"),
+    path("eval-sets/<uuid:pk>/reopen/", drafts_api.reopen, name="set_reopen"),
     path("eval-sets/<uuid:pk>/environment/", drafts_api.environment, name="set_environment"),
     path("eval-sets/<uuid:pk>/new-version/", drafts_api.new_version, name="set_version"),
     path("eval-runs/", runs_api.collection, name="runs"),

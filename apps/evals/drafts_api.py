@@ -48,15 +48,36 @@ def split(request: Request, pk: UUID) -> Response:
     return Response(as_json(find_set(request, pk)))
 
 
+class Freeze(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A set without held-out tasks is only frozen by choice: they cannot be held out later, once the set is in use."""
+
+    without_holdout: bool = False
+
+
 @extend_schema(
-    operation_id="v1_eval_sets_freeze", request=None, responses=described({200: SET}, 403, 404, 409),
+    operation_id="v1_eval_sets_freeze", request={JSON: json_schema(Freeze)},
+    responses=described({200: SET}, 400, 403, 404, 409, 413),
+    examples=[OpenApiExample("With a hold-out", {}, request_only=True)],
     description="Freezes a draft: its tasks become immutable, identified by `digest`. A 409 response explains what "
-                "prevents freezing.",
+                "prevents freezing, such as a set without held-out tasks unless `without_holdout` is true.",
 )  # fmt: skip
 @api_view(["POST"])
 def freeze(request: Request, pk: UUID) -> Response:
+    eval_set = find_set(request, pk)
+    by, asked = member_of(request).user, form_of(request, Freeze)
+    actions.freeze(eval_set=eval_set, by=by, without_holdout=asked.without_holdout)
+    return Response(as_json(find_set(request, pk)))
+
+
+@extend_schema(
+    operation_id="v1_eval_sets_reopen", request=None, responses=described({200: SET}, 403, 404, 409),
+    description="Makes a frozen set without held-out tasks a draft again, so that it can be split. A 409 response "
+                "names what prevents it: a hold-out, or evaluations, training data and others that use the set.",
+)  # fmt: skip
+@api_view(["POST"])
+def reopen(request: Request, pk: UUID) -> Response:
     eval_set, by = find_set(request, pk), member_of(request).user
-    actions.freeze(eval_set=eval_set, by=by)
+    actions.reopen(eval_set=eval_set, by=by)
     return Response(as_json(find_set(request, pk)))
 
 

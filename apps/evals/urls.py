@@ -29,6 +29,7 @@ urlpatterns = [
     path("<uuid:pk>/task/", sets.add_task, name="add_task"),
     path("<uuid:pk>/split/", sets.split, name="split"),
     path("<uuid:pk>/freeze/", sets.freeze, name="freeze"),
+    path("<uuid:pk>/reopen/", sets.reopen, name="reopen"),
     path("<uuid:pk>/version/", sets.new_version, name="new_version"),
     path("<uuid:pk>/evaluate/", sets.new_run, name="new_run"),
     path("<uuid:pk>/environment/", environment.for_set, name="environment"),

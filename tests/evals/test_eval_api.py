@@ -7,13 +7,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from django.db import IntegrityError, transaction
 from django.test import Client
 from django.urls import reverse
 
 from apps.core.actions import create_api_key
-from apps.core.models import Role
+from apps.core.models import ApiKey, Role
 from apps.core.scopes import Scope
+from apps.dashboard.checklist import checklist
 from apps.evals.models import EvalSet, HoldoutView, Origin, Task
+from apps.training.actions import freeze_dataset
 from tests.factories import admin_of, key_headers, make_eval_set, make_project
 
 pytestmark = pytest.mark.django_db
@@ -141,6 +144,40 @@ def test_a_set_lives_from_its_creation_to_its_next_version(key: dict, draft: Eva
         newer.status_code == 201 and newer.json()["version"] == 2 and newer.json()["counts"] == split.json()["counts"]
     )
     assert change("set_version", key, support.pk).status_code == 409
+
+
+def test_a_set_without_a_hold_out_is_frozen_by_choice_and_repaired_until_it_is_used(key: dict) -> None:
+    project = ApiKey.objects.get().project
+    alone = make_eval_set(project, train=5, holdout=0, frozen=False)
+    for data in ({}, {"without_holdout": False}):
+        refused = change("set_freeze", key, alone.pk, data=data)
+        assert refused.status_code == 409 and "has no held-out tasks" in refused.json()["detail"]
+    assert change("set_freeze", key, alone.pk, data={"holdout": 0}).status_code == 400
+    assert change("set_reopen", key, alone.pk).status_code == 409, "it is a draft"
+    frozen = change("set_freeze", key, alone.pk, data={"without_holdout": True}).json()
+    assert frozen["state"] == "frozen"
+    assert not any(item.done for item in checklist(project) if "hold-out" in item.title)
+
+    again = change("set_reopen", key, alone.pk)
+    assert again.status_code == 200 and again.json()["state"] == "draft" and again.json()["digest"] == ""
+    assert change("set_split", key, alone.pk, data={"holdout_size": 2}).json()["counts"] == {"holdout": 2, "train": 3}
+    split = change("set_freeze", key, alone.pk).json()
+    assert split["state"] == "frozen" and split["digest"] != frozen["digest"]
+    assert all(item.done for item in checklist(project) if "hold-out" in item.title)
+    held = change("set_reopen", key, alone.pk)
+    assert held.status_code == 409 and "has a hold-out" in held.json()["detail"]
+    with pytest.raises(IntegrityError), transaction.atomic():  # nor by another way
+        EvalSet.objects.filter(pk=alone.pk).update(state="draft", digest="", frozen_at=None)
+
+
+def test_a_set_that_something_was_made_from_stays_frozen(key: dict) -> None:
+    project = ApiKey.objects.get().project
+    used = make_eval_set(project, train=5, holdout=0)
+    freeze_dataset(eval_set=used, by=admin_of(project))
+    refused = change("set_reopen", key, used.pk)
+    assert refused.status_code == 409 and "is in use (1 dataset)" in refused.json()["detail"]
+    used.refresh_from_db()
+    assert used.is_frozen
 
 
 @pytest.mark.parametrize(

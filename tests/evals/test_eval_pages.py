@@ -219,3 +219,23 @@ def test_outputs_on_held_out_tasks_are_a_look_of_each_person_once(client: Client
         for _ in range(2):
             client.get(page)
     assert run.eval_set.holdout_views.filter(kind=HoldoutView.Kind.VIEW).count() == 2
+
+
+def test_the_page_says_what_freezing_without_a_hold_out_means_and_repairs_it(
+    client: Client,
+) -> None:
+    project = make_project()
+    alone = make_eval_set(project, train=3, holdout=0, frozen=False)
+    client.force_login(admin_of(project))
+    engineer = client
+    page = engineer.get(url(alone, "detail")).content.decode()
+    assert "Freeze without a hold-out" in page and 'name="without_holdout"' in page
+    refused = engineer.post(url(alone, "freeze"), follow=True)
+    assert "has no held-out tasks" in refused.content.decode()
+    frozen = engineer.post(url(alone, "freeze"), {"without_holdout": "yes"}, follow=True).content.decode()
+    assert "holds nothing out" in frozen and "Make it a draft again" in frozen
+    engineer.post(url(alone, "reopen"))
+    alone.refresh_from_db()
+    assert not alone.is_frozen
+    with_holdout = make_eval_set(project, frozen=False)
+    assert "3 of 6 tasks stay held out" in engineer.get(url(with_holdout, "detail")).content.decode()

@@ -163,6 +163,7 @@ WORDS: dict[str, str] = {
     "eval_set.tasks_added": "added {made|task|tasks} to {name@}[: {what}]",
     "eval_set.split": "split {name@} (seed {seed})",
     "eval_set.frozen": "froze {name@}",
+    "eval_set.reopened": "made the frozen set {name@} a draft again",
     "task.created": "added {=a task@evals.evalset:set_id} to {set}",
     "task.edited": "edited {=a task@evals.evalset:set_id} in {set}",
     "task.removed": "removed the task “{key}” from {set}",

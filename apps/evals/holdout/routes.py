@@ -127,9 +127,9 @@ NOTHING: dict[str, str] = {
     "cluster_rename cluster_move cluster_decide reclassify_start reclassification_status reclassification_apply "
     "reclassification_discard measures check_answer check_undo check_share outcomes_train rubric_switch rubric_diff judge_run",
     "failures_api": "classification outcomes checks",
-    "evals_api": "meaning_check_cancel set_version set_environment confirm_task import import_cancel judge_variant end_batch "
+    "evals_api": "meaning_check_cancel set_version set_reopen set_environment confirm_task import import_cancel judge_variant end_batch "
     "variant_job_start variant_job_stop",
-    "evals": "task_samples meaning_status meaning_stop create new_version environment import_cancel end_batch variant_job_start variant_job_status "
+    "evals": "task_samples meaning_status meaning_stop create new_version reopen environment import_cancel end_batch variant_job_start variant_job_status "
     "variant_job_stop confirm_task judge_variant remove_task cancel",
     "notifications": "list count read open preferences",
     "teamwork": "comment people assign",

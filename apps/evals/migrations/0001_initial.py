@@ -1021,7 +1021,9 @@ class Migration(migrations.Migration):
                 FOR EACH ROW EXECUTE FUNCTION evals_task_frozen();
             CREATE FUNCTION evals_evalset_frozen() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN
-                IF OLD.state = 'frozen' AND (NEW.state, NEW.digest) IS DISTINCT FROM (OLD.state, OLD.digest) THEN
+                IF OLD.state = 'frozen' AND (NEW.state, NEW.digest) IS DISTINCT FROM (OLD.state, OLD.digest)
+                    AND NOT (NEW.state = 'draft' AND current_setting('flywheel.reopen', true) = OLD.id::text
+                        AND NOT EXISTS (SELECT 1 FROM evals_task WHERE eval_set_id = OLD.id AND split = 'holdout')) THEN
                     RAISE EXCEPTION 'a frozen eval set stays frozen' USING ERRCODE = 'integrity_constraint_violation';
                 END IF;
                 RETURN NEW;

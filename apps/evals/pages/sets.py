@@ -124,6 +124,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "looked": looked,
             "splits": Split.choices,
             "counts": counts,
+            "uses": actions.uses_of(eval_set) if eval_set.is_frozen and not counts.get(Split.HOLDOUT) else [],
             "total": sum(counts.values()),
             "q": q,
             "tags": tags,
@@ -201,7 +202,17 @@ def split(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view(Role.ENGINEER)
 def freeze(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    return attempt(request, eval_set, lambda: actions.freeze(eval_set=eval_set, by=request.user))
+    chosen = request.POST.get("without_holdout") == "yes"
+    return attempt(
+        request, eval_set, lambda: actions.freeze(eval_set=eval_set, by=request.user, without_holdout=chosen)
+    )
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def reopen(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
+    return attempt(request, eval_set, lambda: actions.reopen(eval_set=eval_set, by=request.user))
 
 
 @require_POST
