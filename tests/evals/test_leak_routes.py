@@ -6,11 +6,13 @@ A small slice of what `python -m bench.leaks` measures, with another seed.
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
 from apps.evals.near_duplicates.search import Held, HeldOut, Match, Row, Why
 from apps.evals.near_duplicates.spelling import digits_for_words, one_slip, unescaped
+from apps.evals.near_duplicates.text import fold
 from bench.leak_routes import CALLS, MARKUP, OTHER, TYPOS, VERBATIM, chat, in_kind, in_words
 from bench.leak_tasks import FAMILIES, Invented, World
 
@@ -45,6 +47,58 @@ def test_no_markup_and_no_decoration_of_lines_hides_a_request(name: str, held: l
     world = World(SEED + 6)
     found = caught(index, [MARKUP[name](world, task) for task in held])
     assert [held[at].request for at in sorted(set(range(HELD)) - found)] == []
+
+
+SMALL_CAPITALS = str.maketrans("abcdefghijklmnoprstuvwyzABCDEFGHIJKLMNOPRSTUVWYZ", "ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ" * 2)
+SQUARED = {ord(char): chr(0x1F170 + at) for at, char in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZ")}
+GREEK = str.maketrans("ABEZHIKMNOPTYXoaivu", "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧοαινυ")
+INVISIBLE = {
+    "Hangul filler": "\u3164",
+    "half-width filler": "\uffa0",
+    "choseong filler": "\u115f",
+    "joiner": "\u034f",
+    "tag": "\U000e0061",
+}
+GLYPHS = {
+    "small capitals": lambda text: text.translate(SMALL_CAPITALS),
+    "squared": lambda text: text.upper().translate(SQUARED),
+    "Greek": lambda text: text.translate(GREEK),
+    "Greek capitals": lambda text: text.upper().translate(GREEK),
+    **{
+        name: lambda text, sign=sign: "".join(char + sign * (at % 3 == 0) for at, char in enumerate(text))
+        for name, sign in INVISIBLE.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", GLYPHS)
+def test_no_look_alike_and_nothing_invisible_hides_a_request(name: str, held: list[Invented], index: HeldOut) -> None:
+    found = caught(index, [chat(World(SEED), GLYPHS[name](task.request), in_words(task)) for task in held])
+    assert [held[at].request for at in sorted(set(range(HELD)) - found)] == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("ΝΙΚΗ και λόγος", "νίκη ΚΑΙ ΛΌΓΟΣ"), ("ПРИВЕТ, Ау", "привет, АУ"), ("ŁÓDŹ", "łódź"), ("İstanbul", "istanbul")],
+)
+def test_a_word_of_another_alphabet_stays_one_word_in_capitals(one: str, other: str) -> None:
+    assert fold(one) == fold(other)
+
+
+DISORDERED = {
+    "digits for letters": lambda text, rng: text.translate(str.maketrans("aeiost", "431057")),
+    "signs for letters": lambda text, rng: text.translate(str.maketrans("aeios", "@310$")),
+    "shuffled words": lambda text, rng: " ".join(rng.sample(text.split(), len(text.split()))),
+}
+
+
+@pytest.mark.parametrize("name", DISORDERED)
+def test_digits_for_letters_and_shuffled_words_hide_few_requests(
+    name: str, held: list[Invented], index: HeldOut
+) -> None:
+    rng = random.Random(SEED)
+    rows = [chat(World(SEED), DISORDERED[name](task.request, rng), in_words(task)) for task in held]
+    assert len(caught(index, rows)) >= 0.95 * HELD
 
 
 @pytest.mark.parametrize("name", TYPOS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.core.models import Project
+from apps.environments.models import Package
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash
 from apps.evals.holdout import leaks
@@ -23,7 +26,7 @@ from apps.training.actions import TrainingError, freeze_dataset
 from apps.training.jobs import refuse_leaks, sft_row
 from apps.training.models import Dataset, Method, TrainingRun
 from apps.trajectories.exports import SftExport
-from tests.factories import admin_of, make_environment, make_failed, make_project, make_trajectory
+from tests.factories import admin_of, make_environment, make_failed, make_package, make_project, make_trajectory
 from workers.lib.environments import load
 
 pytestmark = pytest.mark.django_db
@@ -248,6 +251,25 @@ def test_an_example_in_the_prompt_is_no_way_in(project: Project) -> None:
     environment.harness = environment.harness | {"examples": [{"role": "user", "content": HELD.lower()}]}
     found = list(leaks.of_rows(project, leaks.harness_rows(environment)))
     assert len(found) == 1 and "kept@1" in found[0].theirs_set
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "leaks_out"),
+    [
+        ("counter/inbox.json", '{"mails": [{"body": %s}]}', True),
+        ("counter/__init__.py", "class A:\n    def start(self, task):\n        return {'mail': %s}", True),
+        ("counter/__init__.py", "class A:\n    def tasks(self):\n        return [{'id': 'a', 'prompt': %s}]", False),
+        ("counter/tasks.jsonl", '{"id": "a", "prompt": %s}', False),
+    ],
+)
+def test_what_a_package_s_tools_and_start_states_are_made_of_is_no_way_in(
+    project: Project, tmp_path: Path, path: str, content: str, leaks_out: bool
+) -> None:
+    environment = make_package(project, tmp_path)
+    text = content % json.dumps(f"Forwarded: {HELD.lower()} Thanks!")
+    files = environment.package.files | {path: base64.b64encode(text.encode()).decode()}
+    environment.package = Package(project=project, name="counter", digest="0" * 64, files=files)
+    assert bool(list(leaks.of_rows(project, leaks.harness_rows(environment)))) is leaks_out
 
 
 # Every place whose text trains: the request stands there behind other words, and the answer has another form.

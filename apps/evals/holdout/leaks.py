@@ -22,6 +22,7 @@ from apps.evals.models import Split, Task
 from apps.evals.near_duplicates import compare
 from apps.evals.near_duplicates.calls import words_of
 from apps.evals.near_duplicates.search import Held, HeldOut, Row, Why
+from workers.lib.environments.packages.texts import shown_texts
 from workers.lib.messages import is_prompt
 from workers.lib.prompts import applied
 
@@ -260,8 +261,12 @@ def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:
 
 
 def harness_rows(environment: Environment, prompt: dict | None = None) -> Iterator[tuple[str, dict]]:
-    """What an environment adds to every prompt, as a training row: system prompt, examples, tools, configuration. `prompt`: a prompt
-    version's, instead of the harness's own."""
+    """What an environment adds to every prompt, as a training row: system prompt, examples, tools, configuration; and the texts of its
+    package, which its tools and start states are made of. `prompt`: a prompt version's, instead of the harness's own."""
     row = applied(environment.harness, prompt or {}) | {"config": environment.config}
     if _has_text(row):
         yield f"harness of {environment}", row
+    if environment.package:
+        for path, texts in shown_texts(environment.package.files):
+            if _has_text(texts_row := {"messages": [{"role": "tool", "content": text} for text in texts]}):
+                yield f"{path} of {environment}", texts_row

@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 
 from apps.evals.near_duplicates.spelling import bones, meant_numbers, one_slip
-from apps.evals.near_duplicates.text import DAYS, FILLERS, MONTHS, is_slot
+from apps.evals.near_duplicates.text import DAYS, FILLERS, MONTHS, is_slot, words
 
 GAP = 4  # words between two parts of a request that still count as one place
 LEFT_OUT = 0.05  # of the words that carry the wish
@@ -51,6 +51,11 @@ class Pattern:
     @cached_property
     def forms(self) -> list[str]:
         return [one.form for one in self.words]
+
+    @cached_property
+    def alone(self) -> list[str]:
+        """The form of each word by itself: a date whose day and month are apart is none."""
+        return [form for part in self.text.split() for form in words(part)]
 
     @cached_property
     def content(self) -> frozenset[str]:

@@ -26,8 +26,8 @@ from apps.evals.near_duplicates import rearranged
 from apps.evals.near_duplicates.alignment import REACH, Pattern, says, word
 from apps.evals.near_duplicates.letters import Spelt, parts_of
 from apps.evals.near_duplicates.markup import unwrapped, views
-from apps.evals.near_duplicates.spelling import Neighbours, meant_numbers, other_forms
-from apps.evals.near_duplicates.text import FILLERS, is_slot, names_in, spelt_words, words
+from apps.evals.near_duplicates.spelling import Neighbours, letters_for_digits, meant_numbers, other_forms
+from apps.evals.near_duplicates.text import DAYS, FILLERS, MONTHS, fold, is_slot, names_in, spelt_words, words
 
 KEYS = 3
 RARE = 64
@@ -36,6 +36,7 @@ ANCHORS = 100  # stretches of one text that are compared with one request
 MISSING = 0.25  # share of a request's words that may be misspelt beyond recognition, before it is compared
 LONG = 400  # words of a request from which on only a few stretches are
 REMEMBERED = 1_000_000  # spellings
+PLAIN_WORDS = FILLERS | MONTHS.keys() | DAYS | {"pm"}
 
 Passage = tuple[str, str]  # role, text
 
@@ -132,7 +133,7 @@ class Requests:
     def within(self, text: Searched) -> list[int]:
         """The requests that the text contains."""
         found: set[int] = set()
-        for passages in _views(text.passages):
+        for passages in self._all_views(text.passages):
             said = [(role, spelt_words(one)) for role, one in passages]
             for _, one in said:
                 found.update(self._whole.get(tuple(_content(form for _, form in one)), ()))
@@ -142,6 +143,18 @@ class Requests:
             self._add_found([(role, spelt_words(one)) for role, one in text.names], text.values, found)
             self._add_spelt(text.names, found)
         return sorted(found)
+
+    def _all_views(self, passages: Sequence[Passage]) -> Iterator[Sequence[Passage]]:
+        """The views of the passages, and those with words of the requests that digits were put into (t1ck3t)."""
+        yield from _views(passages)
+        for numbers in (False, True):
+            read = [(role, letters_for_digits(fold(one), self._is_word, numbers)) for role, one in passages]
+            if not any(one for _, one in read):
+                return
+            yield [(role, one or said) for (role, one), (_, said) in zip(read, passages, strict=True)]
+
+    def _is_word(self, spelt: str) -> bool:
+        return spelt in self._spellings or spelt in PLAIN_WORDS or (len(spelt) > 4 and bool(self._neighbours.of(spelt)))
 
     def _add_spelt(self, passages: Sequence[Passage], found: set[int]) -> None:
         """Adds those whose letters occur in the passages, or in the contents of JSON inside them."""
@@ -165,9 +178,9 @@ class Requests:
     @staticmethod
     def _rearranged(pattern: Pattern, stream: _Stream, here: set[str]) -> bool:
         absent = len(pattern.content - here)
-        return absent <= rearranged.LEFT_OUT * len(pattern.content) and rearranged.says(
-            pattern, stream.forms, stream.ends
-        )
+        return (
+            absent <= rearranged.LEFT_OUT * len(pattern.content) and rearranged.says(pattern, stream.forms, stream.ends)
+        ) or (here.issuperset(pattern.alone) and rearranged.is_shuffled(pattern, stream.forms))
 
     def _meant(self, spelt: str) -> tuple[str, ...]:
         """The known words that an unknown spelling may stand for."""

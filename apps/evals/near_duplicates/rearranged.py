@@ -21,6 +21,7 @@ LEFT_OUT = 0.25  # of them
 INSTEAD = 1 / 3  # words between them that the request does not have, for each that is missing
 ROOM = 1.25  # length of the stretch, of that of the request
 _DATE, _TIME = re.compile(r"d(?P<m>\d\d)-(?P<d>\d\d)"), re.compile(r"t(?P<h>\d\d):\d\d")
+SHORTEST, SHUFFLED = 6, 0.5  # words of a request that is shuffled; share of neighbours that stay neighbours by chance
 STRANGE = 0.3  # share of words that the request does not have, if none is missing
 
 
@@ -50,6 +51,20 @@ def says(pattern: Pattern, forms: Sequence[str], ends: Sequence[int] = ()) -> bo
     if absent and (len(strange) > INSTEAD * absent or any(map(is_slot, strange))):
         return False
     return len(strange) <= STRANGE * total and _values_stay(pattern, forms[first : last + 1])
+
+
+def is_shuffled(pattern: Pattern, forms: Sequence[str]) -> bool:
+    """Whether a stretch has all words of the request and no others, but hardly one still stands beside a word that it stands beside
+    in the request: then the order says nothing, not even which value belongs where."""
+    wanted, alone = Counter(pattern.alone), pattern.alone
+    if len(alone) < SHORTEST:
+        return False
+    first, last, found = _densest(wanted, forms, len(alone))
+    if (wanted - found).total() > len(alone) // 10 or not wanted.keys() - FILLERS <= found.keys():
+        return False
+    beside = {frozenset(pair) for pair in pairwise(alone)}
+    pairs = [frozenset(pair) for pair in pairwise(forms[first : last + 1])]
+    return sum(pair in beside for pair in pairs) <= SHUFFLED * len(pairs)
 
 
 def _densest(wanted: Counter[str], forms: Sequence[str], room: int) -> tuple[int, int, Counter[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from urllib.parse import unquote_plus
 
@@ -107,6 +107,32 @@ def _parsed(names: list[str]) -> Iterator[int]:
         room = 10 if name in _TENS else 0
     if current is not None:
         yield done + current
+
+
+# Digits in words
+
+_DIGITAL = re.compile(r"[\w@$!|+]*[\d@$!|+][\w@$!|+]*")
+_READ_AS = [str.maketrans("0123456789@$!|+", letters) for letters in ("oizeasgtbgasilt", "olzeasgtbgasilt")]
+
+
+def letters_for_digits(text: str, is_word: Callable[[str], bool], numbers: bool) -> str:
+    """A folded text with letters for the digits and signs in words (t1ck3t, p@y), where that makes a word; "" if nowhere. `numbers`:
+    whether whole numbers are read so, too (47 as at)."""
+    changed = 0
+
+    def word(match: re.Match[str]) -> str:
+        nonlocal changed
+        if match[0].isdigit() and not numbers:
+            return match[0]
+        for table in _READ_AS:
+            read = match[0].rstrip("!").translate(table)
+            if len(read) > 1 and read.isalpha() and read != match[0] and is_word(read):
+                changed += not match[0].isdigit()
+                return read
+        return match[0]
+
+    made = _DIGITAL.sub(word, text)
+    return made if changed else ""
 
 
 # Slips of the keyboard

@@ -12,17 +12,10 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
+from apps.evals.near_duplicates.glyphs import latin, latin_when_folded, visible
 from apps.evals.near_duplicates.spelling import Neighbours, digits_for_words, unescaped
 
-# Cyrillic, Greek and Latin letters that look like a plain Latin one (after case folding and NFKD).
-_LOOK_ALIKES = dict(
-    zip(
-        "авекмнорстухіјѕԁԛԝһӏαβεικνορτυχγηωϲϳłøđħıɡɑ",
-        "abekmhopctyxijsdqwhlabeikvoptuxynwcjlodhiga",
-        strict=True,
-    )
-)
-_LETTERS = str.maketrans(_LOOK_ALIKES | {"’": "'", "‘": "'", "ʼ": "'", "＇": "'", "`": "'"})
+_APOSTROPHES = str.maketrans(dict.fromkeys("’‘ʼ＇`", "'"))
 
 
 def _listed(text: str) -> list[str]:
@@ -80,12 +73,13 @@ _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u
 
 
 def fold(text: str) -> str:
-    """One spelling of the letters: unescaped, NFKC, case-folded, no accents, no invisible characters, look-alikes as Latin."""
+    """One spelling of the letters: unescaped, without what is invisible, NFKC, no accents, look-alikes as Latin, case-folded."""
     text = unescaped(text)
     if not text.isascii():
-        text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
-        text = "".join(char for char in text if not _is_dressing(char))
-        text = unicodedata.normalize("NFKC", text).translate(_LETTERS)
+        text = visible(unicodedata.normalize("NFKC", visible(text)).translate(_APOSTROPHES))
+        text = "".join(char for char in unicodedata.normalize("NFKD", text) if not _is_dressing(char))
+        text = unicodedata.normalize("NFKC", latin(unicodedata.normalize("NFKC", text)).casefold())
+        text = latin_when_folded("".join(char for char in text if not _is_dressing(char)))
     return text.replace("`", "'").casefold()
 
 
@@ -95,8 +89,8 @@ def unadorned(text: str) -> str:
 
 
 def _is_dressing(char: str) -> bool:
-    """Accents on letters, variation selectors and invisible characters; the vowel signs of other scripts stay."""
-    return "\u0300" <= char <= "\u036f" or "\ufe00" <= char <= "\ufe0f" or unicodedata.category(char) in ("Cf", "Me")
+    """Accents on letters, and characters of format; the vowel signs of other scripts stay."""
+    return "\u0300" <= char <= "\u036f" or unicodedata.category(char) in ("Cf", "Me")
 
 
 def words(text: str) -> list[str]:
