@@ -34,6 +34,7 @@ class World:
     effect: float = 0.0
     varies: float = 0.0
     unsafe: float = 0.0
+    more_unsafe: float = 0.0  # of the candidate's samples, besides
     masked: float = 0.0
     candidates: int = 1
     looks: int = 1
@@ -43,9 +44,11 @@ class World:
     spread: float = 2.0  # of the Beta distribution: small is many tasks near 0 and 1
 
 
-def evaluation(world: World, rates: np.ndarray, rng: np.random.Generator, masked: float = 0.0) -> Evaluation:
+def evaluation(
+    world: World, rates: np.ndarray, rng: np.random.Generator, masked: float = 0.0, more_unsafe: float = 0.0
+) -> Evaluation:
     passed = rng.random((len(rates), world.samples)) < rates[:, None]
-    unsafe = rng.random(passed.shape) < world.unsafe
+    unsafe = rng.random(passed.shape) < world.unsafe + more_unsafe
     hidden = (rng.random(passed.shape) < masked) & ~passed
     scored = zip(passed.ravel().tolist(), unsafe.ravel().tolist(), hidden.ravel().tolist(), strict=True)
     rows = [sample(at // world.samples, good, bad, lost) for at, (good, bad, lost) in enumerate(scored)]
@@ -73,14 +76,20 @@ def outcome(world: World, rng: np.random.Generator, policy: Policy) -> Outcome:
     rates = rng.beta(world.mean * world.spread, (1 - world.mean) * world.spread, world.tasks)
     baseline = evaluation(world, rates, rng)
     if world.sequential:
-        return while_it_runs(world, baseline, evaluation(world, changed(world, rates, rng), rng, world.masked), policy)
-    others = [changed(world, rates, rng) for _ in range(world.candidates)]
-    evaluated = [evaluation(world, other, rng, world.masked) for other in others for _ in range(world.looks)]
+        return while_it_runs(world, baseline, candidate_of(world, rates, rng), policy)
+    evaluated: list[Evaluation] = []
+    for _ in range(world.candidates):
+        other = changed(world, rates, rng)
+        evaluated += [evaluation(world, other, rng, world.masked, world.more_unsafe) for _ in range(world.looks)]
     numbered = list(enumerate(evaluated, 1))
     if world.picked:
         best = max(evaluated, key=lambda found: sum(row.success for row in found.rows))
         numbered = [(len(evaluated), best)]
     return Outcome([compare(baseline, found, policy, number).verdict for number, found in numbered])
+
+
+def candidate_of(world: World, rates: np.ndarray, rng: np.random.Generator) -> Evaluation:
+    return evaluation(world, changed(world, rates, rng), rng, world.masked, world.more_unsafe)
 
 
 def changed(world: World, rates: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -115,6 +124,7 @@ def row(world: World, runs: int, seed: int) -> str:
 
 
 EFFECTS = (0.03, 0.05, 0.1)
+SIZES = ((76, 8), (100, 8), (60, 4))
 WORLDS = [
     World("ten identical candidates", candidates=10, samples=4),
     World("ten candidates equal on average", candidates=10, varies=0.15, samples=4),
@@ -130,6 +140,15 @@ WORLDS = [
     World("identical, unsafe in 2% of the samples of both", unsafe=0.02),
     *(World("better", tasks=n, samples=k, effect=effect) for n in (30, 60, 240) for k in (1, 8) for effect in EFFECTS),
     *(World("worse", tasks=n, effect=effect) for n in (60, 240) for effect in (-0.05, -0.1)),
+    *(World("safety: identical", tasks=n, samples=k) for n, k in SIZES),
+    *(World("safety: better, nothing unsafe", tasks=n, samples=k, effect=0.2) for n, k in SIZES),
+    *(World("safety: better, unsafe 0% → 5%, a new kind", tasks=n, samples=k, effect=0.2, more_unsafe=0.05)
+      for n, k in SIZES),
+    *(World("safety: better, unsafe 0% → 0.5%, a new kind", tasks=n, samples=k, effect=0.2, more_unsafe=0.005)
+      for n, k in SIZES),
+    *(World("safety: better, unsafe 2% → 7%, of a known kind", tasks=n, samples=k, effect=0.2, unsafe=0.02, more_unsafe=0.05)
+      for n, k in SIZES),
+    *(World("safety: better, unsafe 2% in both", tasks=n, samples=k, effect=0.2, unsafe=0.02) for n, k in SIZES),
     World("ten candidates, all better", candidates=10, effect=0.1, samples=4),
     *(World("sequential, ten looks, better", tasks=n, looks=10, effect=effect, sequential=True, samples=4)
       for n in (60, 240) for effect in (0.05, 0.1, 0.2)),

@@ -107,6 +107,7 @@ BY_API = {
     "promotion:prepare": "POST promotion_api:preparation",
     "promotion:make_report": "POST promotion_api:gate_reports",
     "promotion:report": "GET promotion_api:gate_report",
+    "promotion:review_outputs": "POST promotion_api:unsafe_outputs",
     "promotion:report_file": "GET promotion_api:gate_report",
     "promotion:promote": "POST promotion_api:promote",
     "promotion:rollback": "POST promotion_api:rollback",

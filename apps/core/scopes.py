@@ -248,6 +248,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "promotion_api:gate_reports": {"GET": RESULT, "POST": RUN},
     "promotion_api:preparation": {"GET": RESULT, "POST": RUN},
     "promotion_api:gate_report": {"GET": RESULT},
+    "promotion_api:unsafe_outputs": {"GET": RESULT, "POST": MANAGED},
     "serving_api:endpoint": {"GET": READABLE},
     "serving_api:limits": {"GET": OPERATED, "PUT": OPERATED},
     "automation_api:flows": {"GET": READABLE, "POST": OPERATED},

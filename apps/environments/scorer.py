@@ -24,15 +24,15 @@ def scorer_of(environment: Environment, *, verifier: dict | None = None, ask: bo
     """The environment, the judge (server, model and a hash of our own part of its prompt; None if there is none), the revisions of our
     scoring code, and the version that a remote server reports. `verifier`: a spec that replaces the environment's own.
 
-    A remote server is called only with `ask`, which takes seconds if it does not answer; otherwise `remote` is None.
+    A remote server is called only with `ask`, which takes seconds if it does not answer; otherwise there is no `remote`.
     """
-    return {
+    found = {
         "environment": str(environment),
         "runtime": runtime_hash(environment),
         "judge": _judge(environment, verifier or environment.verifier.spec),
         "scoring": revisions([verifier or environment.verifier.spec, environment.config]),
-        "remote": reported_by(environment) if ask and environment.is_remote else None,
     }
+    return found | {"remote": reported_by(environment) if environment.is_remote else None} if ask else found
 
 
 class ScorerChanged(Exception):
@@ -45,15 +45,20 @@ def record_scorer(job: Job, environment: Environment, verifier: dict | None = No
     `scored`: an earlier attempt has already stored scores. Raises ScorerChanged if another scorer gave them.
     """
     now = scorer_of(environment, verifier=verifier, ask=True)
-    if scored and (told := differences(job.spec.get("scorer", now), now)):
+    if scored and (told := differences(job.spec.get("scorer", {}), now)):
         raise ScorerChanged(f"{' '.join(told)} Scores of both cannot be mixed: start it again.")
     job.spec["scorer"] = now
     type(job)._default_manager.filter(pk=job.pk).update(spec=job.spec)
 
 
+def uses_judge(environment: Environment, verifier: dict | None = None) -> bool:
+    """Whether a judge model takes part in the scores. `verifier`: a spec that replaces the environment's own."""
+    return needs_judge([verifier or environment.verifier.spec, environment.config, environment.harness])
+
+
 def _judge(environment: Environment, verifier: dict) -> str | None:
     """The judge, on one line; None if there is none."""
-    if not needs_judge([verifier, environment.config, environment.harness]):
+    if not uses_judge(environment, verifier):
         return None
     server = judge_of(environment.project)
     return f"{server.model} at {server.base_url} (prompt {content_hash(SYSTEM)[:8]})" if server else "none"
@@ -62,7 +67,7 @@ def _judge(environment: Environment, verifier: dict) -> str | None:
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What changed in the scorer, one sentence each; the environments themselves are compared elsewhere.
 
-    An unknown version (None) is not compared.
+    A version that is unknown (None) then or now has changed as far as anybody knows; one that was not asked for is not compared.
     """
     compared = [("judge", then.get("judge"), now.get("judge"))]
     revised = then.get("scoring") or {}, now.get("scoring") or {}
@@ -70,7 +75,7 @@ def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
         (f"scoring of “{name}”", *(f"revision {revision.get(name, 1)}" for revision in revised))
         for name in sorted(revised[0].keys() | revised[1].keys())
     ]
-    if now.get("remote") is not None:
+    if "remote" in now:
         compared.append(("remote server's version", then.get("remote"), now["remote"]))
     return [
         f"The {what} was {was or UNKNOWN} when the samples were scored; it is {is_now or UNKNOWN} now."

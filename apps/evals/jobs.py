@@ -38,12 +38,13 @@ from workers.lib.prompts import AGENT_PART
 from workers.lib.task_files import write_tasks
 
 TASKS_AT_ONCE = 500  # in memory
+NOT_COLUMNS = ("task", "timed_out", "crashed", "other_results", "answered", "id", "kinds", "accepted")
 ROW_FIELDS = (
     "run_id",
     "task_id",
     "turns",
     "stop_reason",
-    *(f.name for f in fields(SampleRow) if f.name not in ("task", "timed_out", "crashed", "other_results", "answered")),
+    *(f.name for f in fields(SampleRow) if f.name not in NOT_COLUMNS),
 )
 SPENT = ("calls", "tokens", "usd", "without_tokens", "without_cost")  # `AgentClient.spent`
 SAMPLE_FIELDS = tuple(field.name for field in SampleFields._meta.get_fields() if field.name != "created_at")

@@ -24,8 +24,10 @@ PASS_AT = (1, 2, 4, 8, 16)
 class SampleRow:
     """One scored output, as far as the metrics need it. `reward` is None if it is masked. `timed_out`: it failed because it took longer
     than allowed, by the clock of its machine. `crashed`: the agent reported an error instead of an answer. `other_results`: it had
-    run tools of its own. Not `answered`: it failed without
-    an answer, so there are no tokens to count."""
+    run tools of its own. Not `answered`: it failed without an answer, so there are no tokens to count.
+
+    Only the gate sets the last three, of unsafe outputs: what kinds of unsafe action it shows, and what a person who looked at it decided
+    (None: nobody has)."""
 
     task: str
     reward: float | None
@@ -43,6 +45,9 @@ class SampleRow:
     latency_ms: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
+    id: str = ""
+    kinds: tuple[str, ...] = ()
+    accepted: bool | None = None
 
 
 Value = Callable[[SampleRow], float | None]  # None counts for nothing

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.utils import timezone
@@ -15,8 +13,6 @@ from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.actor import actor_name
 from apps.core.models import ApiKey, JobState, Role
-from apps.evals.jobs import rows_of, tasks_of
-from apps.evals.latency import latencies
 from apps.evals.models import EvalRun, LatencyMeasurement
 from apps.notifications.actions import tell_of_override
 from apps.promotion import preparation
@@ -24,76 +20,16 @@ from apps.promotion.announcing import announce_proposal, announce_report
 from apps.promotion.conditions import PromotionError, checked_reason, require_not_archived
 from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment import fingerprints
-from apps.promotion.gate import Evaluation, NotComparable, Policy, Report, Timing, compare, prefix
+from apps.promotion.gate import NotComparable, Policy, Report
+from apps.promotion.inputs import Inputs
 from apps.promotion.models import Approval, Channel, Deployment, GateReport, Promotion, Verdict
 from apps.promotion.moves import locked, move, name_of, require_files
 from apps.promotion.policies import channel_of, label_of, policy_of, require_keys_allowed
 from apps.promotion.promotable import require_promotable
 from apps.promotion.signing import code_hash, document_of, sign
 from apps.promotion.wear import comparison_number
-from apps.registry import engines
 from apps.registry.models import ModelKind, ModelVersion
-from workers.lib.typed import convert, plain
-
-
-def as_evaluation(run: EvalRun, measurement: LatencyMeasurement | None = None, tries: int = 1) -> Evaluation:
-    samples = run.samples.defer("output", "messages").select_related("task")
-    timing, scorer, planned = None, run.spec.get("scorer", {}), tasks_of(run)
-    if measurement:
-        how = f"adapters {measurement.get_adapters_display()}"
-        timing = Timing(str(measurement.pk), how, latencies(measurement, run))
-    return Evaluation(
-        model=str(run.model_version),
-        eval_set_digest=f"{run.eval_set.digest}:{run.split}",
-        task_hash=run.environment.task_hash,
-        agent=run.agent_part,
-        verifier_hash=run.environment.verifier.hash,
-        samples_per_task=run.samples_per_task,
-        rows=rows_of(samples),
-        keys={str(sample.task_id): sample.task.key for sample in samples},
-        timing=timing,
-        planned=[str(task.pk) for task in planned],
-        groups={str(task.pk): task.group for task in planned},
-        scorer={what: scorer.get(name) for what, name in (("judge", "judge"), ("remote server", "remote"))},
-        tries=tries,
-        engine=engines.in_words(run.spec.get("engine") or {}, run.model_version),
-    )
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Everything that a report is made from."""
-
-    baseline: Evaluation
-    candidate: Evaluation
-    measured: dict[str, tuple[Evaluation, Evaluation] | None]
-
-    @classmethod
-    def of(
-        cls, baseline: EvalRun, candidate: EvalRun, measurement: LatencyMeasurement | None,
-        guards: dict[str, list[EvalRun] | None], *, sequential: bool = False, most: int | None = None,
-    ) -> Inputs:  # fmt: skip
-        """`sequential`: only the tasks that both have completed, at most `most`, see `prefix`."""
-        measured = {
-            name: tuple(as_evaluation(run, tries=preparation.tries(run)) for run in pair) if pair else None
-            for name, pair in guards.items()
-        }
-        sides = as_evaluation(baseline, measurement), as_evaluation(candidate, measurement)
-        return cls(*(prefix(*sides, most) if sequential else sides), measured)
-
-    def compare(self, policy: Policy, comparison: int) -> Report:
-        return compare(self.baseline, self.candidate, policy, comparison, self.measured)
-
-    @property
-    def hash(self) -> str:
-        """SHA-256 of everything that the gate was given: the same inputs, policy and number give the same report."""
-        guards = [pair and [_ordered(side) for side in pair] for _, pair in sorted(self.measured.items())]
-        ordered = [_ordered(self.baseline), _ordered(self.candidate), sorted(self.measured), guards]
-        return hashlib.sha256(msgspec.json.encode(ordered, order="sorted")).hexdigest()
-
-
-def _ordered(side: Evaluation) -> Evaluation:
-    return replace(side, rows=sorted(side.rows, key=msgspec.json.encode))
+from workers.lib.typed import plain
 
 
 @dataclass(frozen=True)
@@ -235,17 +171,6 @@ def _run_facts(run: EvalRun) -> dict[str, Any]:
         "verifier_hash": run.environment.verifier.hash,
         "scorer": run.spec.get("scorer"),
     }
-
-
-def reproduce(report: GateReport) -> tuple[Report, bool]:
-    """The report recomputed from the stored samples, and whether inputs and result are unchanged."""
-    runs = EvalRun.objects.select_related("environment__verifier", "eval_set", "model_version")
-    guards = {name: pair and [runs.get(pk=pk) for pk in pair] for name, pair in report.guards.items()}
-    policy, most = convert(report.policy, Policy, "policy"), report.report["tasks"]
-    sides = report.baseline, report.candidate, report.measurement, guards
-    again = (inputs := Inputs.of(*sides, sequential=policy.sequential, most=most)).compare(policy, report.comparison)
-    same = inputs.hash == report.inputs_hash and plain(again.as_dict()) == report.report
-    return again, same
 
 
 @transaction.atomic

@@ -29,6 +29,7 @@ def outcome(
         "checks": report["checks"],
         "regressed": len(report["regressed"]),
         "improved": len(report["improved"]),
+        "outputs_to_review": sum(one["state"] == "to review" for one in report.get("new_kinds", [])),
         "tasks": report["tasks"],
         "comparison": report["comparison"],
         "channel": channel.name,

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from apps.promotion import api, channels_api, effects_api, preparation_api, reports_api
+from apps.promotion import api, channels_api, effects_api, preparation_api, reports_api, unsafe_api
 from apps.promotion.deployment import api as deployment_api
 from apps.promotion.pulling import api as pulling
 from apps.promotion.trials import api as trials_api
@@ -31,6 +31,7 @@ urlpatterns = [
     path("gate-reports/", reports_api.collection, name="gate_reports"),
     path("gate-reports/preparation/", preparation_api.pair, name="preparation"),
     path("gate-reports/<uuid:pk>/", reports_api.item, name="gate_report"),
+    path("gate-reports/<uuid:pk>/unsafe-outputs/", unsafe_api.outputs, name="unsafe_outputs"),
     path("downloads/<str:token>/", pulling.download, name="download"),
     path("model-versions/<int:pk>/card/", pulling.card, name="card"),
     path("model-versions/<int:pk>/merge/", pulling.merge, name="merge"),

@@ -12,14 +12,14 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Archivable, ArchivableQuerySet, Project
-from apps.evals.models import EvalRun, LatencyMeasurement
+from apps.evals.models import EvalRun, LatencyMeasurement, Sample
 from apps.promotion.deployment.models import Deployment, Fingerprint, FingerprintJob, Placement, Target
 from apps.promotion.trials.models import Trial, TrialAnswer, TrialSession
 from apps.registry.models import ModelVersion
 
 __all__ = [
     "Approval", "Channel", "Deployment", "Fingerprint", "FingerprintJob", "Freeze", "GateReport", "Placement", "Promotion",
-    "PromotionPolicy", "Target", "Trial", "TrialAnswer", "TrialSession", "Verdict",
+    "PromotionPolicy", "Target", "Trial", "TrialAnswer", "TrialSession", "UnsafeReview", "Verdict",
 ]  # fmt: skip
 
 
@@ -154,6 +154,29 @@ class Approval(models.Model):
 
     def __str__(self) -> str:
         return f"{self.by_name} approves {self.gate_report}"
+
+
+class UnsafeReview(models.Model):
+    """What a person who looked at it decided about an output with a new kind of unsafe action. Rows are only ever added.
+
+    The newest one of an output applies, as long as the output is the one that was looked at: `digest` covers its content.
+    """
+
+    sample = models.ForeignKey(Sample, models.CASCADE, related_name="unsafe_reviews")
+    gate_report = models.ForeignKey(GateReport, models.CASCADE, related_name="unsafe_reviews")
+    digest = models.CharField(max_length=64)
+    accepted = models.BooleanField(help_text="It is not unsafe; else it is")
+    reason = models.TextField()
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    by_name = models.CharField(max_length=160)
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("at", "pk")
+        constraints = [models.CheckConstraint(name="unsafe_review_has_reason", condition=~Q(reason=""))]
+
+    def __str__(self) -> str:
+        return f"{self.by_name}: {'not unsafe' if self.accepted else 'unsafe'}"
 
 
 class FreezeQuerySet(models.QuerySet["Freeze"]):

@@ -12,6 +12,7 @@ from apps.evals.models import Split
 from apps.promotion.conditions import PromotionError, require_deciding_set, why_owner
 from apps.promotion.freezing import require_not_frozen
 from apps.promotion.gate import Policy
+from apps.promotion.inputs import inputs_of
 from apps.promotion.models import Channel, GateReport
 from apps.promotion.policies import policy_of, require_keys_allowed
 from apps.promotion.signing import is_genuine
@@ -59,6 +60,11 @@ def require_promotable(
                 "evaluate both models on one and compare again."
             )
     require_deciding_set(gate_report.candidate.eval_set, policy)
+    if inputs_of(gate_report).hash != gate_report.inputs_hash:
+        raise PromotionError(
+            "The samples of these evaluations, or the reviews of them, have changed since this report was made. Compare "
+            "again: that costs nothing."
+        )
     reasons = why_owner(channel, gate_report, policy)
     overridden = bool(reasons)
     if key and overridden:

@@ -51,6 +51,11 @@ REPORT = {
         "checks": {"type": "array", "items": CHECK},
         "regressed": {"type": "integer", "description": "Tasks that went from mostly passing to mostly failing"},
         "improved": {"type": "integer"},
+        "outputs_to_review": {
+            "type": "integer",
+            "description": "Outputs with a kind of unsafe action that the baseline never shows and nobody has reviewed "
+            "(`unsafe-outputs/`). With any of them the verdict is at best “inconclusive”",
+        },
         "tasks": {"type": "integer"},
         "comparison": {"type": "integer", "description": "Which one it is on these tasks, from 1"},
         "channel": {"type": "string"},
@@ -91,7 +96,7 @@ ANSWER = OpenApiExample(
         "checks": [{"name": "success", "title": "Success", "state": "better", "required": True, "baseline": 0.62,
                     "candidate": 0.745, "difference": 0.125, "low": 0.05, "high": 0.2, "n": 120,
                     "sentence": "Success rose: +0.125 [+0.050, +0.200] over 120 tasks.", "decides": ""}],
-        "regressed": 1, "improved": 16, "tasks": 120, "comparison": 2, "channel": "production", "policy_version": 0,
+        "regressed": 1, "improved": 16, "outputs_to_review": 0, "tasks": 120, "comparison": 2, "channel": "production", "policy_version": 0,
         "baseline": "9e0c…", "baseline_model": "support-v3", "candidate": "5f0c…", "candidate_model": "support-v4",
         "url": "https://flywheel.example/p/support/models/reports/0d3f0c52/", "created_at": "2026-11-22T08:00:00Z",
     },

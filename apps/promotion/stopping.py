@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from apps.evals.models import EvalRun
-from apps.promotion.actions import Inputs
 from apps.promotion.gate import NotComparable
+from apps.promotion.inputs import Inputs
 from apps.promotion.policies import PRODUCTION, find_channel, policy_of
 from apps.promotion.wear import comparison_number
 

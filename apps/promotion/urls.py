@@ -1,7 +1,7 @@
 from django.urls import path
 
 from apps.promotion import views
-from apps.promotion.pages import channel, effect, files, graph, pair, planning, policy, trial
+from apps.promotion.pages import channel, effect, files, graph, pair, planning, policy, trial, unsafe
 
 app_name = "promotion"
 urlpatterns = [
@@ -18,6 +18,7 @@ urlpatterns = [
     path("compare/<uuid:baseline>/<uuid:candidate>/prepare/", pair.prepare, name="prepare"),
     path("reports/", views.make_report, name="make_report"),
     path("reports/<uuid:pk>/", views.report, name="report"),
+    path("reports/<uuid:pk>/unsafe/", unsafe.review_outputs, name="review_outputs"),
     path("reports/<uuid:pk>/promote/", views.promote, name="promote"),
     path("plan/<uuid:pk>/", planning.plan, name="plan"),
     path("wear/<uuid:pk>/", planning.wear, name="wear"),

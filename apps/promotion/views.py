@@ -28,6 +28,7 @@ from apps.promotion.pages.pair import pair_of
 from apps.promotion.policies import PRODUCTION, channel_of, policy_of
 from apps.promotion.pulling.card import card_of
 from apps.promotion.signing import is_genuine, signed_document
+from apps.promotion.unsafe_outputs import listed_in
 from apps.registry import merging
 from apps.registry.models import ModelKind, ModelVersion
 from apps.registry.profiles import profile_of_version
@@ -36,6 +37,7 @@ from apps.training.models import TrainingRun
 from workers.lib.prompts import as_lines
 
 SIDE_BY_SIDE = 30
+UNSAFE_SHOWN = 200
 IN_OTHER_UNITS = ("tokens", "latency", "latency_p95")  # than the chart's shares
 
 
@@ -186,7 +188,8 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     measured = [
         check for check in reversed(checks) if check["high"] is not None and check["name"] not in IN_OTHER_UNITS
     ]
-    if pairs := moved_pairs(row):
+    pairs, unsafe_outputs = moved_pairs(row), listed_in(row, UNSAFE_SHOWN)
+    if pairs or unsafe_outputs:
         record_output_view(row.candidate, by=request.user)
     return render(
         request,
@@ -216,6 +219,8 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
                 "Candidate minus baseline, 95% intervals",
                 height=220,
             ),
+            "unsafe_outputs": unsafe_outputs,
+            "new_kinds": len(row.report.get("new_kinds", [])),
             "pairs": pairs,
             "moved": len(row.report["regressed"]) + len(row.report["improved"]),
         },

@@ -66,8 +66,10 @@ def lock_of(
 def require_unlocked(
     *, environment: Environment, tasks: Sequence[Task], by: Any, scorer: dict[str, Any] | None = None
 ) -> Lock:
-    """Raises TrainingLocked if nobody, or not this person, may train on these tasks in this environment."""
-    lock = lock_of(environment=environment, tasks=tasks, by=by, scorer=scorer)
+    """Raises TrainingLocked if nobody, or not this person, may train on these tasks in this environment. `by`: who starts the
+    run; None if that is unknown."""
+    question = Question(environment.verifier, environment, scorer or scorer_of(environment))
+    lock = _answers([question], starter=_pk(by), starts=True, tasks=tasks)[0]
     if lock.locked:
         raise TrainingLocked(
             f"Training with {environment.verifier} in {environment} is locked. {lock.why} {' '.join(lock.todo)} "
@@ -97,7 +99,13 @@ def _pk(by: Any) -> int | None:
     return getattr(by, "pk", None)
 
 
-def _answers(asked: list[Question], *, starter: int | None = None, tasks: Sequence[Task] | None = None) -> list[Lock]:
+def _answers(
+    asked: list[Question],
+    *,
+    starter: int | None = None,
+    starts: bool = False,
+    tasks: Sequence[Task] | None = None,
+) -> list[Lock]:
     verifiers = [one.verifier for one in asked]
     policies, reviews = policies_of(row.project_id for row in verifiers), _reviews(verifiers)
     newest = [next(iter(_there(reviews.get(one.verifier.pk, []), one)), None) for one in asked]
@@ -118,6 +126,7 @@ def _answers(asked: list[Question], *, starter: int | None = None, tasks: Sequen
             drift=_drift(every, one, tasks, policy) if tasks is not None else None,
             author=one.verifier.created_by_id,
             starter=starter,
+            starts=starts,
             **_eyes(mine, {one.verifier.created_by_id, starter}),
             override=override and OverrideFacts(override.by_id, f"Overridden by {override.by or 'somebody who has left'}: {override.reason}"),
         )  # fmt: skip
@@ -192,7 +201,7 @@ def _probe_facts(probe: ProbeRun, one: Question, training: int) -> ProbeFacts:
     worst = sorted(report, key=lambda found: found.get("severity") != "high")
     names = list(dict.fromkeys(found["probe"] for found in worst))[:NAMED]
     then = probe.spec.get("scorer")
-    changed = differences(then, one.scorer) if then and one.scorer else []
+    changed = differences(then or {}, one.scorer) if one.scorer else []
     told = ["The probes were run with different settings. " + text for text in changed]
     wanted, tried = min(PROBED_TASKS, training), len(probe.spec.get("tasks", ()))
     if tried < wanted:

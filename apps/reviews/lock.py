@@ -55,7 +55,7 @@ class Facts:
     """The facts for the decision. `environment`: what it is requested for, "" for any that uses the verifier.
 
     `judged`: samples that anybody has judged; `judged_by_others`: those judged by somebody who neither wrote the verifier nor starts the
-    run. `starter`: who starts it, None if that does not matter. `drift`: None if no tasks are given.
+    run. `starts`: a run is to start now; `starter`: who starts it, None if unknown. `drift`: None if no tasks are given.
     """
 
     policy: Mapping[str, Any]
@@ -68,6 +68,7 @@ class Facts:
     drift: Drift | None = None
     author: int | None = None
     starter: int | None = None
+    starts: bool = False
     judged: int = 0
     judged_by_others: int = 0
     override: OverrideFacts | None = None
@@ -150,9 +151,12 @@ def _of_tasks(facts: Facts) -> list[Reason]:
 
 
 def _of_people(facts: Facts) -> list[Reason]:
-    """Four eyes. Not checked if no person starts the run."""
-    if not facts.policy["four_eyes"] or facts.starter is None:
+    """Four eyes. Who starts the run must be known: an account that was deleted may have been anybody's."""
+    if not facts.policy["four_eyes"] or (facts.starter is None and not facts.starts):
         return []
+    if facts.starter is None:
+        unknown = "The policy requires four eyes, and it is unknown who starts this training."
+        return [Reason(unknown, "Have an engineer start it again.")]
     other = "Ask another engineer to start it, or an owner to change the policy."
     if facts.override:
         if facts.override.by == facts.starter:

@@ -339,7 +339,8 @@ def resume(*, run: TrainingRun, by: Any) -> int:
     if checkpoint is None:
         raise TrainingError("This run has no checkpoint to resume from. Start a new run with the same settings.")
     step, stopped = checkpoint.step, TrainingRun.objects.filter(state__in=(JobState.FAILED, JobState.CANCELLED))
-    if not jobs.restart(run, among=stopped, by=by, action="resumed", detail={"step": step}, done=step, result={}):
+    changes = {"done": step, "result": {}, "created_by": run.created_by or by}
+    if not jobs.restart(run, among=stopped, by=by, action="resumed", detail={"step": step}, **changes):
         raise TrainingError("Only a run that failed or was cancelled can be resumed.")
     return step
 

@@ -60,5 +60,5 @@ def _changed(run: TrainingRun, spec: dict[str, Any], *, ask: bool) -> list[str]:
     engines = [identity(one.get("teacher_engine") or {}) for one in (before, now)]
     names += ["the teacher’s server"] if engines[0] != engines[1] else []
     scorer = scorer_of(run.environment, ask=ask)
-    names += ["the scorer"] if differences(before.get("scorer", scorer), scorer) else []
+    names += ["the scorer"] if differences(before.get("scorer", {}), scorer) else []
     return names

@@ -22,7 +22,7 @@ from apps.evals.capability.environment import SLUG
 from apps.evals.holdout.view_log import record_view
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Sample, Split
 from apps.evals.submission import submit_eval
-from apps.promotion import actions, preparation
+from apps.promotion import actions, inputs, preparation
 from apps.promotion.gate import NotComparable, compare
 from apps.promotion.gate.error_control import level_of
 from apps.promotion.gate.policy import Policy
@@ -211,7 +211,7 @@ def test_whoever_evaluates_a_guard_until_it_passes_pays_for_each_try(ended: JobS
     report = guarded.report()
     check = next(check for check in report.report["checks"] if check["name"] == "regression")
     assert report.verdict == "inconclusive" and "Evaluated 2 times" in check["sentence"]
-    assert actions.reproduce(report)[1]
+    assert inputs.reproduce(report)[1]
 
 
 def test_a_guard_of_which_nothing_could_be_scored_is_not_passed(guarded: World) -> None:

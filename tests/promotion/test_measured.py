@@ -16,7 +16,7 @@ from apps.evals.capability.environment import general_environment
 from apps.evals.capability.generate import general_tasks
 from apps.evals.jobs import child_spec, tasks_of
 from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, Sample, Split
-from apps.promotion import actions, preparation
+from apps.promotion import actions, inputs, preparation
 from apps.promotion.gate import Policy
 from apps.promotion.models import GateReport
 from apps.promotion.policies import channel_of, save_policy
@@ -76,9 +76,9 @@ def test_latency_is_judged_where_it_was_measured_in_turns(
     report = compared(runs)
     assert (report.verdict, check_of(report, "latency")["state"]) == (verdict, state)
     assert report.measurement == measurement and "measured in turns" in check_of(report, "latency")["sentence"]
-    assert actions.reproduce(report)[1]
+    assert inputs.reproduce(report)[1]
     measurement.answers.filter(run=runs[1]).first().delete()
-    assert not actions.reproduce(report)[1]
+    assert not inputs.reproduce(report)[1]
 
 
 def test_a_measurement_with_others_is_no_measurement_of_the_pair(
@@ -162,10 +162,10 @@ def test_general_capability_and_regression_tasks_are_judged(
     report = compared(guarded)
     assert report.verdict == verdict, report.report["summary"]
     assert check_of(report, str(split or Split.GENERAL))["state"] == state
-    assert report.guards.keys() == {"regression", "general"} and actions.reproduce(report)[1]
+    assert report.guards.keys() == {"regression", "general"} and inputs.reproduce(report)[1]
     guard_run(guarded[1], Split.GENERAL).samples.first().delete()
     with pytest.raises(Exception, match="same tasks"):
-        actions.reproduce(report)
+        inputs.reproduce(report)
 
 
 def test_runs_on_different_subsets_are_no_pair(guarded: list[EvalRun]) -> None:

@@ -108,7 +108,7 @@ def test_who_only_reads_a_policy_sees_values_with_their_units(project: Project, 
     client = Client()
     client.force_login(make_member(project, Role.VIEWER))
     page = client.get(reverse("promotion:policy", args=[project.slug, channel.name])).content.decode()
-    assert all(f"<dd>{shown}</dd>" in page for shown in ("engineer", "no", "–", "30 tasks", "0.1 share of samples"))
+    assert all(f"<dd>{shown}</dd>" in page for shown in ("engineer", "no", "–", "30 tasks", "0.01 share of samples"))
 
 
 def test_the_page_saves_a_version_and_shows_what_changed(project: Project, channel: Channel) -> None:
@@ -191,7 +191,7 @@ def test_a_report_promotes_only_where_and_by_what_it_was_made(
     with pytest.raises(actions.PromotionError, match="a channel other than"):
         actions.promote(channel=running, gate_report=report, by=by, reason="it is better")
     report = better(project, data_dir, running)
-    saved(running, max_unsafe_increase=0.001)
+    saved(running, min_tasks=1_000)
     with pytest.raises(actions.PromotionError, match="policy of production has changed"):
         actions.promote(channel=running, gate_report=report, by=by, reason="it is better")
     assert better(project, data_dir, running).verdict == "inconclusive"

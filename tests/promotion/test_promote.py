@@ -22,7 +22,7 @@ from apps.environments.actions import save_environment
 from apps.environments.models import Environment
 from apps.evals.actions import freeze, new_version
 from apps.evals.models import EvalRun, EvalSet, Sample
-from apps.promotion import actions
+from apps.promotion import actions, inputs
 from apps.promotion.gate.policy import Policy
 from apps.promotion.history import entries_of
 from apps.promotion.models import Channel, GateReport, Promotion
@@ -134,7 +134,7 @@ def test_a_change_of_what_the_agent_brings_passes_the_gate_and_is_shown(
         candidate=make_eval_run(eval_set, base, changed, success=1.0),
         by=admin_of(project),
     )
-    assert report.verdict == "promote" and actions.reproduce(report)[1]
+    assert report.verdict == "promote" and inputs.reproduce(report)[1]
     kinds = {kind for kind, _ in report.report["agent_changes"]}
     assert {"+": "new", "-": "gone"}[sign] in kinds
     client = Client()

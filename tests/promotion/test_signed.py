@@ -18,7 +18,7 @@ from apps.evals.bounds import fixed_order
 from apps.evals.holdout.view_log import WORN_OUT, record_view
 from apps.evals.jobs import store_events, tasks_of
 from apps.evals.models import EvalRun, Sample
-from apps.promotion import actions, policies
+from apps.promotion import actions, inputs, policies
 from apps.promotion.gate.policy import Policy, as_toml
 from apps.promotion.models import Channel, GateReport
 from apps.promotion.signing import document_of, is_signed, sign, signed_document
@@ -80,7 +80,7 @@ def test_a_sequential_policy_decides_on_an_evaluation_that_was_stopped(
     saved(channel, sequential=True)
     report = actions.make_gate_report(baseline=before, candidate=after, by=by)
     assert (report.verdict, report.report["tasks"], report.report["planned"]) == ("promote", 34, 40)
-    assert actions.reproduce(report)[1]
+    assert inputs.reproduce(report)[1]
     actions.promote(channel=channel, gate_report=report, by=by, reason="certain already")
 
 
@@ -95,7 +95,7 @@ def test_a_report_on_a_running_evaluation_is_reproduced_when_it_has_gone_on(
     assert report.report["tasks"] == 5 and report.verdict == "inconclusive"
     kept = set(after.samples.values_list("task", "index"))
     Sample.objects.bulk_create([sample for sample in rest if (sample.task_id, sample.index) not in kept])
-    assert actions.reproduce(report)[1]
+    assert inputs.reproduce(report)[1]
     later = actions.make_gate_report(baseline=before, candidate=after, by=None)
     assert later.report["tasks"] == 12 and later.comparison == report.comparison
 
@@ -249,12 +249,9 @@ def test_the_page_offers_the_signed_file_and_says_when_it_does_not_fit(project: 
 
 def test_before_the_start_it_is_said_what_can_never_be_met(project: Project, channel: Channel) -> None:
     eval_set = make_eval_set(project, holdout=12)
-    saved(channel, max_unsafe_increase=0.01)
     plan = plan_for(eval_set, policies.policy_of(channel)[0], samples=8)
-    assert (
-        "needs at least 30 tasks; there are 12" in plan.never[0]
-        and "12 tasks exclude an increase of 2" in plan.never[1]
-    )
+    assert len(plan.never) == 1 and "needs at least 30 tasks; there are 12" in plan.never[0]
+    assert "12 tasks exclude an increase of more than 2" in plan.safety and "takes about 299 tasks" in plan.safety
     client = Client()
     client.force_login(admin_of(project))
     make_environment(project)
@@ -262,10 +259,13 @@ def test_before_the_start_it_is_said_what_can_never_be_met(project: Project, cha
     assert f"models/plan/{eval_set.pk}/" in form.content.decode()
     text = client.get(f"/p/{project.slug}/models/plan/{eval_set.pk}/?samples_per_task=4").content.decode()
     assert "This cannot promote" in text and "12 tasks × 4" in text and "assumed" in text
+    assert "must not be less safe than the baseline at all" in text
     assert client.get(f"/p/{project.slug}/models/plan/{eval_set.pk}/?split=train").content == b""
     headers = key_headers(project)
     answer = Client().get(f"/api/v1/channels/production/plan/?eval_set={eval_set.pk}", **headers)
-    assert answer.status_code == 200 and len(answer.json()["plan"]["never_met"]) == 2
+    plan_json = answer.json()["plan"]
+    assert answer.status_code == 200 and len(plan_json["never_met"]) == 1
+    assert 0.2 < plan_json["unsafe_increase_excluded"] < 0.25 and "12 tasks" in plan_json["safety"]
     for wrong in ("", "x", str(channel.pk)):
         assert Client().get(f"/api/v1/channels/production/plan/?eval_set={wrong}", **headers).status_code == 404
 

@@ -15,9 +15,10 @@ from apps.evals.actions import EvalSetError
 from apps.evals.jobs import child_spec
 from apps.evals.models import EvalRun, Split
 from apps.evals.submission import submit_eval
-from apps.promotion.actions import as_evaluation, make_gate_report, reproduce
+from apps.promotion.actions import make_gate_report
 from apps.promotion.deployment.places import lora_name
 from apps.promotion.gate import compare
+from apps.promotion.inputs import as_evaluation, reproduce
 from apps.registry import engines, servers
 from apps.registry.actions import ModelError
 from apps.registry.engines import AUTO, IN_PROCESS, adapter_name, choose

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from apps.core.models import JobState, Project
 from apps.environments.models import Environment
+from apps.environments.scorer import scorer_of
 from apps.evals.models import EvalRun, EvalSet, Sample
 from apps.registry.models import ModelVersion
 from apps.reviews import actions
@@ -33,10 +34,11 @@ def pass_probes(
     environment: Environment, failed: int = 0, eval_set: EvalSet | None = None, tasks: int = PROBED_TASKS
 ) -> ProbeRun:
     """A run of the probes on so many tasks that has ended, with that many holes found."""
-    verifier = environment.verifier
+    verifier, scorer = environment.verifier, scorer_of(environment) | {"remote": None}
+    probed = [str(uuid4()) for _ in range(tasks)]
     run = ProbeRun.objects.create(
         project=verifier.project, name="probes", verifier=verifier, environment=environment,
-        eval_set=eval_set or make_eval_set(verifier.project), spec={"tasks": [str(uuid4()) for _ in range(tasks)]},
+        eval_set=eval_set or make_eval_set(verifier.project), spec={"tasks": probed, "scorer": scorer},
     )  # fmt: skip
     assert run.claim("test")
     report = {"failed": [{"probe": "empty_answer", "severity": "high"}] * failed}

@@ -252,10 +252,23 @@ def test_a_remote_server_of_another_version_locks(made: Made) -> None:
     review = made.verifier.reviews.get()
     review.scope["runs"][str(made.run.pk)]["remote"] = "tickets 1 (a)"
     review.save(update_fields=["scope"])
+    probe = made.verifier.probe_runs.get()
+    probe.spec["scorer"]["remote"] = "tickets 1 (a)"
+    probe.save(update_fields=["spec"])
     assert not lock_of(environment=made.environment).locked  # nobody has asked the server
-    why = lock_of(environment=made.environment, scorer=now).why
-    assert why == "The remote server's version was tickets 1 (a) when the samples were scored; it is tickets 2 (b) now."
     assert not lock_of(environment=made.environment, scorer=now | {"remote": "tickets 1 (a)"}).locked
+    why = lock_of(environment=made.environment, scorer=now).why
+    changed = "The remote server's version was tickets 1 (a) when the samples were scored; it is tickets 2 (b) now."
+    assert why == f"{changed} The probes were run with different settings. {changed}"
+    unknown = lock_of(environment=made.environment, scorer=now | {"remote": None}).why
+    assert "was tickets 1 (a) when the samples were scored; it is unknown" in unknown
+
+
+def test_probes_whose_scorer_was_not_recorded_open_nothing(made: Made) -> None:
+    now = scorer_of(made.environment) | {"remote": "tickets 1 (a)"}
+    made.verifier.probe_runs.update(spec={"tasks": ["1", "2", "3"]})
+    why = lock_of(environment=made.environment, scorer=now).why
+    assert "probes were run with different settings. The remote server's version was unknown" in why
 
 
 def test_scoring_code_that_was_changed_since_the_review_locks(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,6 +381,20 @@ def test_a_second_reviewer_of_three_samples_is_no_second_pair_of_eyes(made: Made
         actions.judge(item=item, success=item.success, by=other if number < 3 else member)
     with pytest.raises(actions.TrainingLocked, match="Only 3 of 60 samples"):
         start(made, by=member)
+
+
+def test_four_eyes_need_to_know_who_starts(two: tuple[Made, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The account that started the run was deleted before the run began."""
+    made, first, _ = two
+    assert not lock_of(environment=made.environment).locked, "whoever looks is not who starts"
+    run = start(made, by=first)
+    TrainingRun.objects.filter(pk=run.pk).update(created_by=None)
+    done = run_it(run, monkeypatch)
+    assert done.state == JobState.FAILED and "unknown who starts this training" in done.error
+    set_policy(project=made.project, by=made.admin, reason="alone", four_eyes=False)
+    open_run = start(made, by=first)
+    TrainingRun.objects.filter(pk=open_run.pk).update(created_by=None)
+    assert "A child was started" in run_it(open_run, monkeypatch).error
 
 
 def test_who_overrides_does_not_start(made: Made) -> None:

@@ -29,6 +29,7 @@ from workers.lib.policies import SPENT, Policy, PolicyError, RecordedPolicy, Rep
 from workers.lib.transcripts import reported_results, same_result
 from workers.lib.verifiers import Rollout, Score, masked
 from workers.lib.verifiers.call_facts import add_call_facts
+from workers.lib.verifiers.types import Execution
 
 
 @dataclass(frozen=True)
@@ -274,9 +275,17 @@ async def _score(episode: Episode, limits: Limits) -> Score:
         return masked(f"The verifier took longer than {limits.score_seconds:g} seconds.")
     except Exception as error:
         return masked(f"The verifier failed: {_error_text(error)}")
+    name_harm(score, getattr(episode, "calls", ()))
     earned = [score.reward, *turn_rewards(score.components)]  # what turns earned may be compared in place of their sum
     problem = next((said for value in earned if (said := out_of_range(value))), "")
     return masked(problem) if problem else score
+
+
+def name_harm(score: Score, calls: Iterable[Execution]) -> None:
+    """Adds which calls did harm to the details of an unsafe score, whatever verifier gave it: the gate tells kinds of harm apart."""
+    harmful = dict.fromkeys(f"unsafe: {call.name}" for call in calls if call.unsafe and call.name)
+    if score.unsafe:
+        score.details = [text for text in harmful if text not in score.details] + score.details
 
 
 def out_of_range(reward: float | None) -> str:

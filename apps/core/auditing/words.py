@@ -207,6 +207,8 @@ WORDS: dict[str, str] = {
     "server.edited": "edited the server {name}[: {changed}]",
     "server.removed": "removed the server {name}[ at {base_url}]",
     "gate.reported": "compared {candidate} with {baseline}: the {=gate report@} says {verdict}",
+    "gate.outputs_reviewed": "reviewed {n|output|outputs} of {candidate} with a new kind of unsafe action, listed in "
+    "{=a gate report@}: {decision}[: “{reason}”]",
     "channel.initial": "recorded {version@registry.modelversion:version_id} as live in {channel@}",
     "channel.promote": "promoted {version@registry.modelversion:version_id} to {channel@}[ with {=a gate report@promotion.gatereport:report_id}]"
     "[, overriding the gate{?overridden}][: “{reason}”]",

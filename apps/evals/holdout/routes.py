@@ -51,6 +51,8 @@ COUNTED: dict[str, str] = {
     "evals_api:runs_compare": "which held-out tasks passed, with the right",
     "evals:sample": "a held-out task and an output on it, once the person has opened them",
     "promotion:report_file": "which held-out tasks moved",
+    "promotion:review_outputs": "which held-out tasks have unsafe outputs, once the person has opened them",
+    "promotion_api:unsafe_outputs": f"{OUTPUTS}, with the right",
     "promotion_api:gate_report": "which held-out tasks moved, with the right",
     "reviews:effect": "scores on labelled held-out tasks",
     "reviews:open": "outputs on held-out tasks, drawn for a review",

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from apps.evals.bounds import upper_bound
 from apps.evals.stats import RATES, SampleRow, TaskSamples
 from apps.promotion.gate.checks import EXCLUDES
 from apps.promotion.gate.error_control import effect_seen, level_of, tasks_needed
 from apps.promotion.gate.policy import Policy
+from apps.promotion.gate.safety import few_tasks, most_excluded
 
 EFFECTS = (0.03, 0.05, 0.1)
 SAMPLES = (1, 4, 8, 16)
@@ -82,7 +82,8 @@ def _within(passed: np.ndarray, counts: np.ndarray) -> float:
 @dataclass(frozen=True)
 class Plan:
     """`needed`: {samples per task: tasks that show each of EFFECTS in four comparisons of five}. `never`: margins that this
-    many tasks cannot meet, as sentences; with any of them the gate cannot promote."""
+    many tasks cannot meet, as sentences; with any of them the gate cannot promote. `safety`: what they can show about
+    unsafe actions, of which an increase beyond `excludes` is ruled out if there are none."""
 
     tasks: int
     samples: int
@@ -91,6 +92,8 @@ class Plan:
     smallest: float
     needed: dict[int, list[int]]
     never: list[str]
+    excludes: float
+    safety: str
     source: str
 
     @property
@@ -105,7 +108,7 @@ class Plan:
         return {
             "tasks": self.tasks, "samples_per_task": self.samples, "comparison": self.comparison, "level": self.level,
             "smallest_effect": self.smallest, "effects": list(EFFECTS), "tasks_needed": {str(k): v for k, v in self.needed.items()},
-            "never_met": self.never, "source": self.source, "sentence": self.sentence,
+            "never_met": self.never, "unsafe_increase_excluded": self.excludes, "safety": self.safety, "source": self.source, "sentence": self.sentence,
         }  # fmt: skip
 
 
@@ -118,21 +121,34 @@ def plan(tasks: int, samples: int, policy: Policy, comparison: int, spread: Spre
         count: [math.ceil(factor * tasks_needed(effect, spread.deviation(count, effect), level)) for effect in EFFECTS]
         for count in sorted({*SAMPLES, samples})
     }
-    return Plan(
-        tasks, samples, comparison, level, smallest, needed, list(_never(tasks, samples, policy)), spread.source
+    excludes = most_excluded(tasks, sequential=policy.sequential)
+    never, safety = _never(tasks, samples, policy), _safety(tasks, excludes, policy)
+    return Plan(tasks, samples, comparison, level, smallest, needed, never, excludes, safety, spread.source)
+
+
+def _safety(tasks: int, excludes: float, policy: Policy) -> str:
+    margin = policy.max_unsafe_increase
+    if excludes <= margin:
+        return (
+            f"Without any unsafe action, {tasks:,} tasks exclude an increase of more than {excludes:.1%}; the policy "
+            f"allows {margin:.1%}."
+        )
+    more = f" That takes about {_tasks_without_harm(margin):,} tasks." if margin else ""
+    return (
+        f"Even without any unsafe action, {few_tasks(tasks, excludes, margin)}{more} With these, the candidate must not "
+        "be less safe than the baseline at all, and harm that is rarer can go unseen."
     )
+
+
+def _tasks_without_harm(margin: float) -> int:
+    """How many tasks without an unsafe action exclude an increase beyond the margin: about ln(1/error) / margin."""
+    return math.ceil(math.log(EXCLUDES) / math.log1p(-min(margin, 0.99)))
 
 
 def _never(tasks: int, samples: int, policy: Policy) -> list[str]:
     found = []
     if tasks < policy.min_tasks:
         found.append(f"The policy needs at least {policy.min_tasks:,} tasks; there are {tasks:,}.")
-    best = upper_bound(dict.fromkeys(map(str, range(tasks)), 0.0), EXCLUDES, -1, 1, always_valid=policy.sequential)
-    if best > policy.max_unsafe_increase:
-        found.append(
-            f"Even without one unsafe action, {tasks:,} tasks exclude an increase of {best:.1%} at best; the policy allows "
-            f"{policy.max_unsafe_increase:.1%}. Only a candidate that is safer than the baseline can pass."
-        )
     if 0 < policy.max_masked_share < 1 / max(1, tasks * samples):
         found.append(
             f"One masked sample of {tasks * samples:,} is more than the {policy.max_masked_share:.2%} that the policy allows."

@@ -46,7 +46,8 @@ class Evaluation:
     agent: dict = field(default_factory=dict)  # the agent's part: prompt, examples, sampling
     # task id → group it was made from; a task without an entry is its own group
     groups: dict[str, str] = field(default_factory=dict)
-    scorer: dict[str, str | None] = field(default_factory=dict)  # judge and remote server, None if unknown
+    # version of the judge and the remote server, where they score; None if unknown
+    scorer: dict[str, str | None] = field(default_factory=dict)
     tries: int = 1  # evaluations of this model on these tasks up to this one, among which it could have been chosen
     engine: str = ""  # the engine that generated it, in words
 
@@ -90,6 +91,7 @@ class Report:
     notes: list[str] = field(
         default_factory=list
     )  # other differences between the two evaluations that may explain a difference
+    new_kinds: list[dict[str, Any]] = field(default_factory=list)  # see `unsafe.NewKind`
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

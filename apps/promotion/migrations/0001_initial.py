@@ -935,4 +935,46 @@ class Migration(migrations.Migration):
             model_name="trialsession",
             constraint=models.UniqueConstraint(fields=("trial", "unit", "lane"), name="one_trial_session_per_unit"),
         ),
+        migrations.CreateModel(
+            name="UnsafeReview",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("digest", models.CharField(max_length=64)),
+                ("accepted", models.BooleanField(help_text="It is not unsafe; else it is")),
+                ("reason", models.TextField()),
+                ("by_name", models.CharField(max_length=160)),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "gate_report",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="unsafe_reviews",
+                        to="promotion.gatereport",
+                    ),
+                ),
+                (
+                    "sample",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="unsafe_reviews", to="evals.sample"
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("at", "pk"),
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("reason", ""), _negated=True), name="unsafe_review_has_reason"
+                    )
+                ],
+            },
+        ),
     ]

@@ -167,5 +167,5 @@ def resume(*, search: PromptSearch, by: Any) -> None:
         raise TrainingError(ABSENT)
     require_unlocked(environment=search.environment, tasks=search.dataset.tasks(), by=by)
     stopped = PromptSearch.objects.filter(state__in=RESUMABLE)
-    if not jobs.restart(search, among=stopped, by=by, action="resumed"):
+    if not jobs.restart(search, among=stopped, by=by, action="resumed", created_by=search.created_by or by):
         raise TrainingError("Only a search that failed or was cancelled can be resumed.")

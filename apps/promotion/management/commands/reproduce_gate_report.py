@@ -9,8 +9,8 @@ from uuid import UUID
 
 from django.core.management import BaseCommand, CommandError, CommandParser
 
-from apps.promotion.actions import reproduce
 from apps.promotion.gate import NotComparable
+from apps.promotion.inputs import reproduce
 from apps.promotion.models import GateReport
 from apps.promotion.signing import code_hash, is_signed, signed_document
 
