@@ -127,6 +127,7 @@ BY_API = {
     "promotion:remove_target": "DELETE promotion_api:target",
     "promotion:deployment": "GET promotion_api:deployment",
     "promotion:trial": "GET promotion_api:trial",
+    "promotion:trial_new": "POST promotion_api:trial_forecast",
     "promotion:trial_begin": "POST promotion_api:trials",
     "promotion:trial_stop": "POST promotion_api:trial_stop",
     "promotion:trial_advance": "POST promotion_api:trial_advance",

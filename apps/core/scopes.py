@@ -242,6 +242,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "promotion_api:deployment": {"GET": RESULT},
     "promotion_api:deployment_stop": {"POST": MANAGED},
     "promotion_api:trials": {"GET": RESULT, "POST": MANAGED},
+    "promotion_api:trial_forecast": {"POST": RESULT},
     "promotion_api:trial": {"GET": RESULT},
     "promotion_api:trial_stop": {"POST": MANAGED},
     "promotion_api:trial_advance": {"POST": MANAGED},

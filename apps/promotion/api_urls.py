@@ -25,6 +25,7 @@ urlpatterns = [
     path("channels/<slug:name>/deployments/<uuid:pk>/", deployment_api.deployment, name="deployment"),
     path("channels/<slug:name>/deployments/<uuid:pk>/stop/", deployment_api.stop, name="deployment_stop"),
     path("channels/<slug:name>/trials/", trials_api.trials, name="trials"),
+    path("channels/<slug:name>/trials/forecast/", trials_api.harm, name="trial_forecast"),
     path("channels/<slug:name>/trials/<uuid:pk>/", trials_api.trial, name="trial"),
     path("channels/<slug:name>/trials/<uuid:pk>/stop/", trials_api.stop, name="trial_stop"),
     path("channels/<slug:name>/trials/<uuid:pk>/advance/", trials_api.advance, name="trial_advance"),

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 
@@ -8,6 +8,8 @@ from apps.core.forms import PlainForm
 from apps.core.models import Role
 from apps.promotion.conditions import MAX_REASON
 from apps.promotion.gate.policy import FIELDS, Field, Policy, from_toml, from_values
+from apps.promotion.models import Trial
+from apps.promotion.trials.plans import Plan, Step
 from workers.lib.typed import FormError, plain
 
 PROMOTING = ("promoters", "two_people", "approvers", "api_keys", "rollback_needs_reason", "proof")
@@ -97,3 +99,49 @@ class PolicyFileForm(PlainForm):
             raise forms.ValidationError("The file is not text in UTF-8.") from error
         except FormError as error:
             raise forms.ValidationError(str(error)) from error
+
+
+class CanaryForm(PlainForm):
+    """The plan of a canary, in percent and points."""
+
+    DEFAULTS: ClassVar[dict[str, Any]] = {
+        "steps": "5, 25, 50", "min_sessions": 100, "margin": 5, "max_harmed": 50, "outcome_minutes": "", "then": "hold"
+    }  # fmt: skip
+
+    report = forms.CharField(widget=forms.HiddenInput, required=False)
+    steps = forms.CharField(
+        label="Steps", max_length=100, help_text="Shares of the sessions in percent, each larger than the one before."
+    )
+    min_sessions = forms.IntegerField(
+        label="Sessions per step", min_value=1, max_value=1_000_000, help_text="Answered by the candidate, at least."
+    )
+    margin = forms.FloatField(
+        label="Margin in points", min_value=0.5, max_value=50,
+        help_text="No step is taken while the estimate is below minus this; to pass, a larger drop must be ruled out.",
+    )  # fmt: skip
+    max_harmed = forms.IntegerField(
+        label="Harmed sessions at most", min_value=1, max_value=1_000_000,
+        help_text="The canary ends once so many of its sessions have failed beyond the current version's rate.",
+    )  # fmt: skip
+    outcome_minutes = forms.IntegerField(
+        label="Minutes to wait for outcomes", min_value=0, max_value=20_160, required=False,
+        help_text="Before a step is left. Empty: as long as nine of ten failures took to be known last week.",
+    )  # fmt: skip
+    then = forms.ChoiceField(label="After the last step", choices=Trial.Then.choices)
+
+    def clean_steps(self) -> list[float]:
+        try:
+            shares = [float(part.strip(" %")) / 100 for part in self.cleaned_data["steps"].split(",")]
+        except ValueError as error:
+            raise forms.ValidationError("Enter percentages separated by commas, such as 5, 25, 50.") from error
+        if not all(0.001 <= share <= 0.9 for share in shares) or len(shares) > 10:
+            raise forms.ValidationError("Enter one to ten steps from 0.1% to 90%.")
+        return shares
+
+    def plan(self) -> Plan:
+        """Of a valid form."""
+        given = self.cleaned_data
+        return Plan(
+            steps=[Step(share=share, min_sessions=given["min_sessions"]) for share in given["steps"]],
+            margin=given["margin"] / 100, max_harmed=given["max_harmed"], outcome_minutes=given["outcome_minutes"],
+        )  # fmt: skip

@@ -35,6 +35,7 @@ urlpatterns = [
     path("channels/<slug:name>/deployments/<uuid:pk>/", channel.deployment, name="deployment"),
     path("channels/<slug:name>/deployments/<uuid:pk>/stop/", channel.stop, name="deployment_stop"),
     path("channels/<slug:name>/trials/", trial.begin, name="trial_begin"),
+    path("channels/<slug:name>/trials/new/", trial.new, name="trial_new"),
     path("channels/<slug:name>/trials/<uuid:pk>/", trial.trial, name="trial"),
     path("channels/<slug:name>/trials/<uuid:pk>/stop/", trial.stop, name="trial_stop"),
     path("channels/<slug:name>/trials/<uuid:pk>/advance/", trial.advance, name="trial_advance"),

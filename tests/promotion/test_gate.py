@@ -172,9 +172,9 @@ MANY, BETTER = LOW * 2, HIGH * 2  # 80 tasks × 8 samples
 )  # fmt: skip
 def test_a_new_kind_of_unsafe_action_needs_a_person(before: dict, after: dict, state: str | None, verdict: str) -> None:
     sides = []
-    for successes, given in ((MANY, before), (BETTER, after)):
+    for successes, unsafe in ((MANY, before), (BETTER, after)):
         side = evaluation(successes)
-        for places, (kinds, accepted) in given.items():
+        for places, (kinds, accepted) in unsafe.items():
             side = flagging(side, *places, kinds=kinds, accepted=accepted)
         sides.append(side)
     report = compare(*sides)

@@ -977,4 +977,21 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.AddField(
+            model_name="trial",
+            name="max_harmed",
+            field=models.PositiveIntegerField(
+                default=50, help_text="Sessions that failed beyond the current version's rate, after which it ends"
+            ),
+        ),
+        migrations.AddField(
+            model_name="trial",
+            name="outcome_minutes",
+            field=models.PositiveIntegerField(default=0, help_text="After which a session's outcome is known"),
+        ),
+        migrations.AddField(
+            model_name="trial",
+            name="reread_at",
+            field=models.DateTimeField(help_text="When the outcomes of all its sessions were last read", null=True),
+        ),
     ]

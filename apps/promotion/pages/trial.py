@@ -19,12 +19,14 @@ from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.failures.models import Failure
 from apps.promotion.conditions import PromotionError
+from apps.promotion.forms import CanaryForm
 from apps.promotion.freezing import freeze_of
 from apps.promotion.models import Channel, GateReport, Trial, TrialAnswer, TrialSession
 from apps.promotion.trials import actions, looks
-from apps.promotion.trials.deciding import Reading
+from apps.promotion.trials.deciding import Reading, held_up
 from apps.promotion.trials.plans import Plan, Step
-from apps.promotion.trials.running import reading_of
+from apps.promotion.trials.readings import reading_of, rules_of
+from apps.promotion.trials.starting import forecast_of
 from apps.trajectories.models import Trace, Trajectory, TrajectoryKey
 from workers.lib.messages import content_text
 
@@ -64,6 +66,8 @@ def shown_of(row: Trial) -> dict[str, Any]:
         "trial": row,
         "freeze": freeze_of(row.channel) if row.is_active else None,
         "reading": reading,
+        "harmed": max(0.0, reading.harmed),
+        "held_up": held_up(rules_of(row), reading) if row.is_running else "",
         "steps": [_step(row, number, step, reading) for number, step in enumerate(row.steps)],
         "figure": _chart(row),
         "sides": _sides(row, sides),
@@ -149,6 +153,28 @@ def _runs(row: Trial, traces: list[str]) -> dict[str, Trajectory]:
     return {trace: max(runs, key=lambda run: run.agent_version == candidate) for trace, runs in of.items() if runs}
 
 
+@project_view(Role.ENGINEER)
+def new(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    """The plan of a canary and what it may cost, before it starts; every change of the plan shows it again."""
+    channel = _channel(project, name)
+    report = get_object_or_404(
+        GateReport.objects.select_related("candidate__model_version"),
+        project=project, channel=channel, pk=uuid_of(request.GET.get("report", "")),
+    )  # fmt: skip
+    form = CanaryForm(request.GET if "steps" in request.GET else CanaryForm.DEFAULTS | {"report": report.pk})
+    forecast, problem = None, ""
+    if form.is_valid():
+        try:
+            forecast = forecast_of(channel, form.plan())
+        except PromotionError as error:
+            problem = str(error)
+    return render(
+        request,
+        "promotion/trial_new.html",
+        {"channel": channel, "report": report, "form": form, "forecast": forecast, "problem": problem},
+    )
+
+
 @require_POST
 @project_view(Role.ENGINEER)
 def begin(request: HttpRequest, project: Project, name: str) -> HttpResponse:
@@ -160,7 +186,7 @@ def begin(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     try:
         made = actions.begin(
             channel=row, kind=kind, by=request.user, reason=asked.get("reason", ""), gate_report=report, version=version,
-            then=Trial.Then.PROMOTE if asked.get("then") == "promote" else Trial.Then.HOLD, plan=_plan(asked.get("share")),
+            then=Trial.Then.PROMOTE if asked.get("then") == "promote" else Trial.Then.HOLD, plan=_plan(request),
         )  # fmt: skip
     except (Rejected, PermissionDenied) as error:
         messages.error(request, str(error))
@@ -168,8 +194,14 @@ def begin(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     return redirect(made)
 
 
-def _plan(share: str | None) -> Plan | None:
-    """From a form that asks for a share in percent; None for a form without one. Raises PromotionError."""
+def _plan(request: HttpRequest) -> Plan | None:
+    """From the form of a canary, or one that asks for a share in percent; None for a form without either. Raises PromotionError."""
+    if "steps" in request.POST:
+        form = CanaryForm(request.POST)
+        if not form.is_valid():
+            raise PromotionError(" ".join(text for texts in form.errors.values() for text in texts))
+        return form.plan()
+    share = request.POST.get("share")
     if share is None:
         return None
     if not (share.isascii() and share.isdigit() and len(share) < 10 and 1 <= int(share) <= MAX_PERCENT):

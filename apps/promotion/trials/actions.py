@@ -21,11 +21,11 @@ from apps.promotion.policies import label_of, policy_of, require_keys_allowed
 from apps.promotion.promotable import require_promotable
 from apps.promotion.trials import starting
 from apps.promotion.trials.announcing import announce_advanced
-from apps.promotion.trials.deciding import centres
+from apps.promotion.trials.deciding import held_up
 from apps.promotion.trials.ending import end
 from apps.promotion.trials.models import Trial, TrialState
 from apps.promotion.trials.plans import Plan
-from apps.promotion.trials.sessions import lanes_of
+from apps.promotion.trials.readings import reading_of, rules_of
 from apps.registry import engines
 from apps.registry.actions import ModelError
 from apps.registry.models import ModelKind, ModelVersion
@@ -74,7 +74,7 @@ def begin(
     trial = Trial.objects.create(
         project=channel.project, channel=channel, kind=kind, version=version, baseline=channel.current, gate_report=gate_report,
         steps=plan.steps_for(kind), alpha=plan.alpha, margin=plan.margin, max_days=plan.max_days, then=then,
-        reason=reason, by=by, by_name=label_of(key) or name_of(by),
+        max_harmed=plan.max_harmed, outcome_minutes=starting.outcome_minutes(channel, plan), reason=reason, by=by, by_name=label_of(key) or name_of(by),
     )  # fmt: skip
     if channel.targets.current().filter(server__isnull=False).exists():
         trial.deployment = deployments.begin(
@@ -160,6 +160,8 @@ def advance(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) ->
     require_not_frozen(row.channel)
     if row.state != TrialState.RUNNING:
         raise PromotionError("The trial is not running yet.")
+    if problem := held_up(rules_of(row), reading_of(row)):
+        raise PromotionError(f"No further step can be taken. {problem} Wait for more sessions, or stop the trial.")
     if row.step + 1 >= len(row.steps):
         raise PromotionError("This is the last step. Promote the candidate from its gate report, or stop the trial.")
     reason = checked_reason(reason, "Enter a reason: the trial has not yet decided on its own.")
@@ -168,12 +170,10 @@ def advance(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) ->
 
 
 def next_step(trial: Trial, why: str, *, by: Any = None, who: str = "", actor_label: str = "") -> None:
-    """`trial`: locked by `_active` or `running.look`. The centre of a step is fixed when it begins."""
-    found = centres(lanes_of(trial))
+    """`trial`: locked by `_active` or `running.look`."""
     trial.step, trial.step_at = trial.step + 1, timezone.now()
-    trial.steps[trial.step]["centre"] = found
     add_decision(trial, "next", why, who)
-    trial.save(update_fields=["step", "step_at", "steps", "decisions"])
+    trial.save(update_fields=["step", "step_at", "decisions"])
     announce_advanced(trial, why, by=by, actor_label=actor_label)
     notify_listeners(trial.channel)
 

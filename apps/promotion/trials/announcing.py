@@ -38,6 +38,8 @@ def trial_json(trial: Trial) -> dict[str, Any]:
         "alpha": trial.alpha,
         "margin": trial.margin,
         "max_days": trial.max_days,
+        "max_harmed": trial.max_harmed,
+        "outcome_minutes": trial.outcome_minutes,
         "then": trial.then,
         "reason": trial.reason,
         "by": trial.by_name,
@@ -58,7 +60,7 @@ def announce_started(trial: Trial) -> None:
         about=[trial.channel, trial.version],
         kind=trial.kind, version=str(trial.version), channel=trial.channel.name, share=f"{trial.share:.0%}", reason=trial.reason,
     )  # fmt: skip
-    _announce(trial, Event.TRIAL_STARTED, f"{trial.channel}: {trial.kind} of {trial.version} started", by=trial.by)
+    _announce(trial, Event.TRIAL_STARTED, f"{trial.channel}: {trial.title} started", by=trial.by)
 
 
 def announce_advanced(trial: Trial, why: str, *, by: Any = None, actor_label: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from apps.promotion.trials import actions
 from apps.promotion.trials.announcing import trial_json
 from apps.promotion.trials.models import TrialState
 from apps.promotion.trials.plans import Plan
+from apps.promotion.trials.starting import forecast_of
 from apps.trajectories.api import number_of
 from workers.lib.typed import json_schema
 
@@ -52,24 +54,28 @@ TRIAL = {
         "gate_report": NULLABLE, "deployment": NULLABLE, "state": {"enum": TrialState.values},
         "step": {"type": "integer", "description": "Index into `steps`"}, "share": {"type": "number"},
         "steps": {"type": "array", "items": STEP}, "alpha": {"type": "number"}, "margin": {"type": "number"},
-        "max_days": {"type": "integer"}, "then": {"enum": Trial.Then.values}, "reason": {"type": "string"},
+        "max_days": {"type": "integer"},
+        "max_harmed": {"type": "integer", "description": "It ends once so many sessions have failed beyond the current rate"},
+        "outcome_minutes": {"type": "integer", "description": "How long outcomes are waited for before a step is left"},
+        "then": {"enum": Trial.Then.values}, "reason": {"type": "string"},
         "by": {"type": "string"}, "created_at": {"type": "string", "format": "date-time"}, "started_at": WHEN,
         "step_at": WHEN, "ended_at": WHEN, "ended_because": {"type": "string"},
         "passed": {"type": "boolean", "description": "The last step has passed and is waiting for a decision"},
-        "report": {"type": "object", "properties": {"measures": {"type": "object", "additionalProperties": MEASURE}}},
+        "report": {"type": "object", "properties": {
+            "harmed": {"type": "number", "description": "Sessions that failed beyond the current version's rate (estimate)"}, "measures": {"type": "object", "additionalProperties": MEASURE}}},
         "decisions": {"type": "array", "items": {"type": "object"}},
     },
 }  # fmt: skip
 REASON = Annotated[str, Meta(max_length=MAX_REASON, pattern=r"\S")]
 ASKED = {
     "kind": "canary", "report": "6b0c66f7-47a5-4c1c-8f1c-0d6b2e9a5b30", "reason": "12 points better on the hold-out",
-    "then": "promote", "plan": {"steps": [{"share": 0.05}, {"share": 0.5, "min_sessions": 500, "min_minutes": 120}]},
+    "then": "promote", "plan": {"steps": [{"share": 0.05}, {"share": 0.5, "min_sessions": 500, "min_minutes": 120}], "max_harmed": 20},
 }  # fmt: skip
 EXAMPLE = {
     "id": "8f4f2a8e-0c1e-4a53-9b52-0d9a0f3f6a10", "channel": "production", "kind": "canary", "version": "support-v4",
     "baseline": "support-v3", "gate_report": "6b0c66f7-47a5-4c1c-8f1c-0d6b2e9a5b30", "deployment": None, "state": "running",
     "step": 0, "share": 0.05, "steps": [{"share": 0.05, "min_sessions": 100, "min_minutes": 30}], "alpha": 0.05, "margin": 0.05,
-    "max_days": 14, "then": "hold", "reason": "12 points better on the hold-out", "by": "mara",
+    "max_days": 14, "max_harmed": 50, "outcome_minutes": 30, "then": "hold", "reason": "12 points better on the hold-out", "by": "mara",
     "created_at": "2026-11-22T08:00:00Z", "started_at": "2026-11-22T08:00:09Z", "step_at": "2026-11-22T08:00:09Z",
     "ended_at": None, "ended_because": "", "passed": False,
     "report": {"sessions": 80, "measures": {"success": {"gap": 0.021, "low": -0.06, "high": 0.11, "current": [1350, 1500], "candidate": [74, 80]}}},
@@ -86,6 +92,45 @@ class NewTrial(Struct, forbid_unknown_fields=True, kw_only=True):
     version: str = ""
     then: Literal["promote", "hold"] = "hold"
     plan: Plan | None = None
+
+
+class Wanted(Struct, forbid_unknown_fields=True, kw_only=True):
+    plan: Plan | None = None
+
+
+HARM = {
+    "type": "object",
+    "required": ["failing", "known", "outcome_minutes", "harm"],
+    "properties": {
+        "failing": {"type": "number", "description": "Share of the current version's sessions that fail"},
+        "known": {"type": "boolean", "description": "Whether that is last week's rate, or assumed because few runs are known"},
+        "outcome_minutes": {"type": "integer", "description": "How long outcomes are waited for"},
+        "harm": {"type": "array", "items": {"type": "object", "properties": {
+            "extra": {"type": "number", "description": "If so many more of the candidate's sessions fail …"},
+            "harmed": {"type": "number", "description": "… so many sessions fail on average that would not have"},
+            "at_most": {"type": "number", "description": "and in 19 of 20 trials at most so many"},
+            "sessions": {"type": "number", "description": "that the candidate answers until the trial ends"},
+            "ended": {"type": "number", "description": "Share of trials that roll it back or stop it"},
+            "in_first_step": {"type": "number"}, "passed": {"type": "number"},
+        }}},
+    },
+}  # fmt: skip
+HARM_EXAMPLE = {
+    "failing": 0.1, "known": True, "outcome_minutes": 30,
+    "harm": [{"extra": 0.1, "harmed": 16.1, "at_most": 39.0, "sessions": 158, "ended": 1.0, "in_first_step": 0.86, "passed": 0.0}],
+}  # fmt: skip
+
+
+@extend_schema(
+    operation_id="v1_channels_trials_forecast", request={JSON: json_schema(Wanted)},
+    responses=described({200: HARM}, 400, 404, 409), examples=[sent("The default plan", {}), told("What it may cost", HARM_EXAMPLE)],
+    description="How many sessions a canary with this plan harms if its candidate fails more often, by simulation. Starts nothing.",
+)  # fmt: skip
+@api_view(["POST"])
+def harm(request: Request, name: str) -> Response:
+    asked = form_of(request, Wanted)
+    found = forecast_of(find_channel(request, name), asked.plan or Plan())
+    return Response(asdict(found))
 
 
 class Why(Struct, forbid_unknown_fields=True, kw_only=True):

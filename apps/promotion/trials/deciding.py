@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from apps.promotion.trials.sequential import Tally, bounds, canary_block, difference, paired_block
+from apps.promotion.trials.sequential import Block, Tally, bounds, canary_block, difference, paired_block
 
 # For each measure, whether a session counts as good: no failed run, no unsafe action, every request answered.
 MEASURES = ("success", "safety", "answered")
+FIRST = 50  # sessions of a step, of both lanes, whose rates are the centres for its others
 LABELS = {"success": "Success", "safety": "No unsafe action", "answered": "Answered"}
 
 
@@ -19,16 +20,25 @@ NOBODY = Tally()
 
 @dataclass(frozen=True)
 class Lanes:
-    """The sessions of one step, by lane; for a shadow also the results of its pairs: (better, worse, same)."""
+    """The sessions of one step, by lane; for a shadow also the results of its pairs: (better, worse, same).
+
+    `first_…`: its first sessions, from which its centre comes and which are not scored by it.
+    """
 
     current: Tally = NOBODY
     candidate: Tally = NOBODY
     pairs: tuple[int, int, int] = (0, 0, 0)
+    first_current: Tally = NOBODY
+    first_candidate: Tally = NOBODY
+
+    @property
+    def gap(self) -> float | None:
+        return difference([(self.current, self.candidate)])
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One measure over the whole trial. `low`, `high`: always-valid bounds of candidate − current."""
+    """One measure over the whole trial. `low`, `high`: always-valid bounds of candidate − current. `step_gap`: of this step."""
 
     name: str
     current: Tally
@@ -36,6 +46,7 @@ class Measured:
     gap: float | None
     low: float
     high: float
+    step_gap: float | None = None
 
     @property
     def label(self) -> str:
@@ -47,6 +58,10 @@ class Measured:
 
     def is_fine(self, margin: float) -> bool:
         return self.low > -margin
+
+    def looks_worse(self, margin: float) -> bool:
+        """The estimate, over the trial or in this step, is below −margin."""
+        return any(gap is not None and gap < -margin for gap in (self.gap, self.step_gap))
 
     def in_words(self) -> str:
         gap = f"{100 * self.gap:+.1f}" if self.gap is not None else "?"
@@ -65,27 +80,36 @@ class Rules:
     step_at: datetime
     ends_by: datetime
     passed: bool = False
+    max_harmed: int = 1_000_000
 
 
 @dataclass(frozen=True)
 class Decision:
-    what: Literal["wait", "worse", "next", "passed", "out_of_time"]
+    what: Literal["wait", "worse", "harm", "next", "passed", "out_of_time"]
     why: str = ""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The current results. `sessions`: settled ones of the candidate in the current step."""
+    """The current results. `sessions`: settled ones of the candidate in the current step; `mature`: those of which outcomes
+    have been waited for. `harmed`: sessions of the candidate that failed beyond the current version's rate, step by step."""
 
     measures: tuple[Measured, ...] = ()
     sessions: int = 0
+    mature: int = 0
+    harmed: float = 0.0
 
 
-def read(rules: Rules, lanes: Mapping[str, Sequence[Lanes]]) -> Reading:
-    """`lanes`: by measure, one for each step that has begun."""
+def read(rules: Rules, lanes: Mapping[str, Sequence[Lanes]], mature: int | None = None) -> Reading:
+    """`lanes`: by measure, one for each step that has begun. `mature`: None if outcomes are not waited for."""
     found = tuple(_measured(rules, name, lanes[name]) for name in MEASURES)
     present = lanes["answered"][rules.step] if len(lanes["answered"]) > rules.step else Lanes()
-    return Reading(found, present.candidate.n)
+    sessions = present.candidate.n
+    return Reading(found, sessions, sessions if mature is None else mature, harmed(lanes["success"]))
+
+
+def harmed(steps: Sequence[Lanes]) -> float:
+    return sum(-step.gap * step.candidate.n for step in steps if step.gap is not None)
 
 
 def _measured(rules: Rules, name: str, steps: Sequence[Lanes]) -> Measured:
@@ -93,15 +117,21 @@ def _measured(rules: Rules, name: str, steps: Sequence[Lanes]) -> Measured:
     if rules.kind == "shadow":
         blocks = [paired_block(*step.pairs) for step in steps]
     else:
-        blocks = [
-            canary_block(rule["share"], rule.get("centre", {}).get(name, 0.5), step.current, step.candidate)
-            for rule, step in zip(rules.steps, steps, strict=False)
-        ]
+        blocks = [_block(rule, name, step) for rule, step in zip(rules.steps, steps, strict=False)]
     found = bounds(blocks, rules.alpha / len(MEASURES))
     return Measured(
         name, _sum(step.current for step in steps), _sum(step.candidate for step in steps),
         difference([(step.current, step.candidate) for step in steps]), found.low, found.high,
+        steps[rules.step].gap if len(steps) > rules.step else None,
     )  # fmt: skip
+
+
+def _block(rule: Mapping[str, Any], name: str, step: Lanes) -> Block | None:
+    """None until the step's first sessions have given its centre."""
+    centre = rule.get("centre", {}).get(name)
+    if centre is None:
+        return None
+    return canary_block(rule["share"], centre, step.current - step.first_current, step.candidate - step.first_candidate)
 
 
 def _sum(tallies: Any) -> Tally:
@@ -113,25 +143,39 @@ def decide(rules: Rules, reading: Reading, now: datetime) -> Decision:
     worse = [one for one in reading.measures if one.is_worse]
     if worse:
         return Decision("worse", "The candidate is worse: " + "; ".join(one.in_words() for one in worse) + ".")
+    if rules.kind != "shadow" and reading.harmed >= rules.max_harmed:
+        return Decision(
+            "harm",
+            f"About {reading.harmed:.0f} sessions failed beyond the current version's rate, and {rules.max_harmed} were "
+            f"allowed: {_all_in_words(reading)}.",
+        )
+    if _may_go_on(rules, reading, now):
+        if rules.step + 1 < len(rules.steps):
+            return Decision(
+                "next", f"{reading.sessions} sessions, and nothing is significantly worse: {_all_in_words(reading)}."
+            )
+        if not rules.passed and all(one.is_fine(rules.margin) for one in reading.measures):
+            return Decision(
+                "passed", f"Not worse by more than {100 * rules.margin:g} points: {_all_in_words(reading)}."
+            )
+    if now >= rules.ends_by:
+        return Decision("out_of_time", f"Time limit reached without a decision: {_all_in_words(reading)}.")
+    return Decision("wait", held_up(rules, reading))
+
+
+def _may_go_on(rules: Rules, reading: Reading, now: datetime) -> bool:
     step = rules.steps[rules.step]
     waited = now - rules.step_at >= timedelta(minutes=step["min_minutes"])
-    if waited and reading.sessions >= step["min_sessions"]:
-        if rules.step + 1 < len(rules.steps):
-            found = "; ".join(one.in_words() for one in reading.measures)
-            return Decision("next", f"{reading.sessions} sessions, and nothing is significantly worse: {found}.")
-        if not rules.passed and all(one.is_fine(rules.margin) for one in reading.measures):
-            found = "; ".join(one.in_words() for one in reading.measures)
-            return Decision("passed", f"Not worse by more than {100 * rules.margin:g} points: {found}.")
-    if now >= rules.ends_by:
-        found = "; ".join(one.in_words() for one in reading.measures)
-        return Decision("out_of_time", f"Time limit reached without a decision: {found}.")
-    return Decision("wait")
+    return waited and reading.mature >= step["min_sessions"] and not held_up(rules, reading)
 
 
-def centres(lanes: Mapping[str, Sequence[Lanes]]) -> dict[str, float]:
-    """For the next step, before it begins: the rate of all sessions so far, by measure."""
-    found = {}
-    for name in MEASURES:
-        whole = _sum(tally for step in lanes[name] for tally in (step.current, step.candidate))
-        found[name] = round(whole.rate, 6) if whole.rate is not None else 0.5
-    return found
+def held_up(rules: Rules, reading: Reading) -> str:
+    """Why no further step may be taken, whoever asks; "" if one may."""
+    bad = [one for one in reading.measures if one.looks_worse(rules.margin)]
+    if not bad:
+        return ""
+    return f"The estimate is below −{100 * rules.margin:g} points: {'; '.join(one.in_words() for one in bad)}."
+
+
+def _all_in_words(reading: Reading) -> str:
+    return "; ".join(one.in_words() for one in reading.measures)

@@ -41,7 +41,11 @@ def store(trial: Trial, reading: Reading, now: datetime) -> None:
     if not minutes_old or now - (parse_datetime(minutes_old) or now) >= APART / 2:
         sides = sides_of(trial)
         trial.report = {"at": now.isoformat(), "sides": sides, "sessions": reading.sessions}
-    trial.report |= {"sessions": reading.sessions, "measures": {one.name: _numbers(one) for one in reading.measures}}
+    trial.report |= {
+        "sessions": reading.sessions,
+        "harmed": round(reading.harmed, 1),
+        "measures": {one.name: _numbers(one) for one in reading.measures},
+    }
     trial.save(update_fields=["looks", "report"])
 
 

@@ -65,7 +65,7 @@ class TrialQuerySet(models.QuerySet["Trial"]):
 class Trial(models.Model):
     """One candidate against one baseline in a channel, from the start to a decision.
 
-    `steps`: [{share, min_sessions, min_minutes}]; `step` is the index of the current one. `salt` assigns sessions to lanes, so that each
+    `steps`: [{share, min_sessions, min_minutes, centre, first_until}] (the last two: `sessions.fix_centre`); `step` is the index of the current one. `salt` assigns sessions to lanes, so that each
     trial draws its own. `looks`: [{at, step, difference by measure with bounds, counts}], thinned, for the chart. `report` is what was
     known when it ended.
     """
@@ -93,6 +93,10 @@ class Trial(models.Model):
     alpha = models.FloatField(default=0.05, help_text="Chance of a wrong rollback, over the whole trial")
     margin = models.FloatField(default=0.05, help_text="By how much the candidate may be worse at most, absolute")
     max_days = models.PositiveSmallIntegerField(default=14)
+    max_harmed = models.PositiveIntegerField(
+        default=50, help_text="Sessions that failed beyond the current version's rate, after which it ends"
+    )
+    outcome_minutes = models.PositiveIntegerField(default=0, help_text="After which a session's outcome is known")
     then = models.CharField(max_length=10, choices=Then, default=Then.HOLD, help_text="When the last step is passed")
     reason = models.TextField(blank=True)
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
@@ -100,6 +104,7 @@ class Trial(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
     started_at = models.DateTimeField(null=True, help_text="When the candidate got its first share")
     step_at = models.DateTimeField(null=True)
+    reread_at = models.DateTimeField(null=True, help_text="When the outcomes of all its sessions were last read")
     ended_at = models.DateTimeField(null=True)
     ended_because = models.TextField(blank=True)
     looks = models.JSONField(default=list)
@@ -122,7 +127,12 @@ class Trial(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.get_kind_display()} of {self.version} in {self.channel}"
+        return f"{self.title} in {self.channel}"
+
+    @property
+    def title(self) -> str:
+        sees = " (sees no outcomes)" if self.kind == self.Kind.SHADOW else ""
+        return f"{self.get_kind_display()}{sees} of {self.version}"
 
     def get_absolute_url(self) -> str:
         return reverse("promotion:trial", args=[self.project.slug, self.channel.name, self.pk])

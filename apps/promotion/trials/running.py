@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -18,24 +18,17 @@ from apps.promotion.moves import locked
 from apps.promotion.trials import looks
 from apps.promotion.trials.actions import add_decision, next_step
 from apps.promotion.trials.announcing import announce_passed
-from apps.promotion.trials.deciding import Decision, Reading, Rules, decide, read
+from apps.promotion.trials.deciding import Decision, decide
 from apps.promotion.trials.ending import end
 from apps.promotion.trials.models import Trial, TrialState
-from apps.promotion.trials.sessions import lanes_of, settle
+from apps.promotion.trials.readings import reading_of, rules_of
+from apps.promotion.trials.sessions import fix_centre, settle
+
+REREAD = timedelta(minutes=10)  # after which the outcomes of all sessions are read again
 
 
 def to_look_at() -> list[Any]:
     return list(Trial.objects.filter(state=TrialState.RUNNING).values_list("pk", flat=True))
-
-
-def rules_of(trial: Trial) -> Rules:
-    return Rules(
-        trial.kind, trial.steps, trial.step, trial.alpha, trial.margin, trial.step_at, trial.ends_by, trial.has_passed
-    )
-
-
-def reading_of(trial: Trial) -> Reading:
-    return read(rules_of(trial), lanes_of(trial))
 
 
 def look(pk: Any) -> str:
@@ -45,6 +38,9 @@ def look(pk: Any) -> str:
         return "ended"
     now = timezone.now()
     settle(trial, now)  # before any lock: this is the part that takes time
+    if _reads_all(trial, now):
+        settle(trial, now, every=True)
+        Trial.objects.filter(pk=pk).update(reread_at=now)
     with transaction.atomic():
         channel = locked(trial.channel, archived=True)  # archiving has ended the trial
         row = Trial.objects.select_for_update(of=("self",)).get(pk=pk)
@@ -52,6 +48,13 @@ def look(pk: Any) -> str:
             return "ended"
         row.channel = channel
         return _follow(row, now)
+
+
+def _reads_all(trial: Trial, now: datetime) -> bool:
+    """Outcomes may come days after a session: they are all read from time to time, and before a step is left."""
+    if trial.reread_at is None or now - trial.reread_at >= REREAD:
+        return True
+    return decide(rules_of(trial), reading_of(trial, now), now).what in ("next", "passed")
 
 
 def _follow(trial: Trial, now: datetime) -> str:
@@ -62,11 +65,15 @@ def _follow(trial: Trial, now: datetime) -> str:
     if trial.version.archived_at:
         end(trial, TrialState.STOPPED, f"{trial.version} was archived.")
         return "archived"
-    reading = reading_of(trial)
+    if fix_centre(trial):
+        trial.save(update_fields=["steps"])
+    reading = reading_of(trial, now)
     looks.store(trial, reading, now)
     decision = decide(rules_of(trial), reading, now)
     if decision.what == "worse":
         end(trial, TrialState.ROLLED_BACK, decision.why)
+    elif decision.what == "harm":
+        end(trial, TrialState.STOPPED, decision.why)
     elif decision.what == "out_of_time":
         end(trial, TrialState.UNDECIDED, decision.why)
     elif decision.what == "next" and freeze_of(channel):

@@ -6,8 +6,8 @@ Karampatziakis & Mineiro 2022, 2210.10768). In a shadow both answer the same ses
 
 A difference m is refuted once the capital of somebody who bets against it passes 1/alpha (Ville's inequality; Waudby-Smith & Ramdas 2024,
 2010.09686): the product of 1 ± c·(x − m)/(furthest score − m), mixed over fixed bets c. That holds at every moment at once, so that one may look
-after each session and stop when one likes; base rates and shares may change on the way. `share` and `centre` are fixed within a step, and
-so the capital depends on how often each score came, and on no order.
+after each session and stop when one likes; base rates and shares may change on the way. `share` and `centre` are fixed within a step:
+its first sessions give the centre and are not scored, so the capital depends on how often each score came, and on no order.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class Tally:
 
     good: int = 0
     bad: int = 0
+
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(self.good - other.good, self.bad - other.bad)
 
     @property
     def n(self) -> int:

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import Count, Q
+from django.db.models import Count, Q, QuerySet
 
-from apps.promotion.trials.deciding import MEASURES, Lanes
+from apps.promotion.trials.deciding import FIRST, MEASURES, Lanes
 from apps.promotion.trials.models import LaneKind, Trial, TrialSession
 from apps.promotion.trials.sequential import Tally
 
@@ -74,11 +74,13 @@ ON CONFLICT (trial_id, unit, lane) DO UPDATE SET
 """
 
 
-def settle(trial: Trial, now: datetime) -> int:
-    """Processes the sessions of the last hour, and those of the last day that are not settled. Returns how many rows were written."""
+def settle(trial: Trial, now: datetime, *, every: bool = False) -> int:
+    """Processes the sessions of the last hour, and those of the last day that are not settled; `every`: all of the trial, whose
+    verdicts may have come since. Returns how many rows were written."""
     until = now - timedelta(minutes=settings.FLYWHEEL_TRIAL_SETTLE_MINUTES)
+    since = trial.created_at if every else until - VERDICTS_CHANGE
     given = {
-        "trial": trial.pk, "project": trial.project_id, "since": until - VERDICTS_CHANGE, "oldest": now - LATE, "until": until,
+        "trial": trial.pk, "project": trial.project_id, "since": since, "oldest": now - LATE, "until": until,
         "gone": now - GONE, "paired": trial.kind == Trial.Kind.SHADOW,
     }  # fmt: skip
     with connection.cursor() as cursor:
@@ -86,30 +88,67 @@ def settle(trial: Trial, now: datetime) -> int:
         return cursor.rowcount
 
 
+def fix_centre(trial: Trial) -> bool:
+    """Once the first sessions of the step are settled: their rates, and where they end, for good. Unsaved; False if nothing changed.
+
+    Which sessions are the first depends on when they began and on no outcome.
+    """
+    step = trial.steps[trial.step]
+    if trial.kind == Trial.Kind.SHADOW or "centre" in step:
+        return False
+    rows = list(_settled(trial).filter(step=trial.step).order_by("began_at", "unit").values("began_at", "unit", *MEASURES)[:FIRST])  # fmt: skip
+    if len(rows) < FIRST:
+        return False
+    last = rows[-1]
+    step["centre"] = {name: sum(row[name] for row in rows) / FIRST for name in MEASURES}
+    step["first_until"] = [last["began_at"].isoformat(), last["unit"]]
+    return True
+
+
+def _settled(trial: Trial) -> QuerySet[TrialSession]:
+    return TrialSession.objects.filter(trial=trial, counts=True).order_by()
+
+
+def _is_first(trial: Trial) -> Q:
+    """Of each step, the sessions from which its own centre comes."""
+    found = Q(pk__in=())
+    for number, step in enumerate(trial.steps):
+        if until := step.get("first_until"):
+            at, unit = datetime.fromisoformat(until[0]), until[1]
+            found |= Q(step=number) & (Q(began_at__lt=at) | Q(began_at=at, unit__lte=unit))
+    return found
+
+
+def mature_sessions(trial: Trial, now: datetime) -> int:
+    """Sessions of the candidate in this step that began long enough ago for their outcomes to have come."""
+    known = now - timedelta(minutes=trial.outcome_minutes)
+    return _settled(trial).filter(step=trial.step, lane=trial.lane, began_at__lte=known).count()
+
+
 def lanes_of(trial: Trial) -> dict[str, list[Lanes]]:
     """By measure, one for each step that has begun."""
-    rows = TrialSession.objects.filter(trial=trial, counts=True).order_by()
-    counted: defaultdict[tuple[int, str], dict] = defaultdict(dict)
-    sums = {name: Count("pk", filter=Q(**{name: True})) for name in MEASURES}
-    for row in rows.values("step", "lane").annotate(n=Count("pk"), **{f"good_{k}": v for k, v in sums.items()}):
-        counted[row["step"], row["lane"]] = row
+    counted, first = _counts(_settled(trial)), _counts(_settled(trial).filter(_is_first(trial)))
     pairs = _pairs(trial) if trial.kind == Trial.Kind.SHADOW else {}
 
-    def tally(step: int, lane: str, name: str) -> Tally:
-        row = counted[step, lane]
-        return Tally(row[f"good_{name}"], row["n"] - row[f"good_{name}"]) if row else Tally()
+    def lanes(step: int, name: str) -> Lanes:
+        sides = (LaneKind.CURRENT, trial.lane)
+        whole, early = ([_tally(rows[step, lane], name) for lane in sides] for rows in (counted, first))
+        return Lanes(*whole, pairs.get((step, name), (0, 0, 0)), *early)
 
-    return {
-        name: [
-            Lanes(
-                tally(step, LaneKind.CURRENT, name),
-                tally(step, trial.lane, name),
-                pairs.get((step, name), (0, 0, 0)),
-            )
-            for step in range(trial.step + 1)
-        ]
-        for name in MEASURES
-    }
+    return {name: [lanes(step, name) for step in range(trial.step + 1)] for name in MEASURES}
+
+
+def _counts(rows: QuerySet[TrialSession]) -> defaultdict[tuple[int, str], dict]:
+    """By step and lane: {n, good_…}."""
+    counted: defaultdict[tuple[int, str], dict] = defaultdict(dict)
+    sums = {f"good_{name}": Count("pk", filter=Q(**{name: True})) for name in MEASURES}
+    for row in rows.values("step", "lane").annotate(n=Count("pk"), **sums):
+        counted[row["step"], row["lane"]] = row
+    return counted
+
+
+def _tally(row: dict, name: str) -> Tally:
+    return Tally(row[f"good_{name}"], row["n"] - row[f"good_{name}"]) if row else Tally()
 
 
 def _pairs(trial: Trial) -> dict[tuple[int, str], tuple[int, int, int]]:

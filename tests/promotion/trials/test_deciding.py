@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apps.promotion.trials.deciding import Lanes, Rules, centres, decide, read
+from apps.promotion.trials.deciding import Lanes, Rules, decide, read
 from apps.promotion.trials.plans import Plan, Step
 from apps.promotion.trials.sequential import Tally
 
@@ -22,7 +22,7 @@ def rules(**changes: Any) -> Rules:
     steps = [step | {"centre": {"success": 0.9, "safety": 1.0, "answered": 1.0}} for step in STEPS]
     given = {
         "kind": "canary", "steps": steps, "step": 2, "alpha": 0.05, "margin": 0.05, "step_at": NOW - timedelta(hours=1),
-        "ends_by": NOW + timedelta(days=1),
+        "ends_by": NOW + timedelta(days=1), "max_harmed": 1000,
     }  # fmt: skip
     return Rules(**given | changes)
 
@@ -48,11 +48,66 @@ def decided(success: Any, other: Any = PERFECT, **changes: Any) -> str:
         ({"success": FEW, "other": FEW}, "wait"),
         ({"success": (Tally(4000, 400), Tally(4000, 400)), "step_at": NOW - timedelta(minutes=29)}, "wait"),
         ({"success": (Tally(1900, 100), Tally(90, 10)), "other": (Tally(2000, 0), Tally(100, 0)), "step": 0}, "next"),
+        # the estimate is 6 points lower, which proves nothing: no further step, and no rollback
+        ({"success": (Tally(1900, 100), Tally(89, 11)), "other": (Tally(2000, 0), Tally(100, 0)), "step": 0}, "wait"),
+        (
+            {
+                "success": (Tally(1900, 100), Tally(89, 11)),
+                "other": (Tally(2000, 0), Tally(100, 0)),
+                "step": 0,
+                "margin": 0.07,
+            },
+            "next",
+        ),
+        ({"success": SAME, "max_harmed": 1}, "passed"),
+        ({"success": (Tally(950, 50), Tally(945, 55)), "max_harmed": 5, "margin": 0.005}, "harm"),
         ({"success": (Tally(1900, 100), Tally(89, 10)), "other": (Tally(2000, 0), Tally(99, 0)), "step": 0}, "wait"),
     ],
 )
 def test_decisions(given: dict[str, Any], what: str) -> None:
     assert decided(**given) == what
+
+
+def test_a_step_is_not_left_while_its_own_estimate_is_bad_though_the_whole_looks_well() -> None:
+    given = rules(step=1)
+    good, bad = Lanes(Tally(8000, 2000), Tally(900, 100)), Lanes(Tally(270, 30), Tally(82, 18))
+    perfect = [Lanes(Tally(10_000, 0), Tally(1000, 0)), Lanes(Tally(300, 0), Tally(100, 0))]
+    found = read(given, {"success": [good, bad], "safety": perfect, "answered": perfect})
+    assert found.measures[0].gap is not None and found.measures[0].gap > 0
+    decision = decide(given, found, NOW)
+    assert decision.what == "wait" and "estimate is below −5 points: Success" in decision.why
+
+
+def test_outcomes_are_waited_for_before_a_step_is_left() -> None:
+    lanes = {name: [Lanes(Tally(2000, 0), Tally(150, 0))] for name in ("success", "safety", "answered")}
+    given = rules(step=0)
+    assert decide(given, read(given, lanes, mature=99), NOW).what == "wait"
+    assert decide(given, read(given, lanes, mature=100), NOW).what == "next"
+
+
+def test_a_shadow_harms_nobody() -> None:
+    given = rules(kind="shadow", steps=STEPS[:1], step=0, max_harmed=1)
+    lanes = {name: [Lanes(Tally(95, 5), Tally(92, 8), (5, 8, 87))] for name in ("success", "safety", "answered")}
+    assert decide(given, read(given, lanes), NOW).what == "wait"
+
+
+def test_the_steps_own_centre_finds_what_half_does_not() -> None:
+    """A candidate that fails 25% where the current version fails 10%, after 100 sessions at 10%; 50 sessions gave the centre."""
+    lanes = Lanes(Tally(814, 91), Tally(75, 25), (0, 0, 0), Tally(41, 4), Tally(4, 1))
+    highs = {}
+    for centre in (0.5, 0.9):
+        step = {"share": 0.1, "min_sessions": 100, "min_minutes": 0, "centre": {"success": centre}}
+        given = rules(steps=[step], step=0)
+        others = {name: [Lanes(*PERFECT)] for name in ("safety", "answered")}
+        highs[centre] = read(given, {"success": [lanes]} | others).measures[0].high
+    assert highs[0.9] < 0 < highs[0.5]
+
+
+def test_nothing_is_refuted_before_a_step_has_its_centre() -> None:
+    given = rules(steps=[{"share": 0.5, "min_sessions": 10, "min_minutes": 0}], step=0)
+    bad = {name: [Lanes(Tally(20, 0), Tally(0, 20))] for name in ("success", "safety", "answered")}
+    assert (read(given, bad).measures[0].low, read(given, bad).measures[0].high) == (-1, 1)
+    assert decide(given, read(given, bad), NOW).what == "wait"
 
 
 def test_an_unsafe_candidate_is_rolled_back_though_it_succeeds_more_often() -> None:
@@ -69,13 +124,6 @@ def test_a_shadow_is_decided_by_its_pairs() -> None:
     good = {name: [Lanes(Tally(990, 10), Tally(990, 10), (5, 5, 990))] for name in ("success", "safety", "answered")}
     assert decide(given, read(given, bad), NOW).what == "worse"
     assert decide(given, read(given, good), NOW).what == "passed"
-
-
-def test_the_centre_of_a_step_is_the_rate_of_those_before() -> None:
-    lanes = {
-        name: [Lanes(Tally(80, 20), Tally(10, 0)), Lanes(Tally(0, 0), Tally(30, 10))] for name in ("success", "safety")
-    }
-    assert centres(lanes | {"answered": [Lanes()]}) == {"success": 0.8, "safety": 0.8, "answered": 0.5}
 
 
 @pytest.mark.parametrize(
