@@ -22,7 +22,7 @@ from apps.core.actions import audit
 from apps.core.kinds import Progress
 from apps.core.models import ACTIVE_STATES, JobState, Project
 from apps.failures import prompts
-from apps.failures.actions.diagnose import diagnose, inputs_of
+from apps.failures.actions.diagnose import diagnose_and_draw, inputs_of
 from apps.failures.classify import RULES_VERSION
 from apps.failures.clusters.store import PLACED_AT_ONCE, place, place_new
 from apps.failures.models import Classification, Classifier, Failure, Unclassified
@@ -138,7 +138,7 @@ def _classify(project: Project, ids: list[UUID], cursor: dict[str, Any]) -> None
     rows = with_content(list(Trajectory.objects.filter(project=project, pk__in=ids).order_by("pk")))
     cursor["looked"] += len(rows)
     prompts.record(project, inputs_of(project, rows))
-    cursor["found"] += diagnose(project, rows)
+    cursor["found"] += diagnose_and_draw(project, rows)
 
 
 def _progress(cursor: dict[str, Any]) -> Progress:

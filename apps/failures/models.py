@@ -582,8 +582,8 @@ class RunSketch(models.Model):
 
 
 class OutcomeCheck(models.Model):
-    """A run that a person is asked about: did it fail? `probability` is its sampling probability; null if it was not
-    drawn at random and therefore says nothing about other runs.
+    """A run that a person is asked about: did it fail? `probability` is its sampling probability, which no answer
+    changes; null if it was not drawn at random and therefore says nothing about other runs.
     """
 
     class Answer(models.TextChoices):
@@ -594,7 +594,9 @@ class OutcomeCheck(models.Model):
     trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="outcome_check")
     project = models.ForeignKey(Project, models.CASCADE, related_name="outcome_checks", db_index=False)
     probability = models.FloatField(null=True)
+    drawn_at = models.DateTimeField(null=True)
     answer = models.CharField(max_length=10, choices=Answer, blank=True)
+    layers = models.JSONField(default=list, help_text="The layers that flagged the run before its answer")
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     at = models.DateTimeField(null=True)
 

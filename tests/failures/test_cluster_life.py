@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.failures.clusters.cases import Case
-from apps.failures.clusters.life import LEGAL, STATES, Fix, IllegalMove, State, after_news, moved, newest_against
+from apps.failures.clusters.life import (
+    LEGAL,
+    STATES,
+    Fix,
+    IllegalMove,
+    State,
+    UnclearVersion,
+    after_news,
+    fix_version,
+    moved,
+    newest_against,
+)
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 states = st.sampled_from(STATES)
@@ -83,3 +94,25 @@ def test_the_newest_counts_and_an_unknown_fixing_version_makes_all_count() -> No
     assert newest_against(Fix("v2", NOON), cases, FIRST_SEEN) == NOON + timedelta(hours=2)
     assert newest_against(Fix("v0", NOON), cases, FIRST_SEEN) == NOON + timedelta(hours=3)
     assert newest_against(Fix("v2", NOON), [], FIRST_SEEN) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "agents", "known", "name"),
+    [
+        ("2", {"shop"}, {"shop 1"}, "shop 2"),  # as the API names it, not yet seen
+        ("shop 2", {"shop"}, {"shop 1"}, "shop 2"),
+        ("2", {"shop"}, {"shop 1", "shop 2", "mail 2"}, "shop 2"),
+        ("2026-11 rc", {"shop"}, set(), "shop 2026-11 rc"),
+        ("2", {"shop", "mail"}, {"shop 2", "mail 1"}, "shop 2"),
+        ("mail 3", {"shop"}, {"mail 3"}, "mail 3"),
+        ("shop assistant 2", {"shop assistant"}, set(), "shop assistant 2"),
+        ("2", {""}, {"1"}, "2"),  # runs without the agent's name
+    ],
+)
+def test_the_version_of_a_fix_is_named_as_its_runs_will_be(text: str, agents: set, known: set, name: str) -> None:
+    assert fix_version(text, agents, known) == name
+
+
+def test_a_version_that_several_agents_could_have_is_asked_for() -> None:
+    with pytest.raises(UnclearVersion, match="mail 2, shop 2"):
+        fix_version("2", {"shop", "mail"}, {"shop 1", "mail 1"})

@@ -205,8 +205,11 @@ def fixed(project: Project, version: str = "a 2") -> FailureCluster:
 @pytest.mark.parametrize(
     "again", [lambda project, new: store.recluster(project), lambda project, new: store.place(project, [new])]
 )
-def test_a_fixed_cluster_is_reopened_by_a_failure_of_the_fixed_version(project: Project, again: Any) -> None:
-    payments = fixed(project)
+@pytest.mark.parametrize("typed", ["a 2", "2"])
+def test_a_fixed_cluster_is_reopened_by_a_failure_of_the_fixed_version(
+    project: Project, again: Any, typed: str
+) -> None:
+    payments = fixed(project, typed)
     again(project, fail(project, PAYMENT, version="2", at=timezone.now()))
     payments.refresh_from_db()
     assert (payments.state, payments.fixed_version) == ("reopened", "a 2")

@@ -11,8 +11,8 @@ from django.utils import timezone
 from apps.core.actions import audit
 from apps.failures.actions.bulk import LIMIT, Change, assign_many, decide_many
 from apps.failures.actions.decisions import Refused
-from apps.failures.clusters.life import LEGAL, IllegalMove, moved
-from apps.failures.clusters.store import LONGEST_VERSION, refresh
+from apps.failures.clusters.life import LEGAL, IllegalMove, UnclearVersion, moved
+from apps.failures.clusters.store import LONGEST_VERSION, full_version, refresh
 from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState
 
 State = FailureCluster.State
@@ -44,6 +44,10 @@ def move(*, cluster: FailureCluster, to: str, by: Any, version: str = "") -> Fai
     if cluster.state == State.FIXED:
         if not version or len(version) > LONGEST_VERSION:
             raise Refused(f"Enter the agent version that fixed it, at most {LONGEST_VERSION} characters.")
+        try:
+            version = full_version(cluster, version)
+        except UnclearVersion as error:
+            raise Refused(str(error)) from error
         cluster.fixed_version, cluster.fixed_at = version, timezone.now()
     cluster.save(update_fields=["state", "fixed_version", "fixed_at"])
     detail = {"before": before, "after": cluster.state, "version": version}

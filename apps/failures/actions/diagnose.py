@@ -26,9 +26,17 @@ def classify_project(*, project: Project, by: Any = None) -> dict[str, int]:
     looked = found = 0
     for chunk in in_chunks(rows):
         looked += len(chunk)
-        found += diagnose(project, chunk)
+        found += diagnose_and_draw(project, chunk)
     audit("failures.classified", project=project, by=by, looked=looked, found=found)
     return {"looked": looked, "found": found}
+
+
+@transaction.atomic
+def diagnose_and_draw(project: Project, chunk: list[Trajectory]) -> int:
+    """Diagnoses new or changed runs, and draws those that people check. Not for what an answer or a new model changes."""
+    found = diagnose(project, chunk)
+    estimates.draw(project, [row.pk for row in chunk])
+    return found
 
 
 @transaction.atomic
@@ -61,7 +69,6 @@ def diagnose(project: Project, chunk: list[Trajectory]) -> int:
     )
     healthy = [pk for pk in is_open if is_open[pk] and pk not in found]
     Failure.objects.filter(trajectory_id__in=healthy).exclude(pk__in=_split_off(healthy)).delete()
-    estimates.draw(project, diagnoses, found)
     _note_rules({pk: rules_mode(found[pk].evidence) if pk in found else "" for pk in is_open})
     return sum(is_open.get(pk, True) for pk in found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -66,3 +66,23 @@ def newest_against(fix: Fix, members: Iterable[Case], first_seen: Mapping[str, d
 
     times = [case.started_at for case in members if case.started_at and case.started_at > fix.at and counts(case)]
     return max(times, default=None)
+
+
+class UnclearVersion(ValueError):
+    """A version that does not say whose it is."""
+
+
+def fix_version(text: str, agents: Collection[str], known: Collection[str]) -> str:
+    """The full name of a version that a person typed: “bank 2” for “2”, as the API sends it beside the agent's name.
+
+    `agents` are the names of the agents whose runs are in the group, `known` the full names of all versions that have run. The version
+    may not have run yet. Raises UnclearVersion where several agents could be meant.
+    """
+    full = [f"{agent} {text}".strip() for agent in sorted(agents)]
+    named = any(agent and text.startswith(f"{agent} ") for agent in agents)
+    if text in known or named or not full:
+        return text
+    matches = [name for name in full if name in known] or full
+    if len(matches) > 1:
+        raise UnclearVersion(f"Which agent's version {text}? Enter one of: {', '.join(matches)}.")
+    return matches[0]

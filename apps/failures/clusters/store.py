@@ -31,7 +31,7 @@ from apps.failures.actions import diagnose
 from apps.failures.clusters import find, identity, signatures
 from apps.failures.clusters.cases import Case, arguments_of, request_of, trouble_of
 from apps.failures.clusters.features import STOP_WORDS, Space
-from apps.failures.clusters.life import Fix, after_news, newest_against
+from apps.failures.clusters.life import Fix, after_news, fix_version, newest_against
 from apps.failures.clusters.records import case_of
 from apps.failures.clusters.signatures import Signature
 from apps.failures.models import ClusterSpace, DailyRuns, Failure, FailureCluster, FailureMode, OutcomeEstimate
@@ -61,6 +61,13 @@ def version_of(row: Trajectory | Mapping[str, Any]) -> str:
         else (row["agent_name"], row["agent_version"])
     )
     return f"{name} {version}".strip()[:LONGEST_VERSION] if version else ""
+
+
+def full_version(cluster: FailureCluster, text: str) -> str:
+    """`life.fix_version` for a cluster. Raises UnclearVersion."""
+    members = Failure.objects.filter(cluster=cluster).order_by()
+    agents = set(members.values_list("agent_name", flat=True).distinct())
+    return fix_version(text, agents, first_seen(cluster.project).keys())[:LONGEST_VERSION]
 
 
 # Which projects are due

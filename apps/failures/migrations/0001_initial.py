@@ -914,6 +914,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("probability", models.FloatField(null=True)),
+                ("drawn_at", models.DateTimeField(null=True)),
                 (
                     "answer",
                     models.CharField(
@@ -921,6 +922,10 @@ class Migration(migrations.Migration):
                         choices=[("failed", "Failed"), ("fine", "Fine"), ("unsure", "Unsure")],
                         max_length=10,
                     ),
+                ),
+                (
+                    "layers",
+                    models.JSONField(default=list, help_text="The layers that flagged the run before its answer"),
                 ),
                 ("at", models.DateTimeField(null=True)),
                 (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import md5
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import CharField, Count, Exists, OuterRef, Q
+from django.db.models import CharField, Exists, OuterRef, Q
 from django.db.models.functions import MD5, Cast
 from django.utils import timezone
 
@@ -20,11 +21,11 @@ from apps.failures.actions.diagnose import diagnose
 from apps.failures.actions.policy import classify_again
 from apps.failures.models import Classifier, Failure, FailureState, OutcomeCheck, OutcomeEstimate, Source
 from apps.failures.outcomes.estimates import SHARE, Estimator
-from apps.failures.outcomes.rate import Check, Estimate, Flags, How, failure_rate, recall, strata
+from apps.failures.outcomes.rate import ESTIMATE, RULES, Check, Estimate, Flags, How, failure_rate, recall, strata
 from apps.trajectories.models import Trajectory, with_content
 
 Answer = OutcomeCheck.Answer
-LAYERS = ("rules", "estimate", "judge")
+LAYERS = (RULES, ESTIMATE, "judge")
 NEAR = 20  # runs on each side of the threshold among which the most informative one is looked for
 
 
@@ -74,8 +75,10 @@ def answer(*, trajectory: Trajectory, answer: str, by: Any) -> OutcomeCheck:
     )
     if check.answer and check.by_id != getattr(by, "pk", None):
         raise Refused(f"{check.by or 'Somebody'} has already answered: {check.answer}.")
+    if not check.answer:  # the answer changes what the layers say: it teaches the model
+        check.layers = sorted(layers_of(trajectory))
     check.answer, check.by, check.at = answer, by, timezone.now()
-    check.save(update_fields=["answer", "by", "at"])
+    check.save(update_fields=["answer", "by", "at", "layers"])
     audit("outcome.checked", project=trajectory.project, by=by, target=trajectory, answer=answer)
     _diagnosed_again(trajectory)
     return check
@@ -92,7 +95,7 @@ def undo(*, project: Project, by: Any) -> Trajectory | None:
     if check.probability is None:
         check.delete()
     else:
-        OutcomeCheck.objects.filter(pk=check.pk).update(answer="", by=None, at=None)
+        OutcomeCheck.objects.filter(pk=check.pk).update(answer="", by=None, at=None, layers=[])
     audit("outcome.unchecked", project=project, by=by, target=row)
     _diagnosed_again(row)
     return row
@@ -100,14 +103,19 @@ def undo(*, project: Project, by: Any) -> Trajectory | None:
 
 def in_words(trajectory: Trajectory) -> str:
     """What the rules, the estimate and the judge say about a run, without people's answers."""
-    failure = (
-        Failure.objects.filter(trajectory=trajectory).annotate(estimated=IS_ESTIMATE).select_related("mode").first()
-    )
-    flags = flags_of(failure.rule_mode, failure.judge_mode, failure.estimated) if failure else frozenset()
+    failure = Failure.objects.filter(trajectory=trajectory).select_related("mode").first()
+    flags = layers_of(trajectory)
     by = " and ".join(f"the {layer}" for layer in LAYERS if layer in flags)
     said = f"{by[0].upper()}{by[1:]} flagged it as “{failure.mode}”." if failure and by else "Nothing had flagged it."
     estimate = OutcomeEstimate.objects.filter(trajectory=trajectory).values_list("probability", flat=True).first()
     return said if estimate is None else f"{said} Estimated probability of failure: {estimate:.0%}."
+
+
+def layers_of(trajectory: Trajectory) -> Flags:
+    """The layers that flag a run now."""
+    rows = Failure.objects.filter(trajectory=trajectory).annotate(estimated=IS_ESTIMATE)
+    flags = rows.values_list("rule_mode", "judge_mode", "estimated").first()
+    return flags_of(*flags) if flags else frozenset()
 
 
 def _diagnosed_again(trajectory: Trajectory) -> None:
@@ -151,13 +159,12 @@ class Traffic:
 def traffic(project: Project, since: datetime | None = None) -> Traffic:
     """Estimate the failure rate and the layers' recall from drawn runs only, each weighted by its sampling probability.
 
-    A decision in triage also answers a drawn run, but represents no other run.
+    A decision in triage also answers a drawn run, but before its turn it represents no other run.
     """
-    flagged = _flagged(project, since)
-    runs = max(rates.total(project, since), sum(flagged.values()))
-    kinds = [*flagged.items(), (frozenset[str](), runs - sum(flagged.values()))]
+    by_rules = _failures(project, since).exclude(rule_mode="").count()
+    runs = max(rates.total(project, since), by_rules)
     checks = _drawn(project, since)
-    layers = strata(kinds, checks)
+    layers = strata({True: by_rules, False: runs - by_rules}, checks)
     return Traffic(
         runs,
         len(checks),
@@ -177,15 +184,6 @@ def _failures(project: Project, since: datetime | None) -> Any:
 IS_ESTIMATE = Q(rule_mode="") & Q(evidence__contains=[{"rule": "estimate"}])
 
 
-def _flagged(project: Project, since: datetime | None) -> dict[Flags, int]:
-    found: dict[Flags, int] = {}
-    rows = _failures(project, since).annotate(estimated=IS_ESTIMATE).values_list("rule_mode", "judge_mode", "estimated")
-    for rule, judge, estimated, n in rows.annotate(n=Count("*")):
-        if flags := flags_of(rule, judge, estimated):
-            found[flags] = found.get(flags, 0) + n
-    return found
-
-
 def flags_of(rule: str, judge: str, estimated: bool) -> Flags:
     """The layers that flag a failure; empty if only a person did. The estimate counts only where no rule found
     anything.
@@ -198,27 +196,52 @@ def _drawn(project: Project, since: datetime | None) -> list[Check]:
     rows = OutcomeCheck.objects.filter(project=project, probability__isnull=False)
     if since:
         rows = rows.filter(trajectory_id__gte=rates.floor_of(rates.midnight(since)))
-    failure = "trajectory__failure__"
-    names = [f"{failure}{name}" for name in ("rule_mode", "judge_mode", "evidence", "source", "state")]
-    checks = []
-    for chance, said, rule, judge, evidence, source, state in rows.values_list(
-        "probability", "answer", *names
-    ).iterator():
-        estimated = not rule and any(item.get("rule") == "estimate" for item in evidence or [])
-        decided = source == Source.PERSON and state != FailureState.OPEN
-        checks.append(
-            Check(
-                flags_of(rule or "", judge or "", estimated), chance,
-                *_answer(said, state == FailureState.CONFIRMED if decided else None),
-            )
-        )  # fmt: skip
-    return checks
+    checks = [_as_check(*row) for row in rows.values_list(*DRAWN).iterator()]
+    last = max((turn for turn, check in checks if check.how == How.ASKED), default="")
+    return [
+        replace(check, how=How.ASKED) if check.how == How.CHOSEN and turn < last else check for turn, check in checks
+    ]
 
 
-def _answer(said: str, decided: bool | None) -> tuple[bool | None, How]:
-    """(whether a drawn run failed, how that is known): its check takes precedence over a decision in triage."""
-    if said in (Answer.FAILED, Answer.FINE):
-        return said == Answer.FAILED, How.ASKED
-    if decided is not None:
-        return decided, How.ASKED if said else How.CHOSEN
-    return None, How.ASKED if said else How.WAITING
+_FAILURE = ("rule_mode", "judge_mode", "evidence", "source", "state")
+DRAWN = (
+    "trajectory_id",
+    "probability",
+    "drawn_at",
+    "answer",
+    "at",
+    "layers",
+    *(f"trajectory__failure__{name}" for name in _FAILURE),
+)
+
+
+def _as_check(
+    run: UUID,
+    probability: float,
+    drawn_at: datetime | None,
+    answer: str,
+    at: datetime | None,
+    layers: list[str],
+    rule_mode: str | None,
+    judge_mode: str | None,
+    evidence: list[dict] | None,
+    source: str | None,
+    state: str | None,
+) -> tuple[str, Check]:
+    """(the run's turn, its check): a check's answer takes precedence over a decision in triage."""
+    estimated = not rule_mode and any(item.get("rule") == ESTIMATE for item in evidence or [])
+    decided = source == Source.PERSON and state != FailureState.OPEN
+    is_early = bool(at and drawn_at and at < drawn_at)
+    how = How.CHOSEN if is_early or (decided and not answer) else How.ASKED if answer else How.WAITING
+    failed = None
+    if answer in (Answer.FAILED, Answer.FINE):
+        failed = answer == Answer.FAILED
+    elif decided:
+        failed = state == FailureState.CONFIRMED
+    flags = frozenset(layers) if answer else flags_of(rule_mode or "", judge_mode or "", estimated)
+    return turn_of(run), Check(bool(rule_mode), probability, failed, how, flags)
+
+
+def turn_of(run: UUID) -> str:
+    """The place of a drawn run in the random order in which people are asked: as `next_check` sorts them."""
+    return md5(str(run).encode(), usedforsecurity=False).hexdigest()

@@ -5,7 +5,7 @@ diagnosis.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from apps.failures.rules.reading import Run, read
 from apps.trajectories.models import Outcome, Trajectory
 
 MODE = "incomplete_execution"  # mode of a failure that is known only from an estimate or a check
-FLAGGED_TIMES = 5  # a flagged run is this many times as likely to be drawn for a check
+FLAGGED_TIMES = 5  # a run that the rules flag is this many times as likely to be drawn for a check
 SHARE = 0.02  # until a project sets its own
 
 
@@ -131,22 +131,27 @@ def standing(failure: Failure | None) -> Diagnosis | None:
 # Drawing runs for people to check
 
 
-def draw(project: Project, runs: Iterable[UUID], flagged: Collection[UUID]) -> None:
+def draw(project: Project, runs: Collection[UUID]) -> None:
     """Draw the runs that people check. Each run has a fixed random number, so drawing again selects the same runs.
 
-    If a run's sampling probability rises later (it was flagged, or the share was raised), the higher one is stored.
+    Only the share and the rules decide a run's probability: neither depends on an answer, as an estimate, a judge's
+    verdict or a case opened by an answer would. If the share is raised or the rules flag a run later, the higher
+    probability holds for all such runs, answered or not, and is stored.
     """
     shares = Classifier.objects.filter(project=project).values_list("check_share", flat=True)
     share = next(iter(shares), SHARE)
+    by_rules = Failure.objects.filter(project=project, trajectory_id__in=list(runs)).exclude(rule_mode="")
+    flagged = set(by_rules.values_list("trajectory_id", flat=True))
     chances = {pk: min(1.0, share * (FLAGGED_TIMES if pk in flagged else 1)) for pk in runs}
     chosen = sorted(pk for pk, chance in chances.items() if number_of(project.pk, pk) < chance)
     if not chosen:
         return
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO failures_outcomecheck (trajectory_id, project_id, probability, answer) "
-            "SELECT run, %s, chance, '' FROM unnest(%s::uuid[], %s::float8[]) AS chosen (run, chance) "
-            "ON CONFLICT (trajectory_id) DO UPDATE SET probability = GREATEST(failures_outcomecheck.probability, excluded.probability)",
+            "INSERT INTO failures_outcomecheck AS old (trajectory_id, project_id, probability, drawn_at, answer, layers) "
+            "SELECT run, %s, chance, now(), '', '[]' FROM unnest(%s::uuid[], %s::float8[]) AS chosen (run, chance) "
+            "ON CONFLICT (trajectory_id) DO UPDATE SET drawn_at = COALESCE(old.drawn_at, excluded.drawn_at), "
+            "probability = GREATEST(old.probability, excluded.probability)",
             [project.pk, chosen, [chances[pk] for pk in chosen]],
         )
 

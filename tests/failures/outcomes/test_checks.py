@@ -54,9 +54,7 @@ def test_a_flagged_run_that_failed_stays_flagged_by_the_estimate(project: Projec
     checks.answer(trajectory=run_of(project, "bad"), answer="failed", by=make_member(project))
     rules = [item["rule"] for item in Failure.objects.get(trajectory=run_of(project, "bad")).evidence]
     assert rules[0] == "check" and "estimate" in rules
-    assert dict(checks.traffic(project).recalls)["estimate"].value == pytest.approx(
-        1 / (1 + 3 / 2)
-    )  # nobody checked the others
+    assert dict(checks.traffic(project).recalls)["estimate"].value == 1.0
 
 
 def test_the_drawn_ones_come_first_then_what_teaches_most(project: Project) -> None:
@@ -104,7 +102,7 @@ def test_all_checked_is_all_known(project: Project) -> None:
         checks.answer(trajectory=run_of(project, name), answer=answer, by=by)
     found = checks.traffic(project)
     assert found.answered == 3 and found.rate is not None
-    assert found.rate.value == pytest.approx((1 + 3 / 2) / 4)
+    assert found.rate.value == pytest.approx(2 / 3)
 
 
 def test_only_the_same_person_answers_twice(project: Project) -> None:

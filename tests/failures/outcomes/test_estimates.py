@@ -93,20 +93,20 @@ def test_the_rules_of_today_change_no_estimated_failure(project: Project) -> Non
     assert not job.changes.exists()
 
 
-def test_runs_are_drawn_by_their_own_numbers(project: Project) -> None:
+def test_runs_are_drawn_by_their_own_numbers_and_more_often_where_the_rules_flag_them(project: Project) -> None:
     Classifier.objects.create(project=project, check_share=0.3)
-    runs = send(project, *(unknown(f"r{n}", wrong=n % 2 == 0) for n in range(60)))
-    diagnose(project, runs)
-    flagged = set(Failure.objects.values_list("trajectory_id", flat=True))
+    send(project, *(unknown(f"r{n}") | {"outcome": {"status": ("failure", "unknown")[n % 2]}} for n in range(60)))
+    classify_project(project=project)
+    flagged = set(Failure.objects.exclude(rule_mode="").values_list("trajectory_id", flat=True))
     drawn = dict(OutcomeCheck.objects.values_list("trajectory_id", "probability"))
-    assert flagged and all(drawn[pk] == 1.0 for pk in flagged)  # five times 0.3, at most 1
-    others = {run.pk for run in runs} - flagged
+    assert len(flagged) == 30 and all(drawn[pk] == 1.0 for pk in flagged)  # five times 0.3, at most 1
+    others = set(project.trajectories.values_list("pk", flat=True)) - flagged
     assert {pk for pk in others if estimates.number_of(project.pk, pk) < 0.3} == drawn.keys() - flagged
     assert 0 < len(drawn.keys() - flagged) < len(others)
-    diagnose(project, runs)
+    classify_project(project=project)
     assert dict(OutcomeCheck.objects.values_list("trajectory_id", "probability")) == drawn
     Classifier.objects.update(check_share=0.6)
-    diagnose(project, runs)
+    classify_project(project=project)
     assert {OutcomeCheck.objects.get(pk=pk).probability for pk in drawn.keys() - flagged} == {0.6}
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from apps.core.intervals import exact, wilson
 from apps.failures.outcomes.rate import Check, How, Stratum, failure_rate, recall, strata
 
-NONE, RULES, BOTH = frozenset[str](), frozenset({"rules"}), frozenset({"rules", "model"})
+NONE, RULES = False, True  # flagged by the rules
 WORLDS = 400
-Kind = tuple[frozenset[str], int, float, float]  # flags, runs, how often they fail, probability of a check
+JUDGED = {True: 0.6, False: 0.05}  # how often a judge flags failed and good runs
+Kind = tuple[bool, int, float, float]  # flagged by the rules, runs, how often they fail, probability of a check
 
 
 @pytest.mark.parametrize(
@@ -32,28 +33,31 @@ def test_the_exact_interval_holds_the_share(hits: int, more: int) -> None:
     assert low <= wilson(hits, n)[1] and high >= wilson(hits, n)[0]
 
 
-def covered(kinds: list[Kind], seed: int) -> tuple[float, float, float]:
-    """Shares of worlds whose rate, and whose rules' recall, lie in the interval; and how wide the first is on average."""
+def covered(kinds: list[Kind], seed: int, layer: str = "rules") -> tuple[float, float, float]:
+    """Shares of worlds whose rate, and whose recall of a layer, lie in the interval; and how wide the first is on average."""
     chance = random.Random(seed)
     rate_in = recall_in = 0
     worlds = recalls = 0
     widths = []
     for _ in range(WORLDS):
-        runs, checks, failed, flagged = [], [], 0, 0
-        for flags, n, rate, asked in kinds:
-            truth = [chance.random() < rate for _ in range(n)]
-            failed += sum(truth)
-            flagged += sum(truth) if "rules" in flags else 0
-            checks += [Check(flags, asked, true) for true in truth if chance.random() < asked]
-            runs.append((flags, n))
+        runs, checks, failed, flagged = {NONE: 0, RULES: 0}, [], 0, 0
+        for by_rules, n, rate, asked in kinds:
+            runs[by_rules] += n
+            for _ in range(n):
+                bad = chance.random() < rate
+                judged = frozenset({"judge"} if chance.random() < JUDGED[bad] else ())
+                failed += bad
+                flagged += bad and (by_rules if layer == "rules" else bool(judged))
+                if chance.random() < asked:
+                    checks.append(Check(by_rules, asked, bad, flags=judged))
         layers = strata(runs, checks)
         if (found := failure_rate(layers)) is None:
             continue
         worlds += 1
-        true_rate = failed / sum(n for _, n in runs)
+        true_rate = failed / sum(n for _, n, _, _ in kinds)
         rate_in += found.low - 1e-9 <= true_rate <= found.high + 1e-9
         widths.append(found.high - found.low)
-        if failed and (share := recall(layers, "rules")) is not None:
+        if failed and (share := recall(layers, layer)) is not None:
             recalls += 1
             recall_in += share.low - 1e-9 <= flagged / failed <= share.high + 1e-9
     return rate_in / worlds, recall_in / max(recalls, 1), sum(widths) / len(widths)
@@ -65,15 +69,16 @@ def covered(kinds: list[Kind], seed: int) -> tuple[float, float, float]:
         [(NONE, 900, 0.05, 0.1), (RULES, 100, 0.7, 0.3)],
         [(NONE, 2000, 0.002, 0.05), (RULES, 20, 0.5, 0.5)],  # rare
         [(NONE, 60, 0.1, 0.1), (RULES, 6, 0.6, 0.5)],  # tiny
-        [(NONE, 300, 0.3, 0.1), (RULES, 100, 0.5, 0.2), (BOTH, 50, 0.9, 0.2)],
+        [(NONE, 300, 0.3, 0.1), (RULES, 100, 0.5, 0.2), (RULES, 50, 0.9, 0.5)],
         [(NONE, 200, 0.0, 0.1), (RULES, 50, 0.02, 0.3)],
     ],
 )
-def test_intervals_cover_the_truth(kinds: list[Kind]) -> None:
+@pytest.mark.parametrize("layer", ["rules", "judge"])
+def test_intervals_cover_the_truth(kinds: list[Kind], layer: str) -> None:
     """Nominal 95%, less three standard errors of the simulation."""
-    rate, layer, _ = covered(kinds, seed=5)
+    rate, found, _ = covered(kinds, seed=5, layer=layer)
     assert rate >= 0.95 - 3 * (0.95 * 0.05 / WORLDS) ** 0.5
-    assert layer >= 0.95 - 3 * (0.95 * 0.05 / WORLDS) ** 0.5
+    assert found >= 0.95 - 3 * (0.95 * 0.05 / WORLDS) ** 0.5
 
 
 def test_the_interval_is_of_use() -> None:
@@ -82,7 +87,7 @@ def test_the_interval_is_of_use() -> None:
 
 def test_a_run_asked_about_rarely_counts_more() -> None:
     checks = [Check(NONE, 0.5, True), Check(NONE, 0.1, False)]
-    found = failure_rate(strata([(NONE, 100)], checks))
+    found = failure_rate(strata({NONE: 100}, checks))
     assert found is not None
     assert found.value == pytest.approx(2 / 12)
 
@@ -94,17 +99,13 @@ def test_a_stratum_that_nobody_checked_leaves_the_rate_open() -> None:
 
 
 def test_no_checks_say_nothing() -> None:
-    assert failure_rate(strata([(NONE, 10)], [])) is None
-    assert recall(strata([(NONE, 10)], [Check(NONE, 1, False)]), "rules") is None
+    assert failure_rate(strata({NONE: 10}, [])) is None
+    assert recall(strata({NONE: 10}, [Check(NONE, 1, False)]), "rules") is None
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from([NONE, RULES, BOTH]), st.floats(0.001, 1), st.booleans()), min_size=1, max_size=40
-    )
-)
+@given(st.lists(st.tuples(st.booleans(), st.floats(0.001, 1), st.booleans()), min_size=1, max_size=40))
 def test_rate_and_recall_lie_within_their_intervals(rows: list[tuple]) -> None:
-    layers = strata([(NONE, 100), (RULES, 10), (BOTH, 5)], [Check(*row) for row in rows])
+    layers = strata({NONE: 100, RULES: 10}, [Check(*row) for row in rows])
     found, share = failure_rate(layers), recall(layers, "rules")
     assert found is not None
     assert 0 <= found.low <= found.value <= found.high <= 1
@@ -117,9 +118,9 @@ def test_rate_and_recall_lie_within_their_intervals(rows: list[tuple]) -> None:
 def lived(seed: int, *, weeks: int, a_week: int, share: float, unsure: float, answered: float) -> tuple[bool, float]:
     """One project over some weeks: whether the true rate of the runs that are left lies in the interval, and how wide that is.
 
-    Failures grow more frequent; the model is trained again each week and flags other runs, all of which are drawn again by the same
-    number; people triage what is flagged, failures more often; they are unsure of failures more often; they answer checks in the
-    order of another number and have come to `answered` of them; the oldest third is deleted.
+    Failures grow more frequent; the rules change each week and flag other runs, all of which are drawn again by the same number;
+    people triage what is flagged, failures more often; they are unsure of failures more often; they answer checks in the order of
+    another number and have come to `answered` of them; the oldest third is deleted.
     """
     chance, runs = random.Random(seed), []
     for week in range(weeks):
@@ -129,7 +130,7 @@ def lived(seed: int, *, weeks: int, a_week: int, share: float, unsure: float, an
             for _ in range(a_week)
         ]  # fmt: skip
         for run in runs:
-            if chance.random() < 0.4:  # the new model sees it otherwise
+            if chance.random() < 0.4:  # the new rules see it otherwise
                 run["flagged"] = chance.random() < (0.5 if run["failed"] else 0.08)
             flagged = run.setdefault("flagged", False)
             run["p"] = max(run["p"], min(1.0, share * (5 if flagged else 1)))
@@ -139,15 +140,12 @@ def lived(seed: int, *, weeks: int, a_week: int, share: float, unsure: float, an
     drawn = sorted((run for run in left if run["number"] < run["p"]), key=lambda run: run["order"])
     checks = []
     for place, run in enumerate(drawn):
-        flags = RULES if run["flagged"] else NONE
-        if place < answered * len(drawn):
-            doubt = unsure * (2 if run["failed"] else 0.5)
-            checks.append(Check(flags, run["p"], None if chance.random() < doubt else run["failed"]))
-        elif run["triaged"]:
-            checks.append(Check(flags, run["p"], run["failed"], How.CHOSEN))
-        else:
-            checks.append(Check(flags, run["p"], None, How.WAITING))
-    counts = [(flags, sum(run["flagged"] == bool(flags) for run in left)) for flags in (NONE, RULES)]
+        asked = place < answered * len(drawn)
+        unclear = asked and not run["triaged"] and chance.random() < unsure * (2 if run["failed"] else 0.5)
+        how = How.ASKED if asked else How.CHOSEN if run["triaged"] else How.WAITING
+        failed = None if unclear or how == How.WAITING else run["failed"]
+        checks.append(Check(run["flagged"], run["p"], failed, how))
+    counts = {flagged: sum(run["flagged"] == flagged for run in left) for flagged in (NONE, RULES)}
     found = failure_rate(strata(counts, checks))
     truth = sum(run["failed"] for run in left) / len(left)
     return found is None or found.low - 1e-9 <= truth <= found.high + 1e-9, found.high - found.low if found else 1.0
@@ -187,6 +185,8 @@ def test_what_people_choose_to_decide_stands_for_no_other() -> None:
     waiting = [Check(RULES, 0.5, None, How.WAITING)] * 30
     alone = Stratum(RULES, 80, [*chosen, *waiting]).failed()
     assert alone.high == pytest.approx(80) and alone.low < 20
-    asked = [Check(RULES, 0.5, False)] * 10
-    found = Stratum(RULES, 80, [*chosen, *waiting[10:], *asked]).failed()
-    assert found.value == pytest.approx(80 * 10 / 40)  # those that wait are like the ones that were asked about
+    asked = [Check(RULES, 0.5, n < 2) for n in range(10)]
+    found = Stratum(RULES, 80, [*chosen, *waiting, *asked]).failed()
+    assert found.value == pytest.approx(80 * 2 / 10)  # the others, chosen or waiting, are like those whose turn came
+    known = Stratum(RULES, 80, [*chosen, *asked]).failed()
+    assert known.value == pytest.approx(80 * 12 / 20)  # nothing waits: all are known
