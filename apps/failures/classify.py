@@ -16,7 +16,7 @@ from apps.failures.rules.reading import Run, read
 
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
-RULES_VERSION = 5  # increment it when a rule's result changes: earlier runs are then classified again
+RULES_VERSION = 6  # increment it when a rule's result changes: earlier runs are then classified again
 A_RULE = 3  # findings kept per rule
 SCANNED = 200  # broken contracts searched for one that was not recovered
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"
@@ -69,7 +69,6 @@ PRECEDENCE = (
     Line(causes.changed_unseen, LIKELY, FAILURE, cause=True, deferred=True),
     Line(checks.empty_retrieval_used, LIKELY, FAILURE, cause=True, deferred=True),
     # What the run shows.
-    Line(checks.claimed_success, LIKELY),
     Line(checks.looped, LIKELY),
     Line(checks.turn_limit, CERTAIN),
     Line(causes.turned_away, LIKELY, FAILURE, deferred=True),

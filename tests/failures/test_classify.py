@@ -138,9 +138,11 @@ SHOWN = [
     pytest.param(run(*A, *B, *A, tools=SEARCH, status="unknown"), None, None, id="A-B-A is none"),
     pytest.param(run(*[t for n in range(4) for t in (A[0], reply(f"{n} done"))], tools=SEARCH, status="unknown"), None, None, id="waiting is none"),
     pytest.param(run(call("tickets.close", id=5), reply("Error: no"), status="unknown"), "incomplete_execution", 1, id="error"),
-    pytest.param(run(call("tickets.close", id=5), reply("Error: no"), words("Ticket 5 has been closed.")), "incomplete_execution", 3, id="claims success"),
+    pytest.param(run(call("tickets.close", id=5), reply("Error: no"), words("Ticket 5 has been closed.")), "incomplete_execution", 1, id="claims success"),
     pytest.param(run(call("tickets.close", id=5), reply("Error: no"), words("I was unable to close it."), status="unknown"), "incomplete_execution", 1, id="admits it"),
     pytest.param(run(call("tickets.close", id=5), reply("Error: no"), call("tickets.create", title="a", priority="low"), reply("Made."), status="unknown"), None, None, id="another way was found"),
+    pytest.param(run(call("tickets.close", id=5), reply('{"error": "needs the owner"}'), words("The owner has to agree. Shall I ask?"), user("Yes."), call("tickets.create", title="a", priority="low"), reply('{"ticket": 9}'), words("I have asked: ticket 9. It is closed as soon as the owner agrees."), status="unknown"), None, None, id="an honest answer after an error"),
+    pytest.param(run(call("tickets.close", id=5), reply('{"content": [{"type": "text", "text": "locked"}], "isError": true}'), words("Done."), status="unknown"), "incomplete_execution", 1, id="an error in MCP's own order"),
     pytest.param(run(words("a"), user("b"), words("c"), outcome_reason="max_turns reached"), "incomplete_execution", 3, id="turn limit"),
     pytest.param(run(words("a"), user("b"), words("c"), status="unknown", metadata=LATE), "incomplete_execution", 3, id="limit in the metadata"),
     pytest.param(run(words("a"), user("b"), words("c"), status="unknown", outcome_label="length"), "incomplete_execution", 3, id="limit in the label"),
@@ -194,14 +196,9 @@ def test_all_layers_give_evidence_with_the_messages_own_words() -> None:
     assert found is not None
     rules = [(item.rule, item.message_index, item.confidence) for item in found.evidence]
     assert rules == [
-        ("expected_calls", 1, "certain"), ("claimed_success", 3, "likely"), ("error_never_recovered", 2, "likely"),
-        ("user_corrected", 4, "hint"),
+        ("expected_calls", 1, "certain"), ("error_never_recovered", 2, "likely"), ("user_corrected", 4, "hint"),
     ]  # fmt: skip
-    assert [item.quote for item in found.evidence][1:] == [
-        "It has been closed.",
-        "Error: no such ticket",
-        "That's wrong.",
-    ]
+    assert [item.quote for item in found.evidence][1:] == ["Error: no such ticket", "That's wrong."]
 
 
 def test_a_success_is_only_asked_for_harm_and_contracts() -> None:

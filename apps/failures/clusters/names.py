@@ -39,7 +39,6 @@ CAUSES = {
     "changed_and_handed_over": "changed something, then handed over",
     "changed_unseen": "changed without looking it up",
     "choice_not_asked": "chose without asking",
-    "claimed_success": "claimed success after an error",
     "claimed_without_a_call": "claimed a change it never made",
     "confirmed_rule_broken": "broke a rule of the system prompt",
     "contradicts_a_tool": "misreported a tool's answer",

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, hstack
 
+from apps.core.intervals import student, wilson
 from apps.failures.outcomes.agents import Agents, Kind
 from apps.failures.outcomes.features import BUCKETS, Features
 from apps.failures.outcomes.model import PRIOR, Weights
@@ -55,9 +56,10 @@ class TooFew(Exception):
 
 
 def train(examples: Sequence[Example], *, seed: int = 0) -> Trained:
-    """Return the better of two models by out-of-fold Brier score: the shipped weights shifted to these runs' failure
-    rate, or fitted ones.
+    """Return fitted weights if they are better than the shipped ones on held-out decisions, else the shipped ones, shifted
+    to these runs' failure rate.
 
+    Better: the 95% interval of the difference in AUC lies above 0, and false alarms are not shown to exceed FALSE_ALARMS.
     Raises TooFew. Runs on one thread, because the vectors are so small that more threads only wait for each other.
     """
     from threadpoolctl import threadpool_limits
@@ -70,25 +72,138 @@ def train(examples: Sequence[Example], *, seed: int = 0) -> Trained:
 
 def _train(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Trained:
     names = sorted({name for example in examples for name in example.run.dense} | PRIOR.dense.keys())
-    spread = _spread(names)
-    table, offset = _table(examples, names), np.array([PRIOR.log_odds(example.run) for example in examples])
-    fitted_out, prior_out = np.zeros(len(failed)), np.zeros(len(failed))
+    data = _Data(examples, names, seed)
+    fitted, shipped = HeldOut.of(len(failed)), HeldOut.of(len(failed))
     for among, held in _folds(examples, failed, seed):
-        fitted = _fit(table[among], offset[among], failed[among], spread)
-        slope, shift = _calibrated(examples, table, offset, failed, among, spread, seed)
-        fitted_out[held] = slope * _scores(table[held], offset[held], fitted) + shift
-        prior_out[held] = offset[held] + _shift_of(offset[among], failed[among])
-    if _brier(prior_out, failed) <= _brier(fitted_out, failed):
-        weights, out = replace(PRIOR, shift=_shift_of(offset, failed)), prior_out
-    else:
-        weights, out = _weights(examples, table, offset, failed, names, seed), fitted_out
+        fitted.add(held, data.fitted(among).on(data, held))
+        shipped.add(held, data.shipped(among).on(data, held))
+    better = auc_difference(fitted.scores, shipped.scores, failed, [example.group for example in examples])
+    learned = better[0] > 0 and not _alarms_too_often(fitted, failed)
+    used, model = (fitted, data.fitted) if learned else (shipped, data.shipped)
+    final = model(np.arange(len(failed)))
     agents = Agents.of(example.agent for example in examples)
-    weights = replace(weights, threshold=_threshold(out, failed), agents=agents)
-    measured = measures(out, failed, weights.threshold) | {"learned": bool(out is fitted_out)}
-    others = {"fitted": fitted_out, "shipped": prior_out}
-    return Trained(
-        weights, measured | {f"brier_{name}": _brier(scores, failed) for name, scores in others.items()}, _sigmoid(out)
-    )
+    weights = replace(final.weights(names), threshold=final.threshold, agents=agents)
+    measured = measures(used.scores, failed, weights.threshold, used.flagged) | {
+        "learned": learned,
+        "auc_difference": [round(limit, 4) for limit in better],
+        "brier_fitted": _brier(fitted.scores, failed),
+        "brier_shipped": _brier(shipped.scores, failed),
+    }
+    return Trained(weights, measured, _sigmoid(used.scores))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Log-odds of runs and whether they are flagged, by models and thresholds that never saw them."""
+
+    scores: np.ndarray
+    flagged: np.ndarray
+
+    @classmethod
+    def of(cls, n: int) -> HeldOut:
+        return cls(np.zeros(n), np.zeros(n, dtype=bool))
+
+    def add(self, held: np.ndarray, found: HeldOut) -> None:
+        self.scores[held], self.flagged[held] = found.scores, found.flagged
+
+
+def _alarms_too_often(held_out: HeldOut, failed: np.ndarray) -> bool:
+    fine = failed == 0
+    return wilson(int(held_out.flagged[fine].sum()), int(fine.sum()))[0] > FALSE_ALARMS
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Weights as differences from the shipped ones (None: the shipped ones), their calibration, and the threshold that
+    was chosen on the scores with which they were calibrated.
+    """
+
+    delta: np.ndarray | None
+    slope: float
+    shift: float
+    threshold: float
+
+    def on(self, data: _Data, runs: np.ndarray) -> HeldOut:
+        scores = self.slope * data.scores(runs, self.delta) + self.shift
+        return HeldOut(scores, _sigmoid(scores) >= self.threshold)
+
+    def weights(self, names: Sequence[str]) -> Weights:
+        if self.delta is None:
+            return replace(PRIOR, shift=self.shift)
+        words = enumerate(self.delta[1 + len(names) :])
+        dense = zip(names, self.delta[1:], strict=False)
+        return Weights(
+            dense={name: PRIOR.dense.get(name, 0.0) + float(w) for name, w in dense},
+            intercept=PRIOR.intercept + float(self.delta[0]),
+            hashed={at: round(float(w), 5) for at, w in words if abs(w) > 1e-4},
+            slope=self.slope,
+            shift=self.shift,
+        )
+
+
+class _Data:
+    """Decided runs as a table, from which models of some of them are made."""
+
+    def __init__(self, examples: Sequence[Example], names: list[str], seed: int) -> None:
+        self.examples, self.seed, self.spread = examples, seed, _spread(names)
+        self.failed = np.array([example.failed for example in examples], dtype=float)
+        self.table = _table(examples, names)
+        self.offset = np.array([PRIOR.log_odds(example.run) for example in examples])
+
+    def scores(self, runs: np.ndarray, delta: np.ndarray | None) -> np.ndarray:
+        return self.offset[runs] if delta is None else _scores(self.table[runs], self.offset[runs], delta)
+
+    def fitted(self, among: np.ndarray) -> _Model:
+        """A model of these runs; calibration and threshold come from the same folds within them."""
+        failed = self.failed[among]
+        scores, slope, shift = self.offset[among], 1.0, 0.0
+        inner = [self.examples[at] for at in among]
+        if min(len({example.group for example in inner}), failed.sum(), (failed == 0).sum()) >= 2:
+            scores = np.zeros(len(among))
+            for train_on, held in _folds(inner, failed, self.seed + 1):
+                scores[held] = self.scores(among[held], self._fit(among[train_on]))
+            slope, shift = platt(scores, failed)
+        return _Model(self._fit(among), slope, shift, _threshold(slope * scores + shift, failed))
+
+    def shipped(self, among: np.ndarray) -> _Model:
+        """The shipped weights, at the failure rate of these runs."""
+        offset, failed = self.offset[among], self.failed[among]
+        shift = _shift_of(offset, failed)
+        return _Model(None, 1.0, shift, _threshold(offset + shift, failed))
+
+    def _fit(self, among: np.ndarray) -> np.ndarray:
+        return _fit(self.table[among], self.offset[among], self.failed[among], self.spread)
+
+
+def auc_difference(
+    fitted: np.ndarray, shipped: np.ndarray, failed: np.ndarray, groups: Sequence[str]
+) -> tuple[float, float]:
+    """The 95% interval of AUC(fitted) - AUC(shipped) on the same runs (DeLong 1988; runs of a group count together, as in
+    Obuchowski 1997).
+    """
+    bad, fine = np.flatnonzero(failed == 1), np.flatnonzero(failed == 0)
+    share = np.zeros(len(failed))  # each run's part of the difference
+    for scores, sign in ((fitted, 1.0), (shipped, -1.0)):
+        above = _share_below(scores[bad], scores[fine])
+        below = 1 - _share_below(scores[fine], scores[bad])
+        share[bad] += sign * above
+        share[fine] += sign * below
+    difference = float(share[bad].mean())
+    influence = np.zeros(len(failed))
+    influence[bad] = (share[bad] - difference) / len(bad)
+    influence[fine] = (share[fine] - difference) / len(fine)
+    _, group = np.unique(np.array(groups, dtype=object).astype(str), return_inverse=True)
+    together = np.bincount(group, weights=influence)
+    error = float(np.sqrt((together**2).sum() * len(together) / max(len(together) - 1, 1)))
+    wide = student(max(len(together) - 1, 1)) * error
+    return difference - wide, difference + wide
+
+
+def _share_below(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The share of others below each score; equal ones count half."""
+    ordered = np.sort(others)
+    low, high = np.searchsorted(ordered, scores, "left"), np.searchsorted(ordered, scores, "right")
+    return (low + high) / (2 * len(ordered))
 
 
 def _require_enough(examples: Sequence[Example], failed: np.ndarray) -> None:
@@ -99,22 +214,6 @@ def _require_enough(examples: Sequence[Example], failed: np.ndarray) -> None:
             f"Decisions on {FEWEST_OF_A_KIND} failed and {FEWEST_OF_A_KIND} successful runs, of {FOLDS} different requests, are needed. "
             f"So far: {bad} failed, {fine} successful, {groups} request{'' if groups == 1 else 's'}."
         )
-
-
-def _weights(
-    examples: Sequence[Example], table: csr_matrix, offset: np.ndarray, failed: np.ndarray, names: list[str], seed: int
-) -> Weights:
-    spread = _spread(names)
-    fitted = _fit(table, offset, failed, spread)
-    slope, shift = _calibrated(examples, table, offset, failed, np.arange(len(failed)), spread, seed)
-    words = enumerate(fitted[1 + len(names) :])
-    return Weights(
-        dense={name: PRIOR.dense.get(name, 0.0) + float(w) for name, w in zip(names, fitted[1:], strict=False)},
-        intercept=PRIOR.intercept + float(fitted[0]),
-        hashed={at: round(float(w), 5) for at, w in words if abs(w) > 1e-4},
-        slope=slope,
-        shift=shift,
-    )
 
 
 def _table(examples: Sequence[Example], names: list[str]) -> csr_matrix:
@@ -157,23 +256,6 @@ def _scores(table: csr_matrix, offset: np.ndarray, fitted: np.ndarray) -> np.nda
     return offset + fitted[0] + table @ fitted[1:]
 
 
-def _calibrated(
-    examples: Sequence[Example], table: csr_matrix, offset: np.ndarray, failed: np.ndarray, among: np.ndarray, spread: np.ndarray, seed: int
-) -> tuple[float, float]:  # fmt: skip
-    """Platt's slope and shift, from out-of-fold scores within `among`; (1, 0) if a fold would lack failed or fine
-    runs.
-    """
-    inner = [examples[at] for at in among]
-    kinds = (len({example.group for example in inner}), failed[among].sum(), (failed[among] == 0).sum())
-    if min(kinds) < 2:
-        return 1.0, 0.0
-    scores = np.zeros(len(among))
-    for train_on, held in _folds(inner, failed[among], seed + 1):
-        fitted = _fit(table[among[train_on]], offset[among[train_on]], failed[among[train_on]], spread)
-        scores[held] = _scores(table[among[held]], offset[among[held]], fitted)
-    return platt(scores, failed[among])
-
-
 def platt(scores: np.ndarray, failed: np.ndarray) -> tuple[float, float]:
     """(slope, shift) by Platt's method (1999) with his smoothed targets; the slope is at least 0.05."""
     positive, negative = failed.sum(), len(failed) - failed.sum()
@@ -200,8 +282,7 @@ def _shift_of(offset: np.ndarray, failed: np.ndarray) -> float:
 
 
 def _threshold(scores: np.ndarray, failed: np.ndarray) -> float:
-    """The threshold that flags as many failed runs as possible with at most FALSE_ALARMS of the fine runs above it, out
-    of fold.
+    """The threshold that flags as many failed runs as possible with at most FALSE_ALARMS of the fine runs above it.
 
     It lies halfway between the highest probability that would let in one more fine run and the next failed run's,
     rather than right next to a fine run.
@@ -216,12 +297,14 @@ def _threshold(scores: np.ndarray, failed: np.ndarray) -> float:
     return float(min(0.99, max(0.02, middle)))
 
 
-def measures(scores: np.ndarray, failed: np.ndarray, threshold: float) -> dict[str, Any]:
-    """Measures of out-of-fold log-odds."""
+def measures(
+    scores: np.ndarray, failed: np.ndarray, threshold: float, flagged: np.ndarray | None = None
+) -> dict[str, Any]:
+    """Measures of out-of-fold log-odds; `flagged` if each fold has its own threshold."""
     from sklearn.metrics import roc_auc_score
 
     p = _sigmoid(scores)
-    above = p >= threshold
+    above = p >= threshold if flagged is None else flagged
     return {
         "n": len(failed),
         "failed": int(failed.sum()),

@@ -34,7 +34,6 @@ from apps.failures.rules.words import (
     TURN_LIMIT,
     UNKNOWN_TOOL,
     YES,
-    claims_success,
     content_words,
     is_empty,
     search,
@@ -271,20 +270,6 @@ def _sameness(calls: list[Call]) -> Iterator[tuple]:
     for call in calls:
         differ = call.args is not None and len(written[call.tool, call.reply]) > 1
         yield call.tool, normalise(call.args) if differ else call.raw, call.reply
-
-
-def claimed_success(run: Run) -> Findings:
-    """An answer that claims success although a call that changes something failed and never succeeded later."""
-    standing = {call.tool: call for call in _standing_errors(run) if kind_of(call.tool) != "read"}
-    if not standing:
-        return
-    since = min(call.index for call in standing.values())
-    for index, words in run.answers:
-        if index > since and not run.messages[index].get("tool_calls") and claims_success(words):
-            failed = ", ".join(sorted(standing))
-            text = f"The answer claims success, but {failed} had failed."
-            yield Finding("incomplete_execution", index, index, text, cut(words))
-            return
 
 
 def _standing_errors(run: Run) -> list[Call]:

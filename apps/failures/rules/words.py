@@ -14,6 +14,8 @@ from typing import Any
 
 import re2
 
+from apps.failures.rules.errors import is_error as is_error
+
 
 def _words(pattern: str) -> Any:
     """A case-insensitive RE2 pattern."""
@@ -36,13 +38,6 @@ def word_set(text: str) -> frozenset[str]:
 
 LOOKED_AT = 1500  # characters of one message
 
-ERROR_START = ("error", "exception", "traceback", "failed:", "failure:", "fatal:", "invalid ", "err:")
-ERROR_JSON = re.compile(
-    r'^\{\s*"(?:error|errors|exception)"\s*:\s*(?!\s|null|false|""|\[\]|\{\})'
-    r'|^\{[^{}]{0,300}"(?:status|result)"\s*:\s*"(?:error|failed|failure)"'
-    r'|^\{[^{}]{0,300}"(?:success|ok)"\s*:\s*false|^\{[^{}]{0,300}"is_?error"\s*:\s*true',
-    re.IGNORECASE,
-)
 UNKNOWN_TOOL = _words(
     r"\b(?:unknown|no such|undefined|unrecogni[sz]ed|nonexistent) (?:tool|function|api)\b"
     r"|\b(?:tool|function|api)\b.{0,80}\b(?:not found|does not exist|doesn't exist|is not defined|not registered|"
@@ -66,13 +61,42 @@ DENIAL = _words(
     r"\b(?:not|unable|cannot|couldn't|can't|won't|didn't|hasn't|haven't|unfortunately|fail\w*|error\w*|issue|problem|"
     r"sorry|apologi[sz]e|would you like|please (?:provide|confirm))\b"
 )
-REFUSAL = _words(
-    r"\b(?:i(?:'m| am) unable|i cannot|i can't|i'm not able|unable to|cannot (?:be|assist|proceed|help)|"
-    r"can't (?:be|assist|proceed|help)|i need (?:both|the|your) \w+|unfortunately)\b"
+# The agent itself cannot, may not, will not. What it cannot see, find, feel or say enough of is no refusal.
+_CANNOT_ITSELF = (
+    r"\b(?:i(?:'m| am)|we(?:'re| are)) (?:\w+ ){0,2}?(?:unable|not (?:able|allowed|permitted|authori[sz]ed|in a position))\b"
+    r"|\b(?:i|we) (?:\w+ly )?(?:cannot|can't|can not)\b"
+    r"|\b(?:i|we)(?:'ll| will)? (?:won't|not|will not) be (?:able|allowed|permitted)\b"
+    r"|\b(?:i|we)(?:'ll)? (?:\w+ )?(?:must|have to|need to) (?:\w+ )?(?:decline|refuse)\b"
+    r"|\b(?:i|we) (?:\w+ )?(?:decline|refuse) to\b|\b(?:i'm|i am) (?:declining|refusing)\b"
+    r"|\b(?:i|we) (?:don't|do not) (?:\w+ )?have (?:the |any )?(?:access|permissions?|authori[sz]ation|authority|ability|means)\b"
 )
-REFUSED = _words(
-    r"\b(?:i(?:'m| am) (?:unable|not able)|(?:i|we) (?:cannot|can't)|unable to|cannot (?:be|assist|proceed|help)|"
-    r"can't (?:be|assist|proceed|help)|(?:is|are) not (?:allowed|permitted|possible))\b"
+_NO_ACTION = (
+    r"(?:wait|thank|believe|imagine|help (?:but|\w+ing)|stress|emphasi[sz]e|overstate|exaggerate|praise|complain|wish|"
+    r"express|describe|agree|find|see|spot|detect|notice|identify|think|tell|say|remember|recall|hear|feel|recommend)\b"
+)
+
+
+class Unless:
+    """A pattern, unless it is followed by another one: RE2 has no lookahead."""
+
+    def __init__(self, pattern: str, followed_by: str) -> None:
+        self.pattern = pattern
+        self._matches, self._next = _words(pattern), _words(rf"(?:\W*\w+ly)?\W*{followed_by}")
+
+    def search(self, text: str) -> Any:
+        matches = self._matches.finditer(text)
+        return next((match for match in matches if not self._next.match(text, match.end())), None)
+
+
+REFUSED = Unless(
+    rf"{_CANNOT_ITSELF}|\bunable to\b|\b(?:cannot|can't) (?:be|assist|proceed)\b"
+    r"|\b(?:is|are) not (?:allowed|permitted|possible)\b",
+    _NO_ACTION,
+)
+REFUSAL = Unless(
+    rf"{_CANNOT_ITSELF}|\bunable to\b|\b(?:cannot|can't) (?:be|assist|proceed|help)\b"
+    r"|\bi need (?:both|the|your) \w+|\bunfortunately\b",
+    _NO_ACTION,
 )
 OFFER = _words(r"\b(?:would you like me to|shall i|i can (?:also )?(?:offer|proceed)|do you want me to)\b")
 CORRECTION = _words(
@@ -179,14 +203,6 @@ def same_stem(word: str, verb: str) -> bool:
     """Whether a user's word is a form of a verb: deleting of delete."""
     stem = verb[:-1] if verb.endswith("e") else verb
     return word.startswith(stem) and len(word) - len(stem) <= 5 and len(stem) > 2
-
-
-def is_error(reply: str) -> bool:
-    """Whether a tool's reply says that the call did not work."""
-    start = reply[:LOOKED_AT].lstrip()
-    if start[:1] == "{":
-        return ERROR_JSON.search(start) is not None
-    return start[:12].casefold().startswith(ERROR_START)
 
 
 def is_empty(reply: str) -> bool:

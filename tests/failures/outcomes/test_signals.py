@@ -58,7 +58,7 @@ CASES = {
     "agent_in_trouble": (run_of(ASK, agent("It seems there was an issue with it.")), 1),
     "claim_without_a_call": (run_of(ASK, LOOK_UP, agent("Your ticket has been closed.")), 3),
     "number_from_nowhere": (run_of(ASK, LOOK_UP, agent("That costs $871.")), 3),
-    "read_failed": (run_of(ASK, call("get_ticket", {}, "Error: none")), 1),
+    "read_failed": (run_of(ASK, call("get_ticket", {}, "Error: no such ticket")), 1),
     "action_failed": (run_of(ASK, call("close_ticket", {"id": 1234}, "Error: locked")), 1),
     "failed_again": (
         run_of(ASK, call("close_ticket", {}, "Error: a"), call("close_ticket", {"id": 1234}, "Error: b")),

@@ -9,7 +9,18 @@ import pytest
 
 from apps.failures.outcomes.features import Features
 from apps.failures.outcomes.model import PRIOR
-from apps.failures.outcomes.training import Example, TooFew, _fit, _folds, _spread, _table, _threshold, platt, train
+from apps.failures.outcomes.training import (
+    Example,
+    TooFew,
+    _fit,
+    _folds,
+    _spread,
+    _table,
+    _threshold,
+    auc_difference,
+    platt,
+    train,
+)
 
 
 def example(
@@ -34,6 +45,30 @@ def test_it_learns_what_failure_is_here() -> None:
     assert trained.measured["learned"] and trained.measured["auc"] > 0.85
     assert trained.measured["brier_fitted"] < trained.measured["brier_shipped"]
     assert trained.weights.hashed[7] > 0.3 > trained.weights.hashed[9]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_no_better_than_chance_replaces_nothing(seed: int) -> None:
+    """The shipped weights rank these runs well. Fitted ones, pulled towards a hundred decisions' noise, do not rank them better."""
+    chance, examples = random.Random(seed), []
+    for at in range(100):
+        failed = chance.random() < 0.29
+        dense = {"agent_refuses": float(chance.random() < (0.5 if failed else 0.3))}
+        hashed = {chance.randrange(4096): 1.0 for _ in range(20)}
+        examples.append(example(at * 2, failed, dense, hashed))
+    trained = train(examples)
+    low, high = trained.measured["auc_difference"]
+    assert not trained.measured["learned"] and low <= 0 and low < high
+    assert trained.measured["false_alarms"] <= 0.2 * (100 - trained.measured["failed"])
+
+
+def test_the_interval_of_a_difference_in_auc() -> None:
+    failed = np.array([1.0] * 40 + [0.0] * 60)
+    good, same = np.concatenate([np.linspace(1, 2, 40), np.linspace(0, 1.2, 60)]), np.zeros(100)
+    alone, together = (auc_difference(good, same, failed, [str(at // size) for at in range(100)]) for size in (1, 10))
+    assert 0.3 < alone[0] < alone[1] < 0.6
+    assert together[1] - together[0] > 1.5 * (alone[1] - alone[0])  # runs of a request resemble each other
+    assert auc_difference(good, good, failed, list("ab" * 50)) == (0.0, 0.0)
 
 
 def test_noise_leaves_the_shipped_weights() -> None:
