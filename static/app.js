@@ -456,6 +456,10 @@ document.addEventListener("htmx:oobAfterSwap", () => {
 });
 // Before the browser paints the new fragment: curves of a running job do not flicker.
 for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, () => { fillBars(document); addCopyButtons(document); drawCharts(document, ":not(.js-plotly-plot)"); showInTree(); reachScrolling(); });
+// A fragment that says whether something may start switches its buttons.
+document.addEventListener("htmx:afterSwap", () => {
+  for (const state of document.querySelectorAll("[data-disables]")) document.querySelector(state.dataset.disables).disabled = state.dataset.off === "1";
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(document));
 
 // Triage. The next case is fetched before it is asked for, and shown while the decision is still on its way; the

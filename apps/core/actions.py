@@ -207,6 +207,7 @@ def accept_invitation(*, invitation: Invitation, by: Any) -> Membership:
     """Makes `by` a member; who is one already keeps the higher role. Raises InvitationError."""
     if not Invitation.objects.open().filter(pk=invitation.pk).update(accepted_at=timezone.now(), accepted_by=by):
         raise InvitationError("This invitation was used or revoked, or has expired.")
+    was = role_of(invitation.project, by)
     found, _ = Membership.objects.get_or_create(project=invitation.project, user=by, defaults={"role": invitation.role})
     if not found.may(Role(invitation.role)):
         found.role = invitation.role
@@ -219,6 +220,8 @@ def accept_invitation(*, invitation: Invitation, by: Any) -> Membership:
         target=invitation,
         email=invitation.email,
         role=found.role,
+        invited_by=invitation.created_by.get_username() if invitation.created_by else None,
+        was=was,
     )
     member_changed.send(Membership, project=invitation.project, user=by, role=found.role, by=by)
     invitation_accepted.send(Invitation, invitation=invitation, by=by)
@@ -242,6 +245,11 @@ def join(*, invitation: Invitation, username: str, name: str, password: str) -> 
     return user
 
 
+def role_of(project: Project, user: Any) -> str | None:
+    """The role that somebody has in a project; None for a stranger."""
+    return project.memberships.filter(user=user).values_list("role", flat=True).first()
+
+
 class MembershipError(Exception):
     """A change that would leave a project without an owner."""
 
@@ -252,9 +260,10 @@ def set_member(*, project: Project, user: Any, role: Role, by: Any) -> Membershi
     if role != Role.OWNER:
         _require_other_owner(project, user)
         _revoke_invitations(project, user)
+    was = role_of(project, user)
     membership, _ = Membership.objects.update_or_create(project=project, user=user, defaults={"role": role})
     _forget_keys(project, user)
-    audit("member.set", project=project, by=by, target=membership, user=user.get_username(), role=role)
+    audit("member.set", project=project, by=by, target=membership, user=user.get_username(), role=role, was=was)
     member_changed.send(Membership, project=project, user=user, role=role, by=by)
     return membership
 
@@ -263,7 +272,10 @@ def set_member(*, project: Project, user: Any, role: Role, by: Any) -> Membershi
 def remove_member(*, membership: Membership, by: Any) -> None:
     """Raises MembershipError for the last owner."""
     _require_other_owner(membership.project, membership.user)
-    audit("member.removed", project=membership.project, by=by, target=membership, user=membership.user.get_username())
+    audit(
+        "member.removed", project=membership.project, by=by, target=membership, user=membership.user.get_username(),
+        was=membership.role,
+    )  # fmt: skip
     membership.delete()
     _revoke_invitations(membership.project, membership.user)
     _forget_keys(membership.project, membership.user)

@@ -39,7 +39,14 @@ def submit(job: J, *, by: Any, due_in: timedelta | None = None) -> J:
         if due_in is not None:
             job.resend_at = Now() + due_in
         job.save(force_insert=True)
-        audit(f"{job._meta.model_name}.submitted", project=job.project, by=by, target=job, name=job.name)
+        audit(
+            f"{job._meta.model_name}.submitted",
+            project=job.project,
+            by=by,
+            target=job,
+            name=job.name,
+            **job.audit_detail,
+        )
         if due_in is None:
             transaction.on_commit(lambda: enqueue(job))
     return job

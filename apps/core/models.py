@@ -454,6 +454,11 @@ class Job(models.Model):
         fields = {"state": JobState.QUEUED, "heartbeat_at": None, "worker": "", "sends": 0, "resend_at": Now()}
         return bool(among.filter(pk=self.pk, state=JobState.RUNNING, attempt=self.attempt).update(**fields))
 
+    @property
+    def audit_detail(self) -> dict[str, Any]:
+        """What the audit log keeps of its submission besides the name."""
+        return {}
+
     def restart(self, among: models.QuerySet[Any], **changes: Any) -> bool:
         """Queues an ended job again, with as many attempts as a new one has. What it stored stays, unless `changes` say.
 

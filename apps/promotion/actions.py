@@ -152,9 +152,16 @@ def facts_of(row: GateReport) -> dict[str, Any]:
         "candidate": _run_facts(row.candidate),
         "guards": row.guards,
         "latency_measurement": str(row.measurement_id) if row.measurement_id else None,
+        "oversight": oversight_of(row.candidate.model_version),
         "samples_sha256": row.inputs_hash,
         "code_sha256": code_hash(),
     }
+
+
+def oversight_of(version: ModelVersion) -> list[dict[str, str]]:
+    """Who stood behind the reward of each training that led to a version, the last one first."""
+    trained = [one for one in (version, *version.ancestors()) if one.lineage.get("oversight")]
+    return [{"model": str(one), "oversight": one.lineage["oversight"]} for one in trained]
 
 
 def _run_facts(run: EvalRun) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from apps.reviews.drawing import draw, scope_of
 from apps.reviews.evidence import environment_locks, lock_of, lock_state, lock_states, require_unlocked
 from apps.reviews.lock import Lock, ReviewError, TrainingLocked
 from apps.reviews.models import Judgement, LockOverride, ReviewItem, RewardReview, SentOutput
-from apps.reviews.policy import policy_of
+from apps.reviews.policy import policy_in_force
 from apps.reviews.reservations import holder_of, needed_of
 from apps.reviews.scores import Scored
 
@@ -44,7 +44,7 @@ def open_review(
     drawn = draw(runs=runs, verifier=verifier, size=size, seed=seed)
     verifier = verifier or runs[0].environment.verifier
     review = RewardReview.objects.create(
-        project=verifier.project, verifier=verifier, policy=policy_of(verifier.project), seed=seed, created_by=by,
+        project=verifier.project, verifier=verifier, policy=policy_in_force(verifier.project), seed=seed, created_by=by,
         thin=drawn.sampling.notes, scope=scope_of(runs, verifier),
     )  # fmt: skip
     review.runs.set(runs)
@@ -82,7 +82,7 @@ def send_outputs(
     review = rows.first()
     if review is None:
         review = RewardReview.objects.create(
-            project=verifier.project, verifier=verifier, policy=policy_of(verifier.project), seed=seed, created_by=by,
+            project=verifier.project, verifier=verifier, policy=policy_in_force(verifier.project), seed=seed, created_by=by,
             scope={"runs": {}, "training": training},
         )  # fmt: skip
         audit(

@@ -23,7 +23,7 @@ from apps.reviews.evidence import environment_locks, lock_of, of_people, verdict
 from apps.reviews.labels import labels_of
 from apps.reviews.lock import Lock
 from apps.reviews.models import RewardReview
-from apps.reviews.policy import policy_of
+from apps.reviews.policy import policy_in_force
 from apps.reviews.reservations import needed_of, progress_of
 
 INTERVAL = {"value": NUMBER, "low": NUMBER, "high": NUMBER, "n": {"type": "integer"}}
@@ -113,7 +113,7 @@ def as_json(row: RewardReview, judged: int, samples: int) -> dict[str, Any]:
 
 
 def _results(row: RewardReview) -> dict[str, Any]:
-    labels, policy, needed = labels_of([row.pk])[row.pk], policy_of(row.project), needed_of(row)
+    labels, policy, needed = labels_of([row.pk])[row.pk], policy_in_force(row.project), needed_of(row)
     found, unfinished = verdict(row, labels, policy), of_people(row, labels, policy)
     agreement = found.agreement
     return {

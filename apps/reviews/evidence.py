@@ -18,7 +18,8 @@ from apps.reviews.agreement import decide as judge
 from apps.reviews.labels import Label, labels_of
 from apps.reviews.lock import Facts, Lock, OverrideFacts, ProbeFacts, TrainingLocked, decide
 from apps.reviews.models import LockOverride, ProbeRun, RewardReview
-from apps.reviews.policy import policies_of
+from apps.reviews.people import Company, companies_of
+from apps.reviews.policy import in_force, policies_of
 from apps.reviews.rescoring import PROBED_TASKS
 from apps.reviews.reservations import needed_of
 
@@ -107,7 +108,10 @@ def _answers(
     tasks: Sequence[Task] | None = None,
 ) -> list[Lock]:
     verifiers = [one.verifier for one in asked]
-    policies, reviews = policies_of(row.project_id for row in verifiers), _reviews(verifiers)
+    projects = {row.project_id for row in verifiers}
+    companies, set_policies = companies_of(projects), policies_of(projects)
+    policies = {pk: in_force(set_policies[pk], companies[pk]) for pk in projects}
+    reviews = _reviews(verifiers)
     newest = [next(iter(_there(reviews.get(one.verifier.pk, []), one)), None) for one in asked]
     labels = labels_of({review.pk for review in newest if review})
     probes, overrides, found = _probes(verifiers), _overrides(verifiers), []
@@ -128,6 +132,7 @@ def _answers(
             starter=starter,
             starts=starts,
             **_eyes(mine, {one.verifier.created_by_id, starter}),
+            **_people(companies[one.verifier.project_id], starter),
             override=override and OverrideFacts(override.by_id, f"Overridden by {override.by or 'somebody who has left'}: {override.reason}"),
         )  # fmt: skip
         found.append(decide(facts, review=review, probe=probe, override=override))
@@ -175,6 +180,16 @@ def _changed(review: RewardReview, one: Question) -> list[str]:
 def _eyes(labels: list[Label], involved: set[int | None]) -> dict[str, int]:
     answers = [{answer.by for answer in label.answers} for label in labels if label.answers]
     return {"judged": len(answers), "judged_by_others": sum(bool(by - involved) for by in answers)}
+
+
+def _people(company: Company, starter: int | None) -> dict[str, Any]:
+    departed = ""
+    if company.lone and company.left:
+        departed = (
+            f"{company.left.name} left on {company.left.at:%-d %B %Y}; the rules for a project of one person apply from "
+            f"{company.left.counts_until:%-d %B %Y}."
+        )
+    return {"others": [name for pk, name in company.starters.items() if pk != starter], "departed": departed}
 
 
 # Probes and overrides
@@ -259,5 +274,6 @@ def _drift(
     for number, review in enumerate(there):
         mine = _labels_there(review, labels[review.pk], one)
         if number == 0 or (verdict(review, mine, policy).passed and not _changed(review, one)):
-            judged |= {label.task for label in mine if label.is_complete(needed_of(review)) or label.ruling is not None}
+            needed = policy["reviewers_per_sample"]
+            judged |= {label.task for label in mine if label.is_complete(needed) or label.ruling is not None}
     return drift.drift_of(traits_of(tasks), traits_of(Task.objects.filter(pk__in=judged)))

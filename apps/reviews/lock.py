@@ -13,6 +13,8 @@ from apps.core.errors import Rejected
 from apps.reviews.agreement import Agreement, Verdict
 from apps.reviews.drift import Drift
 
+NAMED = 3  # people
+
 
 class ReviewError(Rejected):
     """Something that may not be done to a review; the message is a sentence for the page."""
@@ -55,7 +57,8 @@ class Facts:
     """The facts for the decision. `environment`: what it is requested for, "" for any that uses the verifier.
 
     `judged`: samples that anybody has judged; `judged_by_others`: those judged by somebody who neither wrote the verifier nor starts the
-    run. `starts`: a run is to start now; `starter`: who starts it, None if unknown. `drift`: None if no tasks are given.
+    run. `starts`: a run is to start now; `starter`: who starts it, None if unknown. `drift`: None if no tasks are given. `others`: who could
+    start it instead. `departed`: a sentence if the rules of a project of one person do not apply yet, because somebody left recently.
     """
 
     policy: Mapping[str, Any]
@@ -71,6 +74,8 @@ class Facts:
     starts: bool = False
     judged: int = 0
     judged_by_others: int = 0
+    others: list[str] = field(default_factory=list)
+    departed: str = ""
     override: OverrideFacts | None = None
 
 
@@ -157,7 +162,7 @@ def _of_people(facts: Facts) -> list[Reason]:
     if facts.starter is None:
         unknown = "The policy requires four eyes, and it is unknown who starts this training."
         return [Reason(unknown, "Have an engineer start it again.")]
-    other = "Ask another engineer to start it, or an owner to change the policy."
+    other = _somebody_else(facts)
     if facts.override:
         if facts.override.by == facts.starter:
             return [Reason("Whoever overrides the lock cannot also start the training.", other)]
@@ -170,5 +175,13 @@ def _of_people(facts: Facts) -> list[Reason]:
             f"Only {facts.judged_by_others} of {facts.judged} samples were judged by someone who neither wrote the verifier "
             "nor starts the training; at least half must be."
         )
-        found.append(Reason(told, "Have someone else review the samples or start the training."))
+        found.append(Reason(told, f"Have someone else review the samples. {other}"))
     return found
+
+
+def _somebody_else(facts: Facts) -> str:
+    """Who can start the run instead, by name: asking somebody who is not there leads nowhere."""
+    if facts.others:
+        return f"Ask {' or '.join(facts.others[:NAMED])} to start it, or an owner to change the review policy."
+    invite = "No other engineer is in this project: an owner can add one under Settings → Members or change the review policy."
+    return f"{invite} {facts.departed}".strip()

@@ -11,6 +11,7 @@ from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.models import Project, Role
 from apps.reviews.models import ReviewPolicy
+from apps.reviews.people import Company, companies_of
 
 FIELDS = (
     "min_samples", "min_kappa", "min_accuracy", "max_false_positive_rate", "reviewers_per_sample", "four_eyes",
@@ -30,7 +31,7 @@ DEFAULTS = as_dict(ReviewPolicy())
 
 
 def policies_of(projects: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """{project: its policy}; the defaults if it has no row."""
+    """{project: its policy as its owners set it}; the defaults if it has no row."""
     wanted = set(projects)
     rows = {row.project_id: as_dict(row) for row in ReviewPolicy.objects.filter(project__in=wanted)}
     return {pk: rows.get(pk, DEFAULTS) for pk in wanted}
@@ -38,6 +39,16 @@ def policies_of(projects: Iterable[int]) -> dict[int, dict[str, Any]]:
 
 def policy_of(project: Project) -> dict[str, Any]:
     return policies_of([project.pk])[project.pk]
+
+
+def in_force(policy: dict[str, Any], company: Company) -> dict[str, Any]:
+    """The policy as it applies to these people: a project of one person cannot have two reviewers or four eyes."""
+    alone = {"reviewers_per_sample": 1, "four_eyes": False} if company.alone else {}
+    return policy | alone | {"alone": company.alone}
+
+
+def policy_in_force(project: Project) -> dict[str, Any]:
+    return in_force(policy_of(project), companies_of([project.pk])[project.pk])
 
 
 @transaction.atomic

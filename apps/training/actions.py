@@ -24,12 +24,12 @@ from apps.registry.actions import ModelError
 from apps.registry.models import Engine, ModelKind, ModelVersion
 from apps.registry.rollout_servers import choose_servers
 from apps.registry.trained_elsewhere import check_answer_length, check_target_modules
-from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints, judged
 from apps.training.budget.asked import asked_of
 from apps.training.budget.estimate import estimate
 from apps.training.models import SHAPES, Dataset, DatasetRow, Example, Method, Shape, TrainingRun
 from apps.training.refusals import refusal_of
+from apps.training.reward_lock import require_reviewed
 from apps.training.sources import groups_of, why_not_learned
 from apps.training.teachers import chosen, teacher_of
 from workers.lib.gold import gold_answers
@@ -255,12 +255,12 @@ def prepared_run(
     names of the servers that GRPO samples on; with `steps_ahead` 1 they sample during the update, with the previous
     weights. `teacher`: for on-policy distillation.
 
-    Raises TrainingLocked if the reward is not reviewed for this environment and these tasks or this person may not
-    start the run, and TrainingError for anything that cannot be trained.
+    Raises TrainingLocked if the run learns from a reward that is not reviewed for this environment and these tasks or
+    that this person may not train with, and TrainingError for anything that cannot be trained.
     """
     if archived := next((row for row in (parent, environment) if row.archived_at), None):
         raise TrainingError(f"{archived} is archived. Choose another, or unarchive it under “Manage” on its page.")
-    require_unlocked(environment=environment, tasks=dataset.tasks(), by=by)
+    oversight = require_reviewed(method=method, dataset=dataset, environment=environment, by=by)
     settings = settings_of(method, config)
     _check_model(parent, environment, config, settings)
     _check_examples(project, method, dataset, environment, settings)
@@ -295,6 +295,7 @@ def prepared_run(
             "environment_hash": environment.hash,
             "verifier_hash": environment.verifier.hash,
             "parent_digest": parent.digest,
+            "oversight": oversight,
             "validation": dataset.eval_set.tasks.filter(split=Split.VALIDATION).count(),
             **_sources(dataset),
             **({"samples_of": str(samples_of.pk), "sampled_from": str(samples_of.model_version)} if samples_of else {}),
@@ -334,13 +335,14 @@ def resume(*, run: TrainingRun, by: Any) -> int:
     Raises TrainingError if there is no checkpoint or the run is active, TrainingLocked if the reward may no longer be
     trained on.
     """
-    require_unlocked(environment=run.environment, tasks=run.dataset.tasks(), by=by)
+    oversight = require_reviewed(method=run.method, dataset=run.dataset, environment=run.environment, by=by)
     checkpoint = checkpoints.latest(run)
     if checkpoint is None:
         raise TrainingError("This run has no checkpoint to resume from. Start a new run with the same settings.")
     step, stopped = checkpoint.step, TrainingRun.objects.filter(state__in=(JobState.FAILED, JobState.CANCELLED))
-    changes = {"done": step, "result": {}, "created_by": run.created_by or by}
-    if not jobs.restart(run, among=stopped, by=by, action="resumed", detail={"step": step}, **changes):
+    detail = {"step": step, "oversight": oversight}
+    changes = {"done": step, "result": {}, "created_by": run.created_by or by, "spec": run.spec | {"oversight": oversight}}
+    if not jobs.restart(run, among=stopped, by=by, action="resumed", detail=detail, **changes):
         raise TrainingError("Only a run that failed or was cancelled can be resumed.")
     return step
 

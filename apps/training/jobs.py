@@ -22,7 +22,6 @@ from apps.registry.artifacts import store_folder
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.rollout_servers import rollouts_spec
 from apps.registry.trained_elsewhere import numbers_of
-from apps.reviews.actions import require_unlocked
 from apps.training import checkpoints, memory, run_alarms
 from apps.training.budget import measuring
 from apps.training.engines import ray
@@ -40,6 +39,7 @@ from apps.training.models import (
 from apps.training.prompt_search import job as prompt_search
 from apps.training.refusals import refuse_leaks
 from apps.training.results import lineage, store_metrics, version_name
+from apps.training.reward_lock import require_reviewed
 from apps.training.sft_rows import as_leak_row, example_rows, sft_row, whole_conversation
 from apps.training.sources import groups_of
 from apps.training.teachers import teacher_of
@@ -52,7 +52,13 @@ def child_spec(run: TrainingRun) -> dict:
     """
     record_scorer(run, run.environment)
     checkpoint, tasks = checkpoints.latest(run), run.dataset.tasks()
-    require_unlocked(environment=run.environment, tasks=tasks, by=run.created_by, scorer=run.spec["scorer"])
+    require_reviewed(
+        method=run.method,
+        dataset=run.dataset,
+        environment=run.environment,
+        by=run.created_by,
+        scorer=run.spec["scorer"],
+    )
     config = memory.settings_of(run)
     spec = {
         "kind": PROGRAMS.get(run.method, run.method),

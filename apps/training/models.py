@@ -179,6 +179,10 @@ class TrainingRun(Archivable, Job):
     prompt: dict = {}  # as in evaluations; prompt versions are not trained, so the environment's own prompt is used
 
     @property
+    def audit_detail(self) -> dict[str, Any]:
+        return {"oversight": self.spec.get("oversight", "")}
+
+    @property
     def on_cluster(self) -> bool:
         """Whether it runs as a job on a Ray cluster (engines.ray)."""
         return "cluster" in self.spec

@@ -16,7 +16,7 @@ from apps.training import teachers
 from apps.training.budget.asked import Asked
 from apps.training.budget.asked import whole as whole_config
 from apps.training.forms import TrainingForm
-from apps.training.models import SHAPES, Method, Source
+from apps.training.models import SHAPES, SOURCES, Method, Source
 
 OFFERED = 10  # newest evaluations offered; each is read to count its informative tasks
 
@@ -62,6 +62,23 @@ class PickForm(TrainingForm):
         field = self.fields["picked_by"]
         field.queryset = EvalRun.objects.filter(pk__in=list(self.labels))
         field.label_from_instance = lambda run: self.labels[str(run.pk)]
+
+    def choice(self, name: str) -> Any:
+        """The row that a field of the form shows, also while other fields are wrong: its value, or the first one offered."""
+        field, value = self.fields[name], self[name].value()
+        try:
+            row = field.clean(getattr(value, "pk", value)) if value else None
+        except forms.ValidationError:
+            return None
+        return row or field.queryset.first()
+
+    def example_sources(self) -> list[str]:
+        """The chosen sources of the method's examples; an evaluation only if one is named."""
+        known = SOURCES.get(self["method"].value(), [])
+        chosen = known if len(known) == 1 else [source for source in known if source in (self["sources"].value() or ())]
+        return [
+            source for source in chosen if source != Source.EVALUATION or len(known) == 1 or self["samples_of"].value()
+        ]
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or self.cleaned_data

@@ -22,7 +22,7 @@ from apps.reviews.models import ReviewItem, RewardReview
 from apps.training.judged import Example, Judged, Shape, examples_of
 from apps.training.models import SHAPES, SOURCES, Method, Source
 from apps.trajectories.exports import HELD_OUT, LeftOut, corrected_turn, correction
-from apps.trajectories.models import Feedback, Outcome, Trajectory, TrajectoryKey, in_chunks
+from apps.trajectories.models import Feedback, HourlyCount, Outcome, Trajectory, TrajectoryKey, in_chunks
 from workers.lib.messages import answer_text
 
 MOST_RUNS = 2_000  # newest production runs that are read
@@ -30,6 +30,9 @@ MOST_SAMPLES = 20_000
 CHECKED_AT_ONCE = 500
 SEVERAL_TURNS = "an answer with several turns"
 NO_STEP = "no agent step to correct"
+OTHER_AGENT = "from runs of another agent than this set's tasks"
+NO_AGENT = "from runs of an agent, and none of this set's tasks comes from a run, so its agent is unknown: make tasks from its runs"
+RETRIEVAL_FAILURE = "retrieval_failure"
 MEASURES = "from a validation, regression or general task of this set"
 
 
@@ -136,25 +139,52 @@ def _leave_out_held(project: Project, found: Found) -> None:
 # Production
 
 
-def words_of_people(project: Project) -> dict[str, Any]:
-    """Counts for the advisor, from the rows alone: corrections (up to a cap), and ratings up and down, without runs
-    that a held-out task was made from.
+def agents_of(eval_set: EvalSet) -> set[str] | None:
+    """The agents whose runs a set's tasks come from: what other agents did is no example for it. None if the project has only one.
+    Empty if no task comes from a run that is still stored, so that its agent is unknown.
     """
+    runs = eval_set.tasks.filter(trajectory__isnull=False).order_by()
+    if own := set(runs.values_list("trajectory__agent_name", flat=True).distinct()):
+        return own
+    counted = HourlyCount.objects.filter(project=eval_set.project_id).order_by()
+    return None if len(set(counted.values_list("agent_name", flat=True).distinct())) <= 1 else set()
+
+
+def words_of_people(eval_set: EvalSet) -> dict[str, Any]:
+    """Counts for the advisor, from the rows alone: corrected runs of the set's agents (up to a cap), and their ratings up and down,
+    without runs that a held-out task was made from; and how many of these agents' failures are retrieval failures.
+    """
+    project, agents = eval_set.project, agents_of(eval_set)
     held = Task.objects.holdout().filter(project=project, trajectory__isnull=False).values("trajectory__external_id")
-    said = Feedback.objects.filter(project=project).exclude(external_id__in=held).order_by()
+    said = Feedback.objects.filter(project=project).exclude(external_id__in=held).order_by("-given_at")
     corrected = Q(interventions__contains=[{"kind": "edit"}]) | Q(interventions__contains=[{"kind": "takeover"}])
-    up, down = (
-        said.filter(outcome__status=status)[:MOST_RUNS].count() for status in (Outcome.SUCCESS, Outcome.FAILURE)
-    )
-    return {"preference_pairs": said.filter(corrected)[:MOST_RUNS].count(), "thumbs": (up, down)}
+    kinds = (corrected, Q(outcome__status=Outcome.SUCCESS), Q(outcome__status=Outcome.FAILURE))
+    pairs, up, down = (_runs_of_agents(project, said.filter(kind), agents) for kind in kinds)
+    failures = project.failures.standing().exclude(mode=None)
+    if agents is not None:
+        failures = failures.filter(trajectory__agent_name__in=agents)
+    missing = failures.filter(mode__slug=RETRIEVAL_FAILURE).count()
+    return {"preference_pairs": pairs, "thumbs": (up, down), "fact_failures": (missing, failures.count())}
+
+
+def _runs_of_agents(project: Project, said: Any, agents: set[str] | None) -> int:
+    """How many runs of these agents were spoken of; runs that have not arrived are nobody's."""
+    names = set(said.values_list("external_id", flat=True)[:MOST_RUNS])
+    if agents is None:
+        return len(names)
+    keys = TrajectoryKey.objects.filter(project=project, external_id__in=names).values_list("trajectory_id", flat=True)
+    return project.trajectories.filter(pk__in=list(keys), agent_name__in=agents).count()
 
 
 def _of_production(eval_set: EvalSet, sources: list[str], left_out: Counter[str]) -> Iterator[Judged]:
     measures = eval_set.tasks.exclude(split__in=(Split.TRAIN, Split.HOLDOUT))
-    requests = set(measures.values_list("canonical_hash", flat=True))
+    requests, agents = set(measures.values_list("canonical_hash", flat=True)), agents_of(eval_set)
     for chunk in in_chunks(_runs_with_a_word(eval_set.project)):
         held, measured = held_out_runs(eval_set.project, chunk), runs_of_groups(measures, chunk)
         for run in chunk:
+            if agents is not None and run.agent_name not in agents:
+                left_out[OTHER_AGENT if agents else NO_AGENT] += 1
+                continue
             if run.pk in held or run.pk in measured:
                 left_out[HELD_OUT if run.pk in held else MEASURES] += 1
                 continue

@@ -14,6 +14,7 @@ urlpatterns = [
     path("learned/trajectory/<uuid:pk>/", lineage.of_trajectory, name="learned_from_trajectory"),
     path("learned/task/<uuid:pk>/", lineage.of_task, name="learned_from_task"),
     path("new/", views.new, name="new"),
+    path("new/start/", views.start_state, name="start_state"),
     path("new/budget/", budget.panel, name="budget"),
     path("new/examples/", examples.preview, name="examples"),
     path("import/", engine_pages.import_result, name="import"),

@@ -22,7 +22,8 @@ from apps.core.sorting import Sorting
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalRun, Split
 from apps.registry.models import RayCluster
-from apps.reviews.actions import TrainingLocked, environment_locks
+from apps.reviews.actions import TrainingLocked, lock_of
+from apps.reviews.oversight import oversight_of
 from apps.training import actions, checkpoints, forking, judged_outputs, run_alarms
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.budget import truth as budget
@@ -35,6 +36,7 @@ from apps.training.models import Method, Metric, Source, TrainingRun
 from apps.training.pages.rollouts import OF_ROLLOUTS, listed
 from apps.training.picks import PickForm
 from apps.training.prompt_search.advice import cost_words, was_tried
+from apps.training.reward_lock import uses_reward
 from apps.training.sources import words_of_people
 from apps.training.starts import submit_seeds
 from apps.training.teachers import best_teacher, words_of_engine
@@ -104,7 +106,7 @@ def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
     demonstrations = run.eval_set.tasks.trainable().exclude(demonstration="").count()
     found = Evidence.from_metrics(
         run.result["metrics"], demonstrations=demonstrations, prompt_tried=was_tried(run), prompt_cost=cost_words(run),
-        teacher=best_teacher(run), **words_of_people(project),
+        teacher=best_teacher(run), **words_of_people(run.eval_set),
     )  # fmt: skip
     return run, advise(found)
 
@@ -150,18 +152,38 @@ def started_url(runs: Sequence[TrainingRun]) -> str:
 def new_page(
     request: HttpRequest, project: Project, form: PickForm, advice: tuple[EvalRun, list[Advice]] | None
 ) -> HttpResponse:
-    environments = list(project.environments.select_related("verifier", "project"))
-    states = environment_locks(environments, by=request.user)
-    locks = [(environment, states[environment.pk]) for environment in environments]
-    context = {
+    context = start_of(form, request.user) | {
         "form": form,
         "advice": advice,
-        "locks": locks,
-        "missing": missing(form),
         "engines": engine_pages.choices(),
         "clusters": RayCluster.objects.filter(project=project),
     }
     return render(request, "training/new.html", context)
+
+
+@require_POST
+@project_view(Role.ENGINEER)
+def start_state(request: HttpRequest, project: Project) -> HttpResponse:
+    """The fragment above the start button: whether the run that the form describes may start, requested whenever it changes."""
+    return render(request, "training/_start.html", start_of(PickForm(project, request.POST), request.user))
+
+
+def start_of(form: PickForm, by: Any) -> dict[str, Any]:
+    """What a run lacks, and the lock of the reward it learns from: None if it learns from none. Read from single fields, since the
+    rest of the form may be incomplete.
+    """
+    if lacking := missing(form):
+        return {"missing": lacking}
+    method, environment, eval_set = form["method"].value(), form.choice("environment"), form.choice("eval_set")
+    context: dict[str, Any] = {
+        "method": Method(method).label if method in Method.values else "",
+        "environment": environment,
+    }
+    if environment is None or eval_set is None or not uses_reward(method, form.example_sources()):
+        return context
+    lock = lock_of(environment=environment, tasks=list(eval_set.tasks.trainable()), by=by)
+    said = "" if lock.locked else oversight_of(lock, environment.verifier, by)
+    return context | {"lock": lock, "oversight": said}
 
 
 def advised_fields(advice: tuple[EvalRun, list[Advice]] | None) -> dict[str, Any]:

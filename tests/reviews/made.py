@@ -15,7 +15,15 @@ from apps.reviews import actions
 from apps.reviews.models import Judgement, ProbeRun, RewardReview
 from apps.reviews.policy import set_policy
 from apps.reviews.rescoring import PROBED_TASKS
-from tests.factories import admin_of, make_base, make_environment, make_eval_run, make_eval_set, make_project
+from tests.factories import (
+    admin_of,
+    make_base,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_member,
+    make_project,
+)
 
 
 def make_run(eval_set: EvalSet, model: ModelVersion, environment: Environment, success: float = 0.5) -> EvalRun:
@@ -48,11 +56,13 @@ def pass_probes(
 
 
 class Made:
-    """A project with an evaluation of 64 samples and, once asked for, a review of 60 of them."""
+    """A project with an evaluation of 64 samples and, once asked for, a review of 60 of them. It has two members unless `alone`."""
 
-    def __init__(self, folder: Path, project: Project | None = None) -> None:
+    def __init__(self, folder: Path, project: Project | None = None, *, alone: bool = False) -> None:
         self.project = project or make_project()
         self.admin = admin_of(self.project)
+        if not alone:
+            make_member(self.project)
         self.environment = make_environment(self.project)
         self.verifier = self.environment.verifier
         self.base = make_base(self.project, folder)

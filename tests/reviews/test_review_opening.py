@@ -58,7 +58,7 @@ def test_samples_are_of_every_score_kind_and_model(made: Made, tmp_path: Path) -
 
 def test_it_freezes_the_policy_counts_the_look_and_is_audited(made: Made) -> None:
     review = made.review(reviewers_per_sample=2)
-    assert review.policy == DEFAULTS | {"four_eyes": False}
+    assert review.policy == DEFAULTS | {"four_eyes": False, "alone": False}
     look = HoldoutView.objects.get(eval_set=made.eval_set, kind="view")
     assert look.by == made.admin and look.detail == f"reward review of {made.verifier}"
     detail = AuditEvent.objects.get(action="review.opened").detail

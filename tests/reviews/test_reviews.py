@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 def wanted(made: Made) -> dict[str, Any]:
     dataset = freeze_dataset(eval_set=made.eval_set, by=made.admin)
     return {
-        "project": made.project, "method": Method.SFT, "parent": made.base, "dataset": dataset,
+        "project": made.project, "method": Method.GRPO, "parent": made.base, "dataset": dataset,
         "environment": made.environment, "config": {"steps": 1, "learning_rate": 1e-3, "batch_size": 1}, "by": made.admin,
     }  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_the_form_refuses_and_says_why(made: Made) -> None:
     client = Client()
     client.force_login(made.admin)
     body = {
-        "method": "sft", "parent": made.base.pk, "environment": made.environment.pk, "eval_set": made.eval_set.pk,
+        "method": "grpo", "parent": made.base.pk, "environment": made.environment.pk, "eval_set": made.eval_set.pk,
         "seed": 0, "steps": 2, "learning_rate": 0.001, "batch_size": 8, "prompts_per_step": 4, "generations": 4, "beta": 0,
     }  # fmt: skip
     answer = client.post(reverse("training:new", args=[made.project.slug]), body)

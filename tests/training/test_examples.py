@@ -27,7 +27,16 @@ from apps.training.jobs import child_spec
 from apps.training.judged import BOTH
 from apps.training.lineage import learners_of_trajectory, trajectories_of
 from apps.training.models import SHAPES, Example, Method, Shape, Source, TrainingRun
-from apps.training.sources import MEASURES, NO_STEP, SEVERAL_TURNS, find_examples
+from apps.training.sources import (
+    MEASURES,
+    NO_AGENT,
+    NO_STEP,
+    OTHER_AGENT,
+    SEVERAL_TURNS,
+    find_examples,
+    words_of_people,
+)
+from apps.trajectories import digest
 from apps.trajectories.actions.feedback import give
 from apps.trajectories.exports import HELD_OUT
 from apps.trajectories.models import Trajectory
@@ -151,6 +160,24 @@ def test_an_evaluation_gives_the_best_against_the_worst(run: EvalRun) -> None:
         (tasks[3].pk, ["right 0", "wrong 1"]),
     ]
     assert len(found(run, Source.EVALUATION, shape="answers").examples) == 2 + 4 + 1 + 4
+
+
+def test_examples_belong_to_an_agent(run: EvalRun) -> None:
+    """A set learns from the runs of the agents that its tasks come from, and the advisor counts no others."""
+    mine = corrected(run, 71, agent={"name": "greenhouse", "version": "1"})
+    thumb(mine, "success")
+    thumb(corrected(run, 72, agent={"name": "billing", "version": "1"}), "success")
+    digest.run()
+    unknown = found(run, *Source)  # no task of the set comes from a run, and the project has two agents
+    assert not unknown.by_source.get(Source.CORRECTIONS) and unknown.left_out[NO_AGENT] == 2
+    assert words_of_people(run.eval_set)["preference_pairs"] == 0
+    by = admin_of(run.project)
+    eval_set = evals.create_eval_set(project=run.project, slug="greenhouse", by=by)
+    evals.tasks_from_trajectories(eval_set=eval_set, trajectories=[mine], by=by)
+    own = find_examples(eval_set=eval_set, shape="labels", sources=[Source.CORRECTIONS, Source.FEEDBACK])
+    assert {example.trajectory for example in own.examples} == {mine.pk} and own.left_out[OTHER_AGENT] == 1
+    counted = words_of_people(eval_set)
+    assert counted["preference_pairs"] == 1 and counted["thumbs"][0] == 1
 
 
 def test_masked_samples_and_those_of_several_turns_say_nothing(run: EvalRun) -> None:

@@ -15,7 +15,7 @@ from apps.reviews import actions, rescoring
 from apps.reviews.drawing import draw
 from apps.reviews.forms import OpenForm, scorable
 from apps.reviews.models import RewardReview
-from apps.reviews.policy import policy_of
+from apps.reviews.policy import policy_in_force
 from apps.reviews.reservations import progress_of
 from apps.teamwork.assigning import assigned_to
 
@@ -35,7 +35,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     progress = progress_of(reviews)
     context = {
         "page": page,
-        "policy": policy_of(project),
+        "policy": policy_in_force(project),
         "mine": mine,
         "reviews": [(review, *progress[review.pk]) for review in reviews],
     }
@@ -65,7 +65,7 @@ def open_review(request: HttpRequest, project: Project, pk: int) -> HttpResponse
     context = {
         "verifier": verifier,
         "form": form,
-        "policy": policy_of(project),
+        "policy": policy_in_force(project),
         "earlier": verifier.reviews.count(),
         "scorable": scorable(verifier),
         "scoring": verifier.rescores.filter(candidate_hash=verifier.hash, state__in=ACTIVE_STATES).first(),

@@ -14,7 +14,7 @@ from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.reviews.forms import PolicyForm
 from apps.reviews.models import ReviewPolicy
-from apps.reviews.policy import PolicyError, policy_of, set_policy
+from apps.reviews.policy import PolicyError, policy_in_force, policy_of, set_policy
 
 
 @project_view()
@@ -43,7 +43,15 @@ def _page(request: HttpRequest, project: Project, form: PolicyForm, status: int 
     for event in changes:
         event.rows = list(changed(event.detail))
     may_write = request.membership.may(Role.OWNER)
-    context = {"form": form, "row": row, "may_write": may_write, "policy": policy_of(project), "changes": changes}
+    policy = policy_in_force(project)
+    context = {
+        "form": form,
+        "row": row,
+        "may_write": may_write,
+        "policy": policy,
+        "alone": policy["alone"],
+        "changes": changes,
+    }
     return render(request, "reviews/policy.html", context, status=status)
 
 

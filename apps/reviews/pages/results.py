@@ -27,7 +27,7 @@ from apps.reviews.evidence import of_people, verdict
 from apps.reviews.labels import Label, labels_of
 from apps.reviews.models import ReviewItem, RewardReview
 from apps.reviews.pages.judging import find
-from apps.reviews.policy import policy_of
+from apps.reviews.policy import policy_in_force
 from apps.reviews.reservations import Queue, needed_of
 
 COLUMNS = (
@@ -52,7 +52,7 @@ def open_items(request: HttpRequest, review: RewardReview, labels: list[Label]) 
 @project_view()
 def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     review = find_review(project, pk)
-    labels, policy, needed = labels_of([pk])[pk], policy_of(project), needed_of(review)
+    labels, policy, needed = labels_of([pk])[pk], policy_in_force(project), needed_of(review)
     found, unfinished = verdict(review, labels, policy), of_people(review, labels, policy)
     bins, error, low, high = results.calibration_of(labels, needed)
     may_see, kept = open_items(request, review, labels), results.held_out(review)

@@ -25,13 +25,13 @@ from apps.registry.artifacts import ArtifactError, local_path
 from apps.registry.models import ModelVersion
 from apps.registry.profiles import base_folder, has_native_tools, profile_of_version, takes_text_arguments
 from apps.registry.trained_elsewhere import CONFIG, WEIGHTS, rank_of, shapes_of
-from apps.reviews.actions import require_unlocked
 from apps.training.actions import TrainingError
 from apps.training.engines.folder import ENGINES, Engine, check, files_of, packed
 from apps.training.engines.plan import Adapter, ExportError, Plan, Row
 from apps.training.models import PROGRAMS, SHAPES, Method, TrainingRun
 from apps.training.refusals import refuse_leaks
 from apps.training.results import lineage
+from apps.training.reward_lock import require_reviewed
 from apps.training.sft_rows import as_leak_row, example_rows, sft_row, whole_conversation
 from workers.lib.environments import Environment
 from workers.lib.environments.gym_rows import ASKED
@@ -74,7 +74,7 @@ def export(*, run: TrainingRun, engine: str, by: Any) -> Export:
 def folder(*, run: TrainingRun, engine: Engine, by: Any, **facts: Any) -> dict[str, bytes]:
     """{path: content}; `facts` are added to the signed manifest. Raises like `export`."""
     tasks = run.dataset.tasks()
-    require_unlocked(environment=run.environment, tasks=tasks, by=by)
+    require_reviewed(method=run.method, dataset=run.dataset, environment=run.environment, by=by)
     validation = list(run.dataset.eval_set.tasks.filter(split=Split.VALIDATION))
     if any(task.split not in (Split.TRAIN, Split.VALIDATION) for task in tasks + validation):
         raise TrainingError("Only train and validation tasks can be exported with a training run.")

@@ -24,6 +24,7 @@ from apps.training.engines import exporting, returned
 from apps.training.engines.folder import ENGINES, Engine
 from apps.training.engines.settings import left_behind
 from apps.training.models import PROGRAMS, TrainingRun
+from apps.training.reward_lock import uses_reward
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import convert
 
@@ -56,7 +57,9 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             record_refusal(project, error, by=request.user)
             messages.error(request, str(error))
             return redirect("training:export", project.slug, pk)
-    lock = environment_locks([run.environment], by=request.user)[run.environment.pk]
+    lock = None
+    if uses_reward(run.method, run.spec.get("sources", ())):
+        lock = environment_locks([run.environment], by=request.user)[run.environment.pk]
     context = {
         "run": run,
         "engines": offered(run),
