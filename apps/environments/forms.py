@@ -70,6 +70,9 @@ class HarnessForm(PlainForm):
         return [field for field in self if not isinstance(field.field, forms.FloatField | forms.IntegerField)]
 
 
+AS_THE_TASK_SAYS = "expected"  # kind and name of the verifier that compares with what each task expects
+
+
 @bounds_from(NewHarness)
 class EnvironmentForm(HarnessForm):
     """A new environment, or a new version of one. Everything offered is the project's own."""
@@ -78,7 +81,10 @@ class EnvironmentForm(HarnessForm):
     kind = forms.ChoiceField(choices=MADE_HERE, initial=EnvironmentKind.SINGLE_TURN)
     builtin = forms.ChoiceField(required=False, label="Built-in environment", help_text="Only for the kind “Built in”")
     verifier = forms.ModelChoiceField(
-        None, required=False, empty_label="Choose one (built-in environments have their own)"
+        None,
+        required=False,
+        empty_label="Default: as each task says",
+        help_text="The default compares with what each task expects; a built-in environment brings its own",
     )
     system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 5}))
     examples = ListOfObjects(label="Few-shot messages", help_text='[{"role": "user", "content": "…"}, …]')
@@ -106,17 +112,12 @@ class EnvironmentForm(HarnessForm):
             raise forms.ValidationError(problem)
         return self.cleaned_data["tools"]
 
-    def clean(self) -> dict[str, Any]:
-        data = super().clean() or {}
-        if not data.get("verifier") and "verifier" not in self.errors and data.get("kind") != EnvironmentKind.BUILTIN:
-            self.add_error("verifier", "Choose a verifier: only built-in environments come with one.")
-        return data
-
     def _verifier(self, by: Any) -> Verifier:
         if chosen := self.cleaned_data["verifier"]:
             return chosen
-        name = self.cleaned_data["builtin"]
-        spec = {"kind": own_kinds()[name]}
+        is_builtin = self.cleaned_data["kind"] == EnvironmentKind.BUILTIN
+        name = self.cleaned_data["builtin"] if is_builtin else AS_THE_TASK_SAYS
+        spec = {"kind": own_kinds()[name] if is_builtin else AS_THE_TASK_SAYS}
         return save_verifier(project=self.project, name=name, spec=spec, note="From the environment", by=by)
 
     @transaction.atomic

@@ -25,7 +25,7 @@ from apps.evals.models import WAITING, EvalSet, EvalSetState, HoldoutView, Origi
 from apps.evals.near_duplicates import compare
 from apps.failures.actions.clusters import in_evals
 from apps.trajectories.models import Outcome, Trajectory
-from workers.lib.messages import calls_in, is_example
+from workers.lib.messages import calls_in, is_example, text_of
 
 DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
 FROZEN = "{} is frozen. Create a new version to change its tasks."
@@ -107,6 +107,21 @@ def expected_call(trajectory: Trajectory) -> dict | None:
     return None
 
 
+def corrected_text(trajectory: Trajectory) -> str:
+    """What a person wrote in place of the agent's first turn, where a task of the whole run ends; "" if nobody did. A correction of no
+    particular turn is one of the first if there is no other.
+    """
+    turns = enumerate(trajectory.messages)
+    steps = [at for at, message in turns if message.get("role") == "assistant" and not is_example(message)]
+    first = [*steps[:1], *([None] if len(steps) == 1 else [])]
+    for item in reversed(trajectory.interventions):
+        after = item.get("after")
+        text = text_of(after) if isinstance(after, dict) else after
+        if item.get("kind") == "edit" and item.get("message_index") in first and isinstance(text, str):
+            return text.strip()
+    return ""
+
+
 def as_call(value: Any) -> dict | None:
     """The first call in a value as {"tool", "args"}, in any of the usual forms; None if it contains none."""
     found = calls_in(value)
@@ -116,6 +131,9 @@ def as_call(value: Any) -> dict | None:
 def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
     """The unsaved task of a trajectory. Raises EvalSetError if its expected answer is unknown."""
     prompt, expected = groups.prompt_of(trajectory), expected_call(trajectory)
+    demonstration = json.dumps(expected, ensure_ascii=False)
+    if expected is None and (text := corrected_text(trajectory)):
+        expected, demonstration = {"answer": text}, text
     if not prompt:
         raise EvalSetError(f"Trajectory {trajectory} has no request before the agent's first turn.")
     if expected is None:
@@ -133,7 +151,7 @@ def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
         canonical_hash=canonical_hash(prompt),
         messages=prompt,
         expected=expected,
-        demonstration=json.dumps(expected, ensure_ascii=False),
+        demonstration=demonstration,
         trajectory=trajectory,
         origin=Origin.SUCCESS if trajectory.outcome_status == Outcome.SUCCESS else Origin.FAILURE,
     )

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.utils.text import slugify
 
 from apps.core.forms import PlainForm
 from apps.core.models import Project
@@ -10,6 +11,7 @@ from apps.core.outgoing_keys import key_hosts
 from apps.registry.managed import LARGEST_CONTEXT, MOST_SLOTS, OPTIONS_OF, vllm_is_here
 from apps.registry.models import Dialect, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
 from apps.registry.prices import read_prices
+from apps.registry.trained_elsewhere import base_folders, folders
 from workers.lib.vllm import DTYPES, RANKS, read_options
 
 
@@ -134,10 +136,18 @@ class BaseForm(PlainForm):
     """A transformers folder on the server."""
 
     name = forms.SlugField(max_length=80)
-    folder = forms.CharField(max_length=500, help_text="On the server: config.json, tokenizer, safetensors")
+    folder = forms.CharField(max_length=500, widget=forms.TextInput(attrs={"list": "base-folders"}))
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        where = " or ".join(map(str, folders()))
+        self.fields[
+            "folder"
+        ].help_text = f"config.json, tokenizer and safetensors. On the server under {where}; a name is looked up there"
+        self.base_folders = base_folders()
+        if self.base_folders:  # the only or first one is what somebody who comes here wants
+            self.initial.setdefault("folder", str(self.base_folders[0]))
+            self.initial.setdefault("name", slugify(self.base_folders[0].name)[:80])
 
 
 class AdapterForm(PlainForm):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +27,7 @@ from apps.registry.models import ModelKind, ModelVersion
 from workers.lib import lora_files
 from workers.lib.lora_files import CONFIG, WEIGHTS, AdapterError, Shapes, check_files, layers_of
 
+MOST_OFFERED = 50  # folders
 MAX_CONFIG = 64 * 1024
 MAX_ADAPTER = 2**30
 # bytes; weights are hashed while the user waits, so larger models have to be registered by the command
@@ -37,9 +39,21 @@ def folders() -> list[Path]:
     return [Path(folder).resolve() for folder in settings.FLYWHEEL_MODEL_FOLDERS]
 
 
+def base_folders() -> list[Path]:
+    """The transformers folders that lie in one of these parents, at most one level deeper."""
+    configs = (
+        path for parent in folders() for depth in ("*", "*/*") for path in sorted(parent.glob(f"{depth}/config.json"))
+    )
+    return [path.parent for path in islice(configs, MOST_OFFERED)]
+
+
 def allowed_folder(given: str) -> Path:
-    """Raises ModelError, with the same message whether a folder is missing or not allowed."""
+    """Raises ModelError, with the same message whether a folder is missing or not allowed. A relative one is looked up in these
+    parents.
+    """
     folder = Path(given.strip())
+    if folder.parts and not folder.is_absolute():
+        folder = next((path for parent in folders() if (path := parent / folder).is_dir()), folder)
     where = " or ".join(map(str, folders()))
     try:
         found = folder.resolve(strict=True)

@@ -203,9 +203,9 @@ def advised_fields(advice: tuple[EvalRun, list[Advice]] | None) -> dict[str, Any
 def missing(form: PickForm) -> list[tuple[str, str, str]]:
     """What a run needs and the project lacks: (label, page where it is created, query)."""
     needs = {
-        "parent": ("a base model", "registry:register", "?kind=base"),
-        "eval_set": ("a frozen eval set", "evals:list", ""),
-        "environment": ("an environment", "environments:list", ""),
+        "parent": ("Register a base model", "registry:register", "?kind=base"),
+        "eval_set": ("Freeze an eval set", "evals:list", ""),
+        "environment": ("Create an environment", "environments:new", ""),
     }
     return [need for name, need in needs.items() if not form.fields[name].queryset.exists()]
 

@@ -30,7 +30,7 @@ def wanted(made: Made) -> dict[str, Any]:
     dataset = freeze_dataset(eval_set=made.eval_set, by=made.admin)
     return {
         "project": made.project, "method": Method.GRPO, "parent": made.base, "dataset": dataset,
-        "environment": made.environment, "config": {"steps": 1, "learning_rate": 1e-3, "batch_size": 1}, "by": made.admin,
+        "environment": made.environment, "config": {"steps": 1, "learning_rate": 1e-3}, "by": made.admin,
     }  # fmt: skip
 
 

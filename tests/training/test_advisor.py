@@ -185,7 +185,9 @@ def check(advice: Advice, shown: Evidence) -> None:
     rest = advice.why
     while rest:
         for text, rule in SENTENCES:
-            match = re.match(rf"(?:{filled(text, shown)})(?: |$)", rest) if text != "{cost}" or shown.prompt_cost else None
+            match = (
+                re.match(rf"(?:{filled(text, shown)})(?: |$)", rest) if text != "{cost}" or shown.prompt_cost else None
+            )
             if match and match[0] and holds(rule, shown):
                 rest = rest[match.end() :]
                 break
