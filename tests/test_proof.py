@@ -83,7 +83,7 @@ def test_the_demo_survives_kills(tmp_path: Path) -> None:
     demo.kill(r"bin/postgres -D")
     demo.wait_for("1 · Production")  # which counts that every trajectory arrived
     demo.kill(r"workers\.evaluate")
-    demo.wait_for("5 · Review")
+    demo.wait_for("5 · Probes")
     demo.kill(r"workers\.sft")
     demo.wait_for("6 · SFT evaluated")
     demo.kill(r"workers\.grpo")

@@ -28,7 +28,7 @@ from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.evals import actions as evals
 from apps.evals.latency import submit_measurement
-from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
+from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split, Task
 from apps.evals.submission import submit_eval
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
@@ -39,19 +39,19 @@ from apps.registry import managed
 from apps.registry.actions import register_base
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import Dialect, ModelVersion, ServerKind
-from apps.reviews.actions import override_lock
-from apps.reviews.policy import set_policy
+from apps.reviews.actions import judge, lock_of, open_review, override_lock
 from apps.reviews.rescoring import submit_probe
 from apps.training.actions import freeze_dataset, submit_training
-from apps.training.advisor import Evidence, advise
+from apps.training.advice import advice_of
 from apps.training.models import Method, TrainingRun
 from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.environments.requests import make_requests
 
-OVERRIDE_REASON = "The demo runs unattended: it overrides the reward review, which a person would normally do."
+JUDGED_BY_SCRIPT = "Judged by the demo, which knows what each request was written from. In your project, people judge."
+OVERRIDE_REASON = "The demo runs unattended, and the outputs that it judged do not suffice."
+REVIEWED = 120  # samples that the 60 to judge are drawn from
 PROJECT = ("workplace-assistant", "Workplace assistant")
 SERVER, ARRIVE_S, TRIES = "production", 120.0, 3
-ALONE_REASON = "The demo has only one user."
 
 
 class DemoError(Exception):
@@ -86,6 +86,7 @@ class Demo:
         sft = self.train(Method.SFT, self.base, self.recipe.sft, "6 · SFT")
         sft_eval = self.evaluate(sft, "6 · SFT evaluated")
         self.advise(sft_eval)
+        self.review(sft)
         grpo = self.train(Method.GRPO, sft, self.recipe.grpo, "7 · GRPO")
         grpo_eval = self.evaluate(grpo, "7 · GRPO evaluated")
         if self.endpoint:
@@ -258,10 +259,6 @@ class Demo:
         return run
 
     def train(self, method: Method, parent: ModelVersion, config: dict, title: str) -> ModelVersion:
-        if method == Method.SFT:
-            set_policy(project=self.project, by=self.user, four_eyes=False, reason=ALONE_REASON)
-            override_lock(verifier=self.environment.verifier, reason=OVERRIDE_REASON, by=self.user)
-            self.found("5 · Review", OVERRIDE_REASON + " The override is in the audit log.")
         with self.timed(title):
             run = submit_training(
                 project=self.project,
@@ -284,8 +281,8 @@ class Demo:
     # 5
 
     def advise(self, run: EvalRun) -> None:
-        demonstrations = self.eval_set.tasks.trainable().exclude(demonstration="").count()
-        for advice in advise(Evidence.from_metrics(run.result["metrics"], demonstrations=demonstrations)):
+        run.refresh_from_db()
+        for advice in advice_of(run):
             self.found("5 · Advisor", f"{advice.title}. {advice.why}")
 
     def probe(self) -> dict:
@@ -298,6 +295,33 @@ class Demo:
         holes = f"{run.failed} holes" if run.failed else "no holes"
         self.found("5 · Probes", f"{attacks['n']} attacks on {run.verifier} found {holes}")
         return {"attacks": attacks["n"], "failed": run.failed, "highest_reward": attacks["high"]}
+
+    def review(self, model: ModelVersion) -> None:
+        """Opens the lock as a person does: outputs on training tasks are judged blind, by what each request was written from. SFT did not
+        need it, since no verifier decides what it learns.
+        """
+        if not lock_of(environment=self.environment, tasks=self.training_tasks(), by=self.user).locked:
+            return
+        with self.timed("review"):
+            samples = -(-REVIEWED // len(self.training_tasks()))
+            run = submit_eval(
+                project=self.project, eval_set=self.eval_set, split=Split.TRAIN, environment=self.environment, model_version=model,
+                samples_per_task=samples, seed=self.seed, by=self.user,
+            )  # fmt: skip
+            self.wait(run, "7 · Samples to review")
+            review = open_review(runs=[run], by=self.user, seed=self.seed)
+            items = review.items.select_related("sample__task")
+            for item in items:
+                right = is_right(item.sample.output, item.sample.task.expected)
+                judge(item=item, success=right, by=self.user, note=JUDGED_BY_SCRIPT)
+        lock = lock_of(environment=self.environment, tasks=self.training_tasks(), by=self.user)
+        if lock.locked:  # too few failures or successes among the outputs
+            override_lock(verifier=self.environment.verifier, reason=f"{OVERRIDE_REASON} {lock.why}", by=self.user)
+        said = lock.why if lock.locked else f"{lock.why} {JUDGED_BY_SCRIPT}"
+        self.found("7 · Review", said)
+
+    def training_tasks(self) -> list[Task]:
+        return list(self.eval_set.tasks.trainable())
 
     # 8
 
@@ -479,6 +503,15 @@ class Demo:
                 time.sleep(0.5)
         if job.state != JobState.SUCCEEDED:
             raise DemoError(f"{title}: job {job.state}. {job.error}")
+
+
+def is_right(output: str, expected: dict[str, Any]) -> bool:
+    """Whether an output is the expected call, decided without the verifier that is under review."""
+    try:
+        said = json.loads(output)
+    except ValueError:
+        return False
+    return isinstance(said, dict) and all(said.get(name) == expected.get(name) for name in ("tool", "args"))
 
 
 def _failed(rows: list[Trajectory]) -> float:

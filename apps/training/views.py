@@ -25,7 +25,8 @@ from apps.registry.models import RayCluster
 from apps.reviews.actions import TrainingLocked, lock_of
 from apps.reviews.oversight import oversight_of
 from apps.training import actions, checkpoints, forking, judged_outputs, run_alarms
-from apps.training.advisor import Advice, Evidence, advise
+from apps.training.advice import advice_for
+from apps.training.advisor import Advice
 from apps.training.budget import truth as budget
 from apps.training.budget.truth import add_factors
 from apps.training.charts import METRICS, curves
@@ -35,11 +36,9 @@ from apps.training.engines import pages as engine_pages
 from apps.training.models import Method, Metric, Source, TrainingRun
 from apps.training.pages.rollouts import OF_ROLLOUTS, listed
 from apps.training.picks import PickForm
-from apps.training.prompt_search.advice import cost_words, was_tried
 from apps.training.reward_lock import uses_reward
-from apps.training.sources import words_of_people
 from apps.training.starts import submit_seeds
-from apps.training.teachers import best_teacher, words_of_engine
+from apps.training.teachers import words_of_engine
 
 MOST_POINTS = 2_000  # of a curve of a run that is followed live
 RUN_COLUMNS = {
@@ -95,20 +94,6 @@ def _last(metric: str) -> Subquery:
     """The metric's value at the last step so far."""
     rows = Metric.objects.filter(run=OuterRef("pk"), name=metric).order_by("-step")
     return Subquery(rows.values("value")[:1])
-
-
-def advice_for(project: Project) -> tuple[EvalRun, list[Advice]] | None:
-    """What the advisor recommends, based on the latest evaluation."""
-    scored = EvalRun.objects.current().filter(project=project, state="succeeded", result__metrics__counts__tasks__gt=0)
-    run = scored.select_related("model_version", "eval_set").first()
-    if run is None:
-        return None
-    demonstrations = run.eval_set.tasks.trainable().exclude(demonstration="").count()
-    found = Evidence.from_metrics(
-        run.result["metrics"], demonstrations=demonstrations, prompt_tried=was_tried(run), prompt_cost=cost_words(run),
-        teacher=best_teacher(run), **words_of_people(run.eval_set),
-    )  # fmt: skip
-    return run, advise(found)
 
 
 @project_view(Role.ENGINEER)
