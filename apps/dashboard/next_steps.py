@@ -65,10 +65,10 @@ def next_steps(wheel: Wheel) -> list[Step]:
         )
     elif not wheel.evaluations:
         steps.append(Step("Evaluate the baseline", "Measure before training.", "evals:list"))
-    elif wheel.locked_verifiers:
-        steps.append(
-            Step("Review the reward", "Training is locked until people agree with the verifier.", "reviews:list")
-        )
-    elif not wheel.adapters:
-        steps.append(Step("Train", "The advisor recommends the smallest fix.", "training:new"))
+    else:
+        if not wheel.adapters:
+            steps.append(Step("Train", "The advisor recommends the smallest fix.", "training:new"))
+        if wheel.locked_verifiers:
+            why = "Training on its scores, such as GRPO, is locked until people agree with the verifier."
+            steps.append(Step("Review the reward", why, "reviews:list"))
     return steps or [Step("Nothing to do", "New failures from production will show up here.", "trajectories:list")]

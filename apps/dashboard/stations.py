@@ -118,10 +118,8 @@ class _Project:
         last = TrainingRun.objects.filter(project=self.project).first()
         url = self.url("training:list")
         if last is None:
-            ready = self.wheel.evaluations and not self.wheel.locked_verifiers
-            return Station(
-                "Training", url, "", None, "Train: see the advisor" if ready else "", self.url("training:new")
-            )
+            todo = "Train: see the advisor" if self.wheel.evaluations else ""
+            return Station("Training", url, "", None, todo, self.url("training:new"))
         todo, where = "", self.url("training:detail", last.pk)
         if last.state == "succeeded" and not EvalRun.objects.filter(model_version=last.model_version_id).exists():
             todo, where = "Evaluate the new model", self.url("promotion:model", last.model_version_id)
