@@ -22,7 +22,7 @@ from workers.lib.chat_client import AsyncChatClient, ChatError, ChatServer
 from workers.lib.messages import text_of
 from workers.lib.outgoing import TooMuch
 from workers.lib.posts import Posts
-from workers.lib.streamed import StreamReader, Written
+from workers.lib.streamed import ChatPieces, StreamReader, Written
 
 CHAT, RESPONSES = ("POST", "/v1/chat/completions"), ("POST", "/v1/responses")
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -169,6 +169,37 @@ def test_calls_that_a_server_does_not_number_are_told_apart() -> None:
         [answer], *_ = ask(lambda _, stream=stream: iter(stream))
         calls = [call["function"] for call in answer["choices"][0]["message"]["tool_calls"]]
         assert calls == [{"name": "add", "arguments": "{}"}, {"name": "sub", "arguments": "{}"}]
+
+
+CITY, DAY = '{"city": "Oslo"}', '{"day": 3}'
+PIECES = {
+    "an id for each piece": ([tool(0, "a", "look", ""), tool(0, "b", None, '{"city":'), tool(0, "c", None, ' "Oslo"}')], [CITY]),
+    "an id for each piece, without an index": ([tool(None, "a", "look", ""), tool(None, "b", None, CITY)], [CITY]),
+    "an id and the name in each piece": ([tool(0, "a", "look", '{"city"'), tool(0, "b", "look", ': "Oslo"}')], [CITY]),
+    "two calls at index 0, each in pieces": (
+        [tool(0, "a", "look", ""), tool(0, "a", None, CITY), tool(0, "b", "look", ""), tool(0, "b", None, DAY)], [CITY, DAY],
+    ),
+    "two calls at index 0, pieces without an id": (
+        [tool(0, "a", "look", ""), tool(0, None, None, CITY), tool(0, "b", "look", ""), tool(0, None, None, DAY)], [CITY, DAY],
+    ),
+    "two calls of one tool, whole": ([tool(0, "a", "look", CITY), tool(0, "b", "look", DAY)], [CITY, DAY]),
+    "two calls in turn": (
+        [tool(0, "a", "look", '{"city":'), tool(1, "b", "look", '{"day"'), tool(0, "x", None, ' "Oslo"}'), tool(1, "y", None, ": 3}")],
+        [CITY, DAY],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("deltas", "arguments"), PIECES.values(), ids=PIECES)
+def test_calls_in_pieces_are_whole_whatever_their_ids(deltas: list[dict], arguments: list[str]) -> None:
+    pieces = ChatPieces()
+    for delta in deltas:
+        pieces.add({"choices": [{"index": 0, "delta": delta}]})
+    calls = pieces.whole(True)["choices"][0]["message"]["tool_calls"]
+    assert [(call["function"]["name"], call["function"]["arguments"]) for call in calls] == [
+        ("look", said) for said in arguments
+    ]
+    assert [call["id"] for call in calls] == ["a", "b"][: len(arguments)]
 
 
 def test_what_is_written_is_shown_before_the_answer_is_whole() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.lib.messages import Message, as_json, content_text, reasoning_of, without_reasoning
+from workers.lib.messages import Message, as_json, content_text, json_of, reasoning_of, without_reasoning
 from workers.lib.outgoing import TooMuch
 
 END = "[DONE]"
@@ -111,6 +111,10 @@ class _Call:
     name: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
 
+    def goes_on(self, name: str) -> bool:
+        """Whether a piece with this name is a part of the call: its own arguments have begun and are not complete."""
+        return [name] == self.name and bool(self.arguments) and json_of("".join(self.arguments)) is None
+
 
 class ChatPieces(_Pieces):
     """Assembles a chat completion from its chunks."""
@@ -118,6 +122,8 @@ class ChatPieces(_Pieces):
     def __init__(self) -> None:
         super().__init__()
         self.refusal = list[str]()
+        self.latest: dict[Any, _Call] = {}  # the last call at each index
+        self.named_calls: dict[tuple[Any, Any], _Call] = {}  # by index and id
         self.finish_reason: str | None = None
         self.named: dict[str, Any] = {}
         self.error: Any = None
@@ -148,15 +154,20 @@ class ChatPieces(_Pieces):
             self._add_call({"index": 0, "function": older})
 
     def _add_call(self, piece: dict[str, Any]) -> None:
-        """Add to the call at the index that the piece names. Some servers name none, or the same for all, and only mark
-        a new call by its id.
+        """Add to the call at the index that the piece names. Some servers name none, or the same for all, and mark a new
+        call by an id and a name of its own; others send another id with each piece of one call.
         """
         given, of, place = piece.get("function") or {}, piece.get("id"), piece.get("index")
-        call = self.calls.get(next(reversed(self.calls), None) if place is None else place)
-        if call is None or (of and call.id and of != call.id):
-            call = self.new_call((place, len(self.calls)) if call or place is None else place)
-        call.id = of or call.id
-        if [name := given.get("name") or ""] != call.name:  # some repeat the whole name each time
+        name = given.get("name") or ""
+        latest = next(reversed(self.calls.values()), None) if place is None else self.latest.get(place)
+        call = self.named_calls.get((place, of), latest) if of else latest
+        if call is None or (name and of and call.id and of != call.id and not call.goes_on(name)):
+            call = self.new_call((place, len(self.calls)))
+        call.id = call.id or of or ""
+        self.latest[place] = call
+        if of:
+            self.named_calls[place, of] = call
+        if [name] != call.name:  # some repeat the whole name each time
             self.put(call.name, name)
         arguments = given.get("arguments")
         self.put(call.arguments, arguments if isinstance(arguments, str) else as_json(arguments) if arguments else "")
