@@ -16,7 +16,7 @@ from apps.trajectories.api import as_json
 from apps.trajectories.decoding import RowError
 from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.schema import Message, parse, plain
-from workers.lib.messages import calls_in, is_example, to_native
+from workers.lib.messages import OpenCalls, ToolCall, calls_in, is_example, native_calls, to_native
 
 READ_AT_ONCE = 200
 ROW_GROUP = 1000
@@ -249,26 +249,23 @@ def matched(messages: list[dict]) -> list[dict]:
     Calls of the last message need no answer. Raises LeftOut.
     """
     made: list[dict] = []
-    open_: list[str] = []
+    waiting: OpenCalls[ToolCall] = OpenCalls()
+    open_ids: dict[int, str] = {}
     for index, turn in enumerate(messages):
         if turn["role"] == "tool":
-            turn = _answer(turn, open_)
-        elif open_ or turn["role"] == "function":
+            answered = waiting.take(turn)
+            if answered is None:
+                raise LeftOut(BROKEN_CALLS)
+            turn = {**turn, "tool_call_id": open_ids.pop(id(answered))}
+        elif open_ids or turn["role"] == "function":
             raise LeftOut(BROKEN_CALLS)
         if calls := turn.get("tool_calls"):
+            called = native_calls(turn)
             turn = {**turn, "tool_calls": [_call(call, f"call_{index}_{at}") for at, call in enumerate(calls)]}
-            open_ = [call["id"] for call in turn["tool_calls"]]
+            open_ids = {id(call): named["id"] for call, named in zip(called, turn["tool_calls"], strict=True)}
+            waiting.add(called)
         made.append(turn)
     return made
-
-
-def _answer(turn: dict, open_: list[str]) -> dict:
-    """The reply with the id of its call, which is then closed; a reply without an id answers the first open call."""
-    name = turn.get("tool_call_id") or next(iter(open_), None)
-    if name not in open_:
-        raise LeftOut(BROKEN_CALLS)
-    open_.remove(name)
-    return {**turn, "tool_call_id": name}
 
 
 def _call(call: dict, fallback: str) -> dict:

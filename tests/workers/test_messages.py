@@ -434,7 +434,12 @@ def made(*ids: str | None) -> dict:
         ([made("a", "b"), result("a", "A"), result(None, "B")], ["A", "B"]),
         ([made("a"), result("x", "?")], [None]),
         ([made("a"), result("a", "1"), made("a"), result("a", "2")], ["1", "2"]),
-        ([made("a"), made("b"), result("a", "late")], [None, None]),
+        ([made("a"), made("b"), result("a", "A"), result("b", "B")], ["A", "B"]),
+        ([made("a"), made("b"), result("b", "B"), result("a", "A")], ["A", "B"]),
+        ([made(None), made(None), result(None, "1"), result(None, "2")], ["1", "2"]),
+        ([made("a"), made("a"), result("a", "1"), result("a", "2")], ["1", "2"]),
+        ([made(None), {"role": "user", "content": "No"}, made(None), result(None, "2")], [None, "2"]),
+        ([made("a", "b"), result("a", "A"), made("c"), result("b", "late")], ["A", None, None]),
         ([made("a"), {"role": "user", "content": "Wait"}, result("a", "A")], ["A"]),
         ([made("a"), {"role": "function", "name": "t0", "content": "A"}], ["A"]),
         ([result("a", "?"), made()], []),
@@ -452,7 +457,8 @@ def test_ten_thousand_calls_of_one_turn_are_answered_in_any_order() -> None:
         [result(f"c{n}", "") for n in range(9_999, -1, -1)],
         [result(None, "", f"t{n}") for n in range(9_999, -1, -1)],
     ):
-        waiting = OpenCalls(calls)
+        waiting = OpenCalls(calls[:5_000])
+        waiting.add(calls[5_000:])
         assert [waiting.take(item) for item in results] == calls[::-1]
         assert waiting.take(result("c1", "")) is waiting.take(result(None, "")) is None
 

@@ -212,22 +212,25 @@ def read(trajectory: dict) -> Run:
     )
     waiting: OpenCalls[Call] = OpenCalls()
     for index, message in enumerate(run.messages):
-        waiting = _read_message(run, index, message, waiting)
+        _read_message(run, index, message, waiting)
     return run
 
 
-def _read_message(run: Run, index: int, message: dict, waiting: OpenCalls[Call]) -> OpenCalls[Call]:
-    """Reads one message; returns the calls that wait for their reply."""
+def _read_message(run: Run, index: int, message: dict, waiting: OpenCalls[Call]) -> None:
+    """Reads one message; `waiting` are the calls that wait for their reply."""
     role = message.get("role")
     if role == "tool":
         if call := waiting.take(message):
             call.reply, call.reply_index = text_of(message), index
             call.error = message.get("is_error") is True or is_error(call.reply)
-    elif role == "user" and not is_example(message):
-        run.users.append((index, text_of(message)))
-    elif role == "assistant":
-        return OpenCalls(() if is_example(message) else _step(run, index, message))
-    return waiting
+    elif role == "assistant" and not is_example(message):
+        waiting.add(_step(run, index, message))
+    else:
+        waiting.end_turn()
+        if role == "assistant":
+            waiting.add(())  # replies in an example answer none of the agent's calls
+        elif role == "user" and not is_example(message):
+            run.users.append((index, text_of(message)))
 
 
 def _step(run: Run, index: int, message: dict) -> list[Call]:

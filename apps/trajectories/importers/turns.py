@@ -13,6 +13,7 @@ from apps.trajectories.importers.paths import loose
 from apps.trajectories.importers.shapes import as_text, chat_message, first, items, obj, text
 from apps.trajectories.importers.words import SPEAKERS, fold, spellings
 from apps.trajectories.otlp.messages import BLOCKS
+from workers.lib.messages import exchanges
 
 SKIP = "skip"
 ROLES = {
@@ -226,21 +227,12 @@ def _why_unread(value: str) -> str:
 
 
 def linked(messages: list[dict], number: int = 1) -> list[dict]:
-    """Calls without an id get one, and replies without one answer the first open call (of their name, if they have one)."""
-    open_calls: list[tuple[str, str]] = []
+    """Calls without an id get one, and replies without one that of the call which they answer (see `exchanges`)."""
     for message in messages:
         for one in items(message.get("tool_calls")):
             one["id"] = text(one.get("id")) or f"call_{number}"
             number += 1
-            open_calls.append((one["id"], one["function"]["name"]))
-        if message["role"] != "tool":
-            continue
-        given, name = message.get("tool_call_id"), message.get("name")
-        found = next((one for one in open_calls if given == one[0]), None) if given else None
-        if not given:
-            found = next((one for one in open_calls if name in (None, one[1])), None)
-            if found:
-                message["tool_call_id"] = found[0]
-        if found:
-            open_calls.remove(found)
+    for exchange in exchanges(messages):
+        if exchange.result is not None and not exchange.result.get("tool_call_id"):
+            exchange.result["tool_call_id"] = exchange.id
     return messages

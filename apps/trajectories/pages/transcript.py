@@ -99,7 +99,9 @@ def turns_of(
             continue
         found.append(turn)
         if turn.role == "assistant":
-            waiting = OpenCalls(turn.calls)
+            waiting.add(turn.calls)
+        elif turn.role not in RESULT_ROLES:
+            waiting.end_turn()
     for turn in found:
         turn.blamed = blamed in turn.indices
         turn.unanswered = turn is not found[-1] and any(call.reply is None for call in turn.calls)

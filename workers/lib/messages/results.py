@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from workers.lib.messages.calls import ToolCall, native_calls
 from workers.lib.messages.content import RESULT_ROLES, Message
@@ -23,7 +23,8 @@ C = TypeVar("C", bound=HasId)
 
 
 class OpenCalls(Generic[C]):
-    """The calls of one assistant turn that have no result yet.
+    """The calls of one assistant turn that have no result yet. Consecutive assistant messages are one turn; a result or a
+    message of another role ends it, and the next assistant message begins a new one.
 
     Models may repeat ids across turns, and even within a turn, so a result belongs to the first open call with its id.
     If one of the two has no id: a result with an id belongs to the first call without one; a result without an id to
@@ -35,9 +36,21 @@ class OpenCalls(Generic[C]):
         self._calls = list(calls)
         self._closed: set[int] = set()
         self._queues: dict[tuple[str, str], deque[int]] = {}  # {(field, value): positions of calls in order}
+        self._has_ended = False
+
+    def add(self, calls: Iterable[C]) -> None:
+        """The calls of the next assistant message."""
+        if self._has_ended:
+            self._calls, self._closed, self._queues, self._has_ended = [], set(), {}, False
+        self._calls += calls
+
+    def end_turn(self) -> None:
+        """A message of another role: results may still come, but further calls begin a new turn."""
+        self._has_ended = True
 
     def take(self, result: Message) -> C | None:
         """The call that a message answers, which is closed by it; None if it answers none."""
+        self._has_ended = True
         wanted, name = result.get("tool_call_id"), result.get("name")
         if not self._calls:
             return None
@@ -93,15 +106,21 @@ class Exchange:
         return self.call.tool
 
 
-def exchanges(messages: Iterable[Message]) -> list[Exchange]:
-    """The assistant's native calls with their results. A result belongs to the assistant's turn right before it."""
+def exchanges(messages: Iterable[Message], read: Callable[[Message], list[Any]] = native_calls) -> list[Exchange]:
+    """The assistant's native calls with their results. A result belongs to the assistant's turn right before it.
+
+    `read` returns the calls of a message: anything with an `id` and a `tool`.
+    """
     made: list[Exchange] = []
     waiting: OpenCalls[Exchange] = OpenCalls()
     for index, message in enumerate(messages):
-        if message.get("role") == "assistant":
-            turn = [Exchange(call, index) for call in native_calls(message)]
+        role = message.get("role")
+        if role == "assistant":
+            turn = [Exchange(call, index) for call in read(message)]
             made += turn
-            waiting = OpenCalls(turn)
-        elif message.get("role") in RESULT_ROLES and (found := waiting.take(message)):
+            waiting.add(turn)
+        elif role not in RESULT_ROLES:
+            waiting.end_turn()
+        elif (found := waiting.take(message)) is not None:
             found.result, found.result_index = message, index
     return made
