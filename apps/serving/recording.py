@@ -15,6 +15,7 @@ from apps.trajectories.otlp.spans import Scope, Span
 from workers.lib.messages import Message, content_text, error_text, from_items
 from workers.lib.messages.content import REASONING_FIELDS
 from workers.lib.streamed import END, ChatPieces, Events, ResponsePieces
+from workers.lib.token_usage import CACHE_READ, CACHE_WRITE, REASONING, read_usage
 
 SCOPE = Scope("flywheel.endpoint", "1")
 INCOMPLETE = {
@@ -26,6 +27,11 @@ INCOMPLETE = {
 ANSWER_FIELDS = ("content", "tool_calls", "function_call", "refusal", *REASONING_FIELDS)  # of a chat message
 CLIENT, ERROR = 3, 2  # of OTLP's span kinds and status codes
 CALLERS_FAULT = (400, 413, 415, 422)  # statuses caused by the request, which no version would have answered
+ATTRIBUTES_OF_PARTS = {
+    CACHE_READ: "gen_ai.usage.cache_read.input_tokens",
+    CACHE_WRITE: "gen_ai.usage.cache_creation.input_tokens",
+    REASONING: "gen_ai.usage.reasoning.output_tokens",
+}
 
 
 def span_of(record: Record) -> Span:
@@ -161,17 +167,14 @@ def _nothing_in(record: Record, answer: dict[str, Any]) -> str:
 
 
 def usage_of(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
-    used = answer.get("usage")
-    if not isinstance(used, dict):
+    if not isinstance(answer.get("usage"), dict):
         return {}
-    counts = [
-        next((value for name in names if isinstance(value := used.get(name), int) and value >= 0), None)
-        for names in (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"))
-    ]
-    found = {"gen_ai.usage.input_tokens": counts[0], "gen_ai.usage.output_tokens": counts[1]}
-    if record.price and None not in counts:
-        asked, answered = counts
-        found["gen_ai.usage.cost"] = (asked * record.price[0] + answered * record.price[1]) / 1e6  # type: ignore
+    usage = read_usage(answer["usage"])
+    asked, answered = usage.input_tokens, usage.output_tokens
+    found = {"gen_ai.usage.input_tokens": asked, "gen_ai.usage.output_tokens": answered}
+    found |= {ATTRIBUTES_OF_PARTS[name]: count for name, count in usage.details.items()}
+    if record.price and asked is not None and answered is not None:
+        found["gen_ai.usage.cost"] = (asked * record.price[0] + answered * record.price[1]) / 1e6
     return found
 
 

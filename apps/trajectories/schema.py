@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ from apps.trajectories.ids import FUTURE_TOLERANCE
 from workers.lib import messages as messages_lib
 from workers.lib import typed
 from workers.lib.messages import is_request, text_of
+from workers.lib.token_usage import read_usage
 
 T = TypeVar("T")
 MAX_WARNINGS = 20
@@ -86,9 +88,10 @@ class Intervention(Struct):
     note: str = ""
 
 
-class Usage(Struct, forbid_unknown_fields=True):
-    """OpenAI's and Anthropic's `usage` fit as they are: `prompt_tokens` is another name of `input_tokens`; what only says
-    of which parts a count is made is kept in `metadata.usage`."""
+class Usage(Struct):
+    """The `usage` object of any provider fits as it is (OpenAI, Anthropic, Gemini, Bedrock, OpenRouter …): `prompt_tokens` is
+    another name of `input_tokens`. The input includes what was read from a cache or written to one, the output includes
+    reasoning. All other members are kept in `metadata.usage`."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None
@@ -96,12 +99,6 @@ class Usage(Struct, forbid_unknown_fields=True):
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
     total_tokens: Count | None = None
-    prompt_tokens_details: dict | None = None
-    completion_tokens_details: dict | None = None
-    input_tokens_details: dict | None = None
-    output_tokens_details: dict | None = None
-    cache_creation_input_tokens: Count | None = None
-    cache_read_input_tokens: Count | None = None
 
 
 Id = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -165,12 +162,8 @@ class Feedback(Struct, forbid_unknown_fields=True):
     takeover: bool = False
 
 
-USAGE_DETAILS = frozenset(name for name in Usage.__struct_fields__ if name.endswith("_details") or "cache" in name)
 # What people write for a field, beyond slips of the pen.
 MEANT = {
-    "usage.cost": "cost_usd",
-    "usage.input": "input_tokens",
-    "usage.output": "output_tokens",
     "outcome.score": "reward",
     "outcome.comment": "reason",
     "session": "session_id",
@@ -190,7 +183,10 @@ class Parsed:
     @property
     def metadata(self) -> dict[str, Any]:
         """What was sent as such, and what has no place of its own: parts of `usage`, and the sample of an evaluation."""
-        details = {name: item for name, item in (self.value.get("usage") or {}).items() if name in USAGE_DETAILS}
+        usage = self.value.get("usage") or {}
+        details = {
+            name: item for name, item in usage.items() if name not in Usage.__struct_fields__ and item is not None
+        }
         found = ({"usage": details} if details else {}) | self.row.metadata
         return found | {EVAL: msgspec.to_builtins(self.row.eval)} if self.row.eval else found
 
@@ -219,21 +215,51 @@ def parse_row(given: Any) -> Parsed:
             raise RowError("", f"nested deeper than {MAX_DEPTH} levels")
     else:
         value = cleaner.clean(given)
+    value = _with_whole_counts(value)
     row = _convert(value, Row)
-    settle_usage(row.usage)
+    settle_usage(row.usage, value.get("usage"))
     if row.outcome.success is not None:
         row.outcome.status = status_of(row.outcome.success, row.outcome.status)
     row.started_at, row.ended_at = in_utc("started_at", row.started_at), in_utc("ended_at", row.ended_at)
-    return Parsed(row, value, cleaner.warnings + warnings_of(row))
+    return Parsed(row, value, cleaner.warnings + _usage_warnings(row, value) + warnings_of(row))
 
 
-def settle_usage(usage: Usage) -> None:
-    """Brings both names of a count to one. Raises RowError if they disagree."""
+def _with_whole_counts(value: Any) -> Any:
+    """The row without a null `usage`, and with its counts as integers, which some providers send as 10.0."""
+    if not isinstance(value, dict) or "usage" not in value:
+        return value
+    usage = value["usage"]
+    if usage is None:
+        return {name: item for name, item in value.items() if name != "usage"}
+    if not isinstance(usage, dict):
+        return value
+    whole = {name: int(item) for name, item in usage.items() if isinstance(item, float) and item.is_integer()}
+    whole.pop("cost_usd", None)
+    return value | {"usage": usage | whole} if whole else value
+
+
+def settle_usage(usage: Usage, sent: Any) -> None:
+    """Sets input, output and cost by what was sent, under whatever names. Raises RowError if two names disagree."""
     for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
         if (count := getattr(usage, other)) is not None:
             if getattr(usage, name) not in (None, count):
                 raise RowError(f"usage.{other}", f"is {count}, but usage.{name} is {getattr(usage, name)}")
             setattr(usage, name, count)
+    for name, value in read_usage(sent).counts.items():
+        setattr(usage, name, value)
+
+
+def _usage_warnings(row: Row, value: dict) -> list[dict]:
+    """Slips of the pen, and a usage of which nothing is known: providers add members, so none is refused."""
+    sent, known = value.get("usage") or {}, Usage.__struct_fields__
+    warnings = [
+        {"path": f"usage.{name}", "warning": f"is kept in metadata.usage and not counted; did you mean “{close[0]}”?"}
+        for name in sent
+        if name not in known and (close := get_close_matches(name, known, 1, cutoff=0.9))
+    ]
+    if sent and row.usage.input_tokens is row.usage.output_tokens is row.usage.cost_usd is None:
+        warnings.append({"path": "usage", "warning": "has no known counts; send input_tokens and output_tokens"})
+    return warnings[:MAX_WARNINGS]
 
 
 def status_of(success: bool, status: Status | UnsetType = UNSET) -> Status:

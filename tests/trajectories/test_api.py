@@ -95,7 +95,6 @@ def test_feedback_keeps_the_correction(agent: Client, project: Project) -> None:
         ({"started_at": "0001-01-01T00:00:00+02:00"}, "started_at"),
         ({"started_at": "1970-01-01T00:00:00+00:01"}, "started_at"),
         ({"ended_at": "2100-12-31T23:59:59-00:01"}, "ended_at"),
-        ({"usage": {"prompt_token": 3}}, "usage.prompt_token"),
         ({"usage": {"prompt_tokens": 3, "input_tokens": 4}}, "usage.prompt_tokens"),
         ({"agent": {"id": "x"}}, "agent.id"),
         ({"outcome": {"success": False, "status": "success"}}, "outcome.success"),
@@ -241,10 +240,39 @@ def test_other_names_of_the_field_are_read(agent: Client) -> None:
 
 
 @pytest.mark.parametrize(
+    ("usage", "counts", "kept"),
+    [
+        (
+            {"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 4, "service_tier": "standard"},
+            (95, 4),
+            {"cache_read_input_tokens": 90, "service_tier": "standard"},
+        ),
+        (
+            {"promptTokenCount": 9, "candidatesTokenCount": 4},
+            (9, 4),
+            {"promptTokenCount": 9, "candidatesTokenCount": 4},
+        ),
+        ({"prompt_tokens": 9.0, "completion_tokens": 4.0, "queue_time": 0.1}, (9, 4), {"queue_time": 0.1}),
+        (None, (None, None), None),
+        ({"surprise": [1]}, (None, None), {"surprise": [1]}),
+    ],
+)
+def test_the_usage_of_any_provider_is_taken(agent: Client, usage: Any, counts: tuple, kept: dict | None) -> None:
+    assert post(agent, ONE, row(name="r", usage=usage)).status_code == 201
+    stored = agent.get(f"{ONE}r/").json()
+    assert (stored["usage"]["input_tokens"], stored["usage"]["output_tokens"]) == counts
+    assert stored["metadata"].get("usage") == kept
+
+
+def test_a_usage_that_is_not_counted_is_told(agent: Client) -> None:
+    warnings = post(agent, ONE, row(name="r", usage={"prompt_token": 3})).json()["warnings"]
+    assert [item["path"] for item in warnings] == ["usage.prompt_token", "usage"]
+    assert "did you mean “prompt_tokens”?" in warnings[0]["warning"]
+
+
+@pytest.mark.parametrize(
     ("change", "meant"),
     [
-        ({"usage": {"prompt_token": 3}}, "is not known; did you mean “prompt_tokens”?"),
-        ({"usage": {"cost": 3}}, "did you mean “cost_usd”?"),
         ({"outcome": {"state": "x"}}, "did you mean “status”?"),
         ({"sesion_id": "x"}, "did you mean “session_id”?"),
         ({"surprise": "x"}, "Known: id, messages, agent"),

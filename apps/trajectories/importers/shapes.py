@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +15,7 @@ from apps.trajectories.decoding import RowError, clean
 from apps.trajectories.importers.records import Record
 from apps.trajectories.otlp.messages import chat, tool_definitions
 from workers.lib.messages import native_calls, native_items, tool_names
+from workers.lib.token_usage import read_usage
 
 NO_WORDS = "no message has words or a tool call: they are under names that this format does not have. Map the file's fields instead"
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -103,14 +105,18 @@ def positive(value: Any, below: float = math.inf, read: Callable[[Any], float | 
 
 
 def usage(given: Any, cost: Any = None) -> dict:
-    """{input_tokens, output_tokens, cost_usd} from OpenAI's, Responses' or Langfuse's names."""
-    given = obj(given)
-    found = {
-        "input_tokens": count(first(given, "input_tokens", "prompt_tokens", "input", "promptTokens")),
-        "output_tokens": count(first(given, "output_tokens", "completion_tokens", "output", "completionTokens")),
-        "cost_usd": positive(cost, below=1_000_000),
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    """{input_tokens, output_tokens, cost_usd} from a provider's usage object; `cost` wins over one inside it."""
+    counts = read_usage(given).counts
+    cost_usd = positive(cost, below=1_000_000)
+    return counts if cost_usd is None else counts | {"cost_usd": cost_usd}
+
+
+def usage_details(given: Iterable[Any]) -> dict[str, int]:
+    """The cached and reasoning tokens of several usage objects together."""
+    totals: Counter[str] = Counter()
+    for usage_ in given:
+        totals.update(read_usage(usage_).details)
+    return dict(totals)
 
 
 def moment(value: Any) -> str | None:
