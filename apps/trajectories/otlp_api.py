@@ -25,6 +25,10 @@ from apps.trajectories.models import SpanBody
 from apps.trajectories.otlp import Decoded, DecodeError
 
 PROTOBUF = "application/x-protobuf"
+NO_STEP = (
+    "No span of this request is a model, agent or tool call of a known convention (gen_ai.*, openinference.*, langfuse.*, "
+    "ai.*, traceloop.*): it gives a run only together with such a span of the same trace."
+)
 Answer = Callable[[HttpRequest, ApiKey], Any]
 
 
@@ -69,7 +73,7 @@ def _encoded(request: HttpRequest, message: Any) -> HttpResponse:
 def receive_traces(request: HttpRequest, key: ApiKey) -> Any:
     found = _receive(request, key.project, SpanBody.Signal.TRACES)
     response = ExportTraceServiceResponse()
-    if found.rejected:
+    if found.reason:  # also a warning about a request of which nothing was rejected
         response.partial_success.rejected_spans = found.rejected
         response.partial_success.error_message = found.reason
     return response
@@ -93,15 +97,22 @@ def _receive(request: HttpRequest, project: Project, signal: SpanBody.Signal) ->
         if not json and not quick_redactor_of(project) and not looks_for_names(project):
             checked = otlp.check_traces(body) if is_traces else otlp.check_logs(body)
             traces.keep_body(project=project, signal=signal, body=body)
-            return checked
+            return _with_warning(checked, body) if is_traces else checked
         found = otlp.decode_traces(body, json) if is_traces else otlp.decode_logs(body, json)
     except DecodeError as error:
         raise ValidationError({"detail": str(error)}) from error
     if is_traces:
         traces.keep(project=project, spans=found.items)
-    else:
-        traces.keep(project=project, logs=found.items)
+        return _with_warning(found, body) if found.items else found
+    traces.keep(project=project, logs=found.items)
     return found
+
+
+def _with_warning(received: Decoded, body: bytes) -> Decoded:
+    """Says of spans that can give no run why not."""
+    if body and not received.reason and not otlp.names_a_step(body):
+        received.reason = NO_STEP
+    return received
 
 
 @_door

@@ -540,6 +540,16 @@ def test_a_langfuse_trace_without_generations_is_made_of_its_tools() -> None:
         (
             {
                 "observations": [
+                    generation(
+                        "g", "2026-01-01T10:00:01Z", [USER], SAID, level="ERROR", statusMessage="GraphInterrupt(())"
+                    )
+                ]
+            },
+            "unknown",
+        ),
+        (
+            {
+                "observations": [
                     generation("g1", "2026-01-01T10:00:01Z", [USER], None, level="ERROR"),
                     generation("g2", "2026-01-01T10:00:02Z", [USER], SAID),
                 ]
@@ -722,6 +732,39 @@ def test_langsmith_runs_of_a_trace_are_one_trajectory() -> None:
     row = parse(raw)
     assert [(turn.role, turn.content) for turn in row.messages] == [("user", "Hi"), ("assistant", "Yo")]
     assert (row.id, row.outcome.status, row.latency_ms, row.usage.input_tokens) == ("t1", "failure", 2000, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "tags"),
+    [
+        ("GraphInterrupt((Interrupt(value='Ship it?'),))", "unknown", ["paused"]),
+        ("GeneratorExit()Traceback (most recent call last):", "unknown", ["client-left"]),
+        ("CancelledError()", "unknown", ["cancelled"]),
+        ("ValueError('no such order')", "failure", []),
+    ],
+)
+def test_an_exception_that_steers_is_no_failure(error: str, status: str, tags: list[str]) -> None:
+    row = parse(rows_of(lines(smith(error=error, status="error")))[0][1])
+    assert (row.outcome.status, row.tags) == (status, tags)
+    given = generation("g", "2026-01-01T10:00:01Z", [USER], SAID, level="ERROR", statusMessage=error)
+    row = row_of(trace(observations=[given], tags=[]))
+    assert (row.outcome.status, row.tags) == (status, tags)
+
+
+def test_imports_count_the_whole_input_and_keep_its_parts() -> None:
+    buckets = {"input": 3, "input_cached_tokens": 90, "output": 2, "total": 95}
+    row = row_of(trace(observations=[generation("g", "2026-01-01T10:00:01Z", [USER], SAID, usageDetails=buckets)]))
+    assert (row.usage.input_tokens, row.metadata["usage"]) == (93, {"cache_read_tokens": 90})
+    said = {"generations": [[{"text": "Yo"}]], "usage_metadata": {"input_token_details": {"cache_read": 2}}}
+    row = parse(rows_of(lines(smith(outputs=said)))[0][1])
+    assert (row.usage.input_tokens, row.metadata["usage"]) == (3, {"cache_read_tokens": 2})
+
+
+def test_json_that_was_cut_is_nobodys_words_in_an_import() -> None:
+    asked = json.dumps([USER, {"role": "assistant", "content": "x" * 50}])[:-20]
+    row = row_of(trace(observations=[generation("g", "2026-01-01T10:00:01Z", asked, SAID)]))
+    assert [message.role for message in row.messages] == ["user", "assistant"] and "cut-off" in row.tags
+    assert row.messages[0].content == USER["content"]
 
 
 def test_langsmith_without_a_model_call_is_made_of_its_tools() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from apps.trajectories import schema
 from apps.trajectories.otlp import Event, LogRecord, Scope, Span, assemble
 from apps.trajectories.otlp.conventions import KNOWN
+from workers.lib.messages import exchanges
 
 SECOND = 10**9
 NOON = 1_790_000_000 * SECOND
@@ -521,3 +522,220 @@ def test_a_call_without_an_id_gets_the_one_by_which_it_is_answered() -> None:
     [run] = assemble(spans, [])
     assert [message["role"] for message in run.row["messages"]] == ["user", "assistant", "tool", "assistant"]
     assert run.row["messages"][1]["tool_calls"][0]["id"] == run.row["messages"][2]["tool_call_id"] == "c1"
+
+
+def raised(kind: str, said: str = "") -> dict[str, Any]:
+    """What a span that an exception ended has."""
+    event = Event("exception", NOON, {"exception.type": kind, "exception.message": said})
+    return {"status_code": 2, "status_message": said, "events": [event]}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "tags"),
+    [
+        (raised("langgraph.errors.GraphInterrupt", "(Interrupt(value='Ship it?'),)"), "unknown", ["paused"]),
+        (raised("GeneratorExit"), "unknown", ["client-left"]),
+        (raised("System.OperationCanceledException"), "unknown", ["cancelled"]),
+        (raised("System.OperationCanceledException", "the operation timed out"), "failure", []),
+        (raised("ValueError", "no such order"), "failure", []),
+    ],
+)
+def test_an_exception_that_steers_is_no_failure(error: dict, status: str, tags: list[str]) -> None:
+    paused_tool = tool(3, 3, "c1", parent=1, **error)
+    (run,) = assemble(
+        [agent(1, 0, 9, **error), model(2, 1, [user("Ship it")], [wants("c1")], parent=1), paused_tool], []
+    )
+    assert (run.row["outcome"]["status"], run.row["tags"]) == (status, tags)
+    is_error = status == "failure"
+    assert (
+        bool(run.row["metadata"].get("errors")) == is_error == any("error" in s for s in run.row["metadata"]["steps"])
+    )
+    assert [message["role"] for message in run.row["messages"]] == ["user", "assistant"] + ["tool"] * is_error
+
+
+def test_a_run_that_went_on_after_a_pause_is_not_tagged() -> None:
+    spans = [agent(1, 0, 9), model(2, 1, [user("Hi")], [wants("c1")], parent=1)]
+    spans += [tool(3, 3, "c1", parent=1, **raised("GraphInterrupt"))]
+    spans += [model(4, 5, [user("Hi"), wants("c1"), replied("c1", "ok")], [bot("Done.")], parent=1)]
+    (run,) = assemble(spans, [])
+    assert (run.row["tags"], texts(run.row)) == ([], ["Hi", None, "ok", "Done."])
+
+
+@pytest.mark.parametrize(("error", "status"), [({}, "unknown"), (FAILED, "failure")])
+def test_without_model_calls_the_agent_says_whether_it_recovered_from_a_tool(error: dict, status: str) -> None:
+    (run,) = assemble([agent(1, 0, 9, **error), tool(2, 3, parent=1, result="Try again", **FAILED)], [])
+    assert run.row["outcome"]["status"] == status
+    assert run.row["metadata"].get("recovered_errors", 0) == (status == "unknown")
+
+
+def in_state(response: str, previous: str = "") -> dict[str, str]:
+    return {"gen_ai.response.id": response} | ({"gen_ai.conversation.id": previous} if previous else {})
+
+
+def test_a_history_that_the_server_keeps_is_put_together_in_order() -> None:
+    spans = [
+        agent(1, 0, 20),
+        model(2, 1, [user("One?")], [wants("c1")], parent=1, extra=in_state("r1")),
+        model(3, 4, [replied("c1", "1")], [bot("It is 1.")], parent=1, extra=in_state("r2", "r1")),
+        model(4, 7, [user("And two?")], [bot("It is 2.")], parent=1, extra=in_state("r3", "r2")),
+    ]
+    for order in (spans, spans[::-1]):
+        (run,) = assemble(order, [])
+        assert texts(run.row) == ["One?", None, "1", "It is 1.", "And two?", "It is 2."]
+        assert run.row["session_id"] == ""
+
+
+def test_calls_that_a_framework_dropped_from_the_history_stand_before_their_replies() -> None:
+    def problem(text: str) -> dict:
+        return {"role": "tool-response", "content": text}
+
+    asked = [user("One?")]
+    spans = [
+        agent(1, 0, 20),
+        model(2, 1, asked, [wants("c1")], parent=1),
+        model(3, 4, [*asked, problem("No 1")], [wants("c2")], parent=1),
+        model(4, 7, [*asked, problem("No 1"), problem("No 2"), user("Answer now.")], [bot("None.")], parent=1),
+    ]
+    (run,) = assemble(spans, [])
+    assert texts(run.row) == ["One?", None, "No 1", None, "No 2", "Answer now.", "None."]
+    assert [message.get("tool_call_id") for message in run.row["messages"]] == [
+        None,
+        None,
+        "c1",
+        None,
+        "c2",
+        None,
+        None,
+    ]
+
+
+def test_a_title_made_from_the_same_request_is_a_thread_of_its_own() -> None:
+    asked = [user("One?")]
+    spans = [agent(1, 0, 20), model(2, 1, asked, [bot("It is 1.")], parent=1)]
+    spans += [model(3, 4, [*asked, user("Name this talk.")], [bot("Ones")], parent=1)]
+    (run,) = assemble(spans, [])
+    assert len(run.row["metadata"]["threads"]) == 1
+
+
+TWICE = {"gen_ai.response.id": "r1"}
+BARE = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("second", "scope", "tokens"),
+    [
+        ({**BARE, **TWICE}, "sdk", 10),
+        (BARE, "sdk", 10),
+        ({**BARE, "gen_ai.response.id": "r2"}, "sdk", 20),
+        ({**BARE, **TWICE}, "wrapper", 20),  # two calls at once of one instrumentation
+        ({**BARE, "gen_ai.usage.input_tokens": 11}, "sdk", 21),
+    ],
+)
+def test_a_call_that_two_instrumentations_record_side_by_side_counts_once(
+    second: dict, scope: str, tokens: int
+) -> None:
+    whole = model(2, 1, [user("Hi")], [bot("Hello")], parent=1, extra=TWICE, scope=Scope("wrapper"))
+    bare = span(3, 1.1, 1, seconds=0.8, attributes=second, scope=Scope(scope))
+    for spans in ([whole, bare], [bare, whole]):
+        (run,) = assemble([agent(1, 0, 9), *spans], [])
+        assert (run.row["usage"]["input_tokens"], texts(run.row)) == (tokens, ["Hi", "Hello"])
+
+
+def test_exact_messages_inside_win_over_raw_values_outside_and_a_preparation_is_no_call() -> None:
+    raw = {"openinference.span.kind": "LLM", "input.value": '{"messages": ["Message(role=user, text=Hi)"]}'}
+    exact = {"llm.input_messages.0.message.role": "user", "llm.input_messages.0.message.content": "Hi",
+             "llm.output_messages.0.message.role": "assistant", "llm.output_messages.0.message.content": "Hello",
+             "llm.token_count.prompt": 7}  # fmt: skip
+    spans = [
+        agent(1, 0, 9),
+        span(2, 1, 1, seconds=0.5, attributes=raw | {"output.value": '["Message(role=user, text=Hi)", "tools"]'}),
+        span(3, 2, 1, seconds=3, attributes=raw),
+        span(4, 2.1, 3, attributes=raw | exact),
+    ]
+    (run,) = assemble(spans, [])
+    assert texts(run.row) == ["Hi", "Hello"] and run.row["usage"]["input_tokens"] == 7
+    assert "threads" not in run.row["metadata"]
+
+
+def several(*calls: tuple[str, str]) -> dict:
+    """An assistant's turn with calls of (id, argument); "" is no id."""
+    made = [
+        {"function": {"name": "look", "arguments": json.dumps({"q": q})}} | ({"id": i} if i else {}) for i, q in calls
+    ]
+    return {"role": "assistant", "tool_calls": made}
+
+
+def answered(*texts: str, ids: tuple[str, ...] = ()) -> list[dict]:
+    return [
+        {"role": "tool", "content": text} | ({"tool_call_id": ids[n]} if ids else {}) for n, text in enumerate(texts)
+    ]
+
+
+PAIRS = {
+    "no ids": [several(("", "a"), ("", "b")), *answered("A", "B")],
+    "no ids, a message for each call": [several(("", "a")), several(("", "b")), *answered("A", "B")],
+    "ids in the replies only": [several(("", "a"), ("", "b")), *answered("A", "B", ids=("x", "y"))],
+    "ids in the calls only": [several(("x", "a"), ("y", "b")), *answered("A", "B")],
+    "the same id twice": [several(("x", "a"), ("x", "b")), *answered("A", "B", ids=("x", "x"))],
+    "the same id in each turn": [
+        several(("x", "a")), *answered("A", ids=("x",)), several(("x", "b")), *answered("B", ids=("x",)),
+    ],
+    "replies in another order": [several(("x", "a"), ("y", "b")), *answered("B", "A", ids=("y", "x"))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_several_calls_pair_with_their_own_replies(name: str) -> None:
+    (run,) = assemble([model(1, 0, [user("Hi"), *PAIRS[name]], [bot("Done.")])], [])
+    found = exchanges(run.row["messages"])
+    assert [(pair.call.args["q"], pair.result["content"]) for pair in found] == [("a", "A"), ("b", "B")]
+    assert all(pair.id and pair.id == pair.result["tool_call_id"] for pair in found)
+
+
+def test_tool_spans_without_ids_answer_the_calls_with_their_arguments() -> None:
+    def looked(number: int, at: float, q: str) -> Span:
+        attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look"}
+        said = {"gen_ai.tool.call.arguments": json.dumps({"q": q}), "gen_ai.tool.call.result": q.upper()}
+        return span(number, at, 1, attributes=attributes | said)
+
+    call = several(("x", "a"), ("y", "b"), ("x", "c"))
+    (run,) = assemble([agent(1, 0, 9), model(2, 1, [user("Hi")], [call], parent=1), looked(3, 3, "b"), looked(4, 4, "a"),
+                       looked(5, 5, "c")], [])  # fmt: skip
+    assert texts(run.row) == ["Hi", None, "A", "B", "C"]
+
+
+LONG = [user("Hi"), bot("Which one? " + "x" * 90), user("The second")]
+CUTS = {
+    "gen_ai.input.messages": json.dumps(LONG),
+    "input.value": json.dumps({"messages": LONG, "temperature": 0}),
+    "langfuse.observation.input": json.dumps({"tools": [], "messages": LONG}),
+    "ai.prompt.messages": json.dumps([user([{"type": "text", "text": "Hi"}]), *LONG[1:]]),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.parametrize("room", [0.3, 0.6, 0.95])
+def test_json_that_was_cut_is_never_anybodys_words(name: str, room: float) -> None:
+    attributes = {"gen_ai.operation.name": "chat", name: CUTS[name][: int(len(CUTS[name]) * room)]}
+    answer = {"gen_ai.output.messages": json.dumps([bot("Fine.")])}
+    (run,) = assemble([span(1, 0, attributes=attributes | answer)], [])
+    said = texts(run.row)
+    assert said[-1] == "Fine." and said[:-1] == [message["content"] for message in LONG][: len(said) - 1]
+    assert run.row["tags"] == ["cut-off"]
+
+
+def test_a_later_call_completes_a_history_that_was_cut() -> None:
+    cut = model(1, 0, LONG, [bot("Fine.")])
+    cut.attributes["gen_ai.input.messages"] = cut.attributes["gen_ai.input.messages"][:60]
+    whole = [*LONG, bot("Fine."), user("Thanks")]
+    (run,) = assemble([agent(9, 0, 9), cut, model(2, 4, whole, [bot("Bye.")])], [])
+    assert texts(run.row) == [*(message["content"] for message in whole), "Bye."]
+
+
+@pytest.mark.parametrize(
+    "text", ['[urgent] {"a": 1', "{not json", '{"a": 1} is what I sent', "[1, 2", '{"a": [1, 2]}}']
+)
+def test_words_that_look_a_little_like_json_stay_words(text: str) -> None:
+    attributes = {"openinference.span.kind": "LLM", "input.value": text, "output.value": "Fine."}
+    (run,) = assemble([span(1, 0, attributes=attributes)], [])
+    assert (texts(run.row), run.row["tags"]) == ([text, "Fine."], [])

@@ -486,7 +486,7 @@ def test_litellms_call_is_in_a_completion_of_its_own() -> None:
     assert answer["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"q":1}'} and answer["content"] is None
 
 
-def test_an_agents_output_messages_are_its_turns_and_a_models_are_choices() -> None:
+def test_output_messages_are_parts_of_a_turn_unless_the_request_asked_for_several_answers() -> None:
     said = {
         "llm.output_messages.0.message.role": "assistant",
         "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "look",
@@ -495,7 +495,81 @@ def test_an_agents_output_messages_are_its_turns_and_a_models_are_choices() -> N
     }
     turns = reading(said | {"openinference.span.kind": "AGENT"}).output
     assert [message["content"] for message in turns] == [None, "Two."]
-    assert len(reading(said | {"openinference.span.kind": "LLM"}).output) == 1
+    model = said | {"openinference.span.kind": "LLM"}
+    assert len(reading(model).output) == 2
+    for sign in ({"llm.invocation_parameters": '{"n": 2}'}, {"output.value": '{"choices": [{}, {}]}'},
+                 {"output.value": '{"generations": [[{}, {}]]}'}):  # fmt: skip
+        assert [message["content"] for message in reading(model | sign).output] == [None]
+
+
+def test_reasoning_before_an_answer_is_a_part_of_it() -> None:
+    said = {"openinference.span.kind": "LLM"}
+    for number, (kind, text) in enumerate((("reasoning", "Hm."), ("text", "Two."))):
+        prefix = f"llm.output_messages.{number}.message"
+        block = f"{prefix}.contents.0.message_content"
+        said |= {f"{prefix}.role": "assistant", f"{block}.type": kind, f"{block}.text": text}
+    expected = [{"type": "reasoning", "text": "Hm."}, {"type": "text", "text": "Two."}]
+    assert [message["content"] for message in reading(said).output] == [expected]
+    older = {"llm.request.type": "chat", "gen_ai.completion.0.role": "thinking", "gen_ai.completion.0.content": "Hm.",
+             "gen_ai.completion.1.role": "assistant", "gen_ai.completion.1.content": "Two."}  # fmt: skip
+    assert [message["content"] for message in reading(older).output] == [expected]
+
+
+def test_an_event_may_say_anything_that_a_span_says() -> None:
+    definition = {"name": "look", "parameters": {"type": "object"}}
+    details = {
+        "gen_ai.tool.definitions": [definition], "gen_ai.response.model": "m-1", "gen_ai.usage.input_tokens": 5,
+        "gen_ai.input.messages": [{"role": "user", "parts": [{"type": "text", "content": "Hi"}]}],
+    }  # fmt: skip
+    name = "gen_ai.client.inference.operation.details"
+    for log in (LogRecord(event_name=name, attributes=details), LogRecord(event_name=name, body=details)):
+        said = reading(genai(), logs=[log])
+        assert (said.model, said.input_tokens, said.input[0]["content"]) == ("m-1", 5, "Hi")
+        assert [tool["function"]["name"] for tool in tools_of(said.tools)] == ["look"]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"gen_ai.cost.total_cost": 0.5},
+        {"gen_ai.cost.input_cost": 0.2, "gen_ai.cost.output_cost": 0.3},
+        {"gen_ai.usage.cost": "0.5"},
+        {"llm.cost.prompt": 0.2, "llm.cost.completion": 0.3, "openinference.span.kind": "LLM"},
+        {"langfuse.observation.cost_details": '{"input": 0.2, "output": 0.3}'},
+        {"hidden_params": '{"response_cost": 0.5}'},
+        {"ai.response.providerMetadata": '{"openrouter": {"usage": {"cost": 0.5}}}'},
+        {"ai.response.providerMetadata": '{"gateway": {"cost": "0.5"}}'},
+        {"operation.cost": 0.5},
+    ],
+)
+def test_a_cost_that_was_sent_is_read(attributes: dict) -> None:
+    assert reading(genai() | {"gen_ai.usage.input_tokens": 5} | attributes).cost_usd == 0.5
+
+
+@pytest.mark.parametrize(
+    ("attributes", "details"),
+    [
+        ({"gen_ai.usage.input_tokens": 9, "gen_ai.usage.cache_read.input_tokens": 6}, {"cache_read_tokens": 6}),
+        ({"gen_ai.usage.output_tokens": 9, "gen_ai.usage.reasoning.output_tokens": 6}, {"reasoning_tokens": 6}),
+        ({"llm.token_count.prompt": 9, "llm.token_count.prompt_details.cache_write": 6}, {"cache_write_tokens": 6}),
+        ({"ai.usage.inputTokens": 9, "ai.usage.cachedInputTokens": 6}, {"cache_read_tokens": 6}),
+        (
+            {"langfuse.observation.usage_details": '{"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 6}}'},
+            {"cache_read_tokens": 6},
+        ),
+    ],
+)  # fmt: skip
+def test_cached_and_reasoning_tokens_are_kept(attributes: dict, details: dict) -> None:
+    said = reading(genai() | attributes)
+    assert (said.usage_details, said.input_tokens or said.output_tokens) == (details, 9)
+
+
+def test_llamaindex_says_a_call_in_kwargs_and_its_answer_in_raw_output() -> None:
+    answer = {"blocks": [{"text": "Two"}], "tool_name": "look", "raw_output": "Two"}
+    tool = {"openinference.span.kind": "TOOL", "tool.name": "look", "input.value": '{"kwargs": {"q": 1}}',
+            "output.value": json.dumps(answer)}  # fmt: skip
+    said = in_scope("llama_index", tool)
+    assert (said.tool_arguments, said.tool_result) == ({"q": 1}, "Two")
 
 
 def test_a_tools_parameters_may_be_its_arguments_and_its_result_blocks() -> None:

@@ -96,6 +96,40 @@ def test_it_takes_snake_case_and_base64_ids() -> None:
     assert (read.trace_id, read.span_id, read.start_ns, read.attributes) == (TRACE, SPAN, 4, {"a": "b"})
 
 
+GO = {
+    "text": {"Value": {"StringValue": "b"}},
+    "number": {"Value": {"IntValue": 7}},
+    "list": {"Value": {"ArrayValue": {"values": [{"Value": {"BoolValue": True}}]}}},
+    "object": {"Value": {"KvlistValue": {"values": [{"key": "x", "value": {"Value": {"DoubleValue": 0.5}}}]}}},
+    "empty": {"Value": None},
+    "nothing": {},
+}
+
+
+def test_it_reads_what_go_and_rust_make_of_the_messages() -> None:
+    expected = {"text": "b", "number": 7, "list": [True], "object": {"x": 0.5}, "empty": None, "nothing": None}
+    rust = json.loads(json.dumps(GO).replace('"Value"', '"value"'))
+    for values in (GO, rust):
+        sent = span(attributes=[{"key": key, "value": value} for key, value in values.items()])
+        decoded = decode_traces(body(sent), json=True)
+        assert (decoded.items[0].attributes, decoded.rejected, decoded.reason) == (expected, 0, "")
+    pascal = json.dumps(
+        {"ResourceSpans": [{"ScopeSpans": [{"Spans": [{"TraceId": TRACE, "SpanId": SPAN, "Name": "n"}]}]}]}
+    )
+    assert decode_traces(pascal.encode(), json=True).items[0].name == "n"
+
+
+def test_values_that_are_not_read_are_told() -> None:
+    unknown = {"key": "a", "value": {"text": "b"}}
+    decoded = decode_traces(body(span(attributes=[unknown])), json=True)
+    assert (decoded.items, decoded.rejected) == ([], 1) and '{"stringValue": "…"}' in decoded.reason
+    decoded = decode_traces(body(span(attributes=[unknown, {"key": "c", "value": {"stringValue": "d"}}])), json=True)
+    assert decoded.items[0].attributes == {"a": None, "c": "d"}
+    assert decoded.rejected == 0 and decoded.reason.startswith("the value of a was not read")
+    decoded = decode_traces(b'{"resourceSpans": [{"scope_span": []}]}', json=True)
+    assert decoded.rejected == 0 and "no spans" in decoded.reason
+
+
 def test_it_reads_protobuf_and_cleans_it() -> None:
     (read,) = decode_traces(protobuf().SerializeToString(), json=False).items
     assert (read.trace_id, read.span_id, read.name) == (TRACE, SPAN, "n\ufffd")

@@ -166,6 +166,14 @@ def test_a_bad_span_is_told_and_its_neighbour_kept(agent: Client, project: Proje
     assert assembled() == 1
 
 
+def test_a_body_that_gives_no_run_says_why(agent: Client) -> None:
+    plain = chat(1, 2, [text("user", "Hi")], "Hello") | {"attributes": []}
+    partial = send(agent, plain).json()["partialSuccess"]
+    assert "rejectedSpans" not in partial and "No span of this request" in partial["errorMessage"]
+    assert send(agent, chat(1, 3, [text("user", "Hi")], "Hello")).json() == {}
+    assert agent.post("/v1/traces", b"{}", content_type="application/json").json() == {}
+
+
 def test_late_spans_join(agent: Client, project: Project) -> None:
     send(agent, chat(1, 2, [text("user", "Hi")], "Hello", 1))
     assembled()

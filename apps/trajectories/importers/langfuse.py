@@ -32,8 +32,12 @@ from apps.trajectories.importers.shapes import (
     text,
     unpacked,
     usage,
+    usage_details,
     without_empty,
 )
+from apps.trajectories.interruptions import interruption
+from apps.trajectories.otlp.messages import messages_of
+from apps.trajectories.otlp.values import is_cut
 
 MAX_GATHERED = 200_000
 VERDICTS = frozenset(
@@ -132,9 +136,7 @@ def _trace(record: dict) -> dict:
         "outcome": _outcome(scores, generations, observations),
         "usage": _usage(trace, generations),
         "latency_ms": seconds * 1000 if seconds is not None else milliseconds(start, end),
-        "tags": list(
-            dict.fromkeys(tag[:80] for tag in items(unpacked(trace.get("tags"))) if isinstance(tag, str) and tag)
-        ),
+        "tags": _tags(trace, generations, observations),
         "metadata": without_empty(
             {
                 "source": "langfuse",
@@ -142,6 +144,7 @@ def _trace(record: dict) -> dict:
                 "other_conversations": others,
                 "scores": [_score(row) for row in scores],
                 "metadata": unpacked(trace.get("metadata")),
+                "usage": usage_details(_usages(generations)),
             }
         ),
     }
@@ -195,7 +198,11 @@ def _begins(talk: list[dict], other: list[dict]) -> bool:
 
 
 def _turns(value: Any, role: str, path: str) -> list[dict]:
-    """Messages of an input or output: a list of them, `{messages}`, one message, a completion, or words."""
+    """Messages of an input or output: a list of them, `{messages}`, one message, a completion, or words. Of JSON that breaks
+    off only whole messages are taken.
+    """
+    if is_cut(value):
+        return messages_of(value, role)
     if isinstance(value, dict):
         if isinstance(value.get("messages"), list):
             value = value["messages"]
@@ -252,11 +259,24 @@ def _outcome(scores: list[dict], generations: list[dict], observations: list[dic
                 "label": text(row.get("name"), 120),
                 "reason": text(row.get("comment")),
             }
-    decisive = generations[-1:] + [row for row in observations if not _get(row, "parentObservationId")]
-    for row in decisive:
-        if text(row.get("level")).upper() == "ERROR":
+    for row in _decisive_errors(generations, observations):
+        if not interruption("", _problem(row)):
             return {"status": "failure", "reason": _problem(row) or f"{text(row.get('name')) or 'The run'} failed."}
     return {}
+
+
+def _decisive_errors(generations: list[dict], observations: list[dict]) -> list[dict]:
+    decisive = generations[-1:] + [row for row in observations if not _get(row, "parentObservationId")]
+    return [row for row in decisive if text(row.get("level")).upper() == "ERROR"]
+
+
+def _tags(trace: dict, generations: list[dict], observations: list[dict]) -> list[str]:
+    """The trace's; how it was stopped if that was no error; whether its JSON was cut, so that messages are missing."""
+    tags = [tag[:80] for tag in items(unpacked(trace.get("tags"))) if isinstance(tag, str) and tag]
+    stopped = (interruption("", _problem(row)) for row in _decisive_errors(generations, observations))
+    values = (row.get(name) for row in (trace, *generations) for name in ("input", "output"))
+    cut = ["cut-off"] if any(map(is_cut, values)) else []
+    return list(dict.fromkeys([*tags, *filter(None, stopped), *cut]))
 
 
 def _score(row: dict) -> dict:
@@ -264,9 +284,13 @@ def _score(row: dict) -> dict:
     return without_empty(kept | {"string_value": _get(row, "stringValue"), "data_type": _get(row, "dataType")})
 
 
+def _usages(generations: list[dict]) -> list[Any]:
+    return [unpacked(first(row, "usageDetails", "usage_details", "usage")) for row in generations]
+
+
 def _usage(trace: dict, generations: list[dict]) -> dict:
     """Sums over the generations; the trace's total cost where it has one."""
-    each_ = [usage(unpacked(first(row, "usageDetails", "usage_details", "usage"))) for row in generations]
+    each_ = [usage(sent) for sent in _usages(generations)]
     costs = [cost for row in generations if (cost := positive(_get(row, "totalCost"))) is not None]
     total = positive(_get(trace, "totalCost"), below=1_000_000)
     found: dict[str, Any] = {

@@ -30,10 +30,14 @@ from apps.trajectories.importers.shapes import (
     positive,
     require_object,
     text,
+    usage,
+    usage_details,
     without_empty,
 )
 from apps.trajectories.importers.turns import as_arguments, linked
+from apps.trajectories.interruptions import interruption
 from apps.trajectories.otlp.messages import messages_of
+from apps.trajectories.otlp.values import is_cut
 
 MAX_RUNS = 200_000
 VERDICTS = ("success", "correctness", "correct", "user_score", "user-score", "thumbs", "resolved", "passed", "feedback")
@@ -98,13 +102,14 @@ def _trace(trace: str, runs: list[dict]) -> dict:
             "tools": next((tools for run in reversed(models) if (tools := _tools(run))), []),
             "outcome": _outcome(root),
             "usage": _usage(root, models),
-            "tags": list(dict.fromkeys(tag[:80] for tag in items(root.get("tags")) if isinstance(tag, str) and tag)),
+            "tags": _tags(root, models),
             "metadata": without_empty(
                 {
                     "source": "langsmith",
                     "runs": len(runs),
                     "metadata": extra,
                     "feedback": obj(root.get("feedback_stats")),
+                    "usage": usage_details(map(_usage_of, models)),
                 }
             ),
         }
@@ -184,14 +189,27 @@ def _outcome(root: dict) -> dict:
         if name.lower() in VERDICTS and value is not None:
             return {"status": "success" if value >= 0.5 else "failure", "reward": value, "label": name[:120]}
     problem = text(root.get("error"), 2000)
+    if interruption("", problem):
+        return {}
     if problem or text(root.get("status")) == "error":
         return {"status": "failure", "reason": problem or "The run ended with an error."}
     return {}
 
 
+def _tags(root: dict, models: list[dict]) -> list[str]:
+    """The root's; how it was stopped if that was no error; whether its JSON was cut, so that messages are missing."""
+    tags = [tag[:80] for tag in items(root.get("tags")) if isinstance(tag, str) and tag]
+    stopped = interruption("", text(root.get("error")))
+    values = (run.get(name) for run in (root, *models) for name in ("inputs", "outputs"))
+    cut = ["cut-off"] if any(map(is_cut, values)) else []
+    return list(dict.fromkeys([*tags, *filter(None, [stopped]), *cut]))
+
+
 def _usage(root: dict, models: list[dict]) -> dict:
+    """Sums over the model runs, else what the root says."""
+    counts = [usage(_usage_of(run)) for run in models]
     found = {
-        name: count(sum(number(run.get(key)) or 0 for run in models)) or count(root.get(key))
+        name: count(sum(one.get(name, 0) for one in counts)) or count(root.get(key))
         for name, key in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
     }
     return {
@@ -199,3 +217,12 @@ def _usage(root: dict, models: list[dict]) -> dict:
         for name, value in (found | {"cost_usd": positive(root.get("total_cost"), 1_000_000)}).items()
         if value is not None
     }
+
+
+def _usage_of(run: dict) -> dict:
+    """A model run's usage: its own columns, and the parts that only the message or the provider's answer tells."""
+    outputs = obj(loose(run.get("outputs")))
+    told = obj(outputs.get("usage_metadata")) or obj(outputs.get("usage"))
+    told = told or obj(obj(outputs.get("llm_output")).get("token_usage"))
+    columns = {name: run[name] for name in ("prompt_tokens", "completion_tokens") if run.get(name) is not None}
+    return told | columns

@@ -64,7 +64,7 @@ def _run(group: Group) -> Run:
         "tools": tools_of(_distinct(tool for node in group.nodes for tool in node.reading.tools))[:MAX_TOOLS],
         "outcome": _outcome(group),
         "usage": _usage(group),
-        "tags": list(dict.fromkeys(tag for node in group.nodes for tag in node.reading.tags)),
+        "tags": _tags(group),
         **_times(group),
     }
     row["metadata"] = _metadata(group, threads, main, talk)
@@ -129,6 +129,14 @@ def _usage(group: Group) -> dict[str, Any]:
     return usage
 
 
+def _usage_details(group: Group) -> dict[str, int]:
+    """Cached and reasoning tokens, of which sums the counts are made."""
+    totals: Counter[str] = Counter()
+    for call in group.calls:
+        totals.update(call.reading.usage_details)
+    return dict(totals)
+
+
 def _times(group: Group) -> dict[str, Any]:
     starts = [node.span.start_ns for node in group.nodes if 0 < node.span.start_ns < END_OF_TIME_NS]
     ends = [node.span.end_ns for node in group.nodes if 0 < node.span.end_ns < END_OF_TIME_NS]
@@ -150,7 +158,7 @@ def _time(ns: int) -> str:
 
 def _outcome(group: Group) -> dict[str, str]:
     """Failure where an error ended the run, else unknown: that all went well does not say that the answer was right."""
-    fatal = [node for node in _failed(group) if node.span.end_ns > _last_answer(group)]
+    fatal = [node for node in _failed(group) if not _is_recovered(node, group)]
     if not fatal:
         return {"status": "unknown"}
     cause = min(fatal, key=lambda node: (node.span.end_ns, -node.span.start_ns, node.span.span_id))
@@ -163,11 +171,37 @@ def _failed(group: Group) -> list[Node]:
         node
         for node in group.nodes
         if node.reading.error is not None
+        and not node.reading.error.interruption
         and (
             node.reading.kind != "other" or node.parent is None or node.reading.format in ("openinference", "langfuse")
         )
         and not _handled_by_a_tool(node)
     ]
+
+
+def _is_recovered(node: Node, group: Group) -> bool:
+    """Whether the run went on after an error: a model call that began later went well, or, where no model calls are
+    recorded, the agent above a tool that failed ended later and without an error.
+    """
+    if node.span.end_ns <= _last_answer(group):
+        return True
+    if node.reading.kind != "tool" or any(not call.nested for call in group.calls):
+        return False
+    above = node.agent
+    return above is not None and above.reading.error is None and above.span.end_ns > node.span.end_ns
+
+
+def _tags(group: Group) -> list[str]:
+    """What the spans say; how the run was stopped if that was no error and nothing came after it; whether its attributes
+    were cut, so that messages are missing."""
+    said = [tag for node in group.nodes for tag in node.reading.tags]
+    stopped = [
+        node.reading.error.interruption
+        for node in group.nodes
+        if node.reading.error is not None and node.span.end_ns > _last_answer(group)
+    ]
+    cut = ["cut-off"] if any(node.reading.is_cut for node in group.nodes) else []
+    return list(dict.fromkeys([*said, *filter(None, stopped), *cut]))
 
 
 def _handled_by_a_tool(node: Node) -> bool:
@@ -203,8 +237,9 @@ def _metadata(group: Group, threads: list[Thread], main: Thread | None, talk: Co
         "steps": [_step(node, talk, origin, len(trace_ids) > 1) for node in group.nodes[:MAX_STEPS]],
         "steps_omitted": max(len(spans) - MAX_STEPS, 0),
         "errors": [_error(node) for node in failed[:MAX_ERRORS]],
-        "recovered_errors": sum(node.span.end_ns <= _last_answer(group) for node in failed),
+        "recovered_errors": sum(_is_recovered(node, group) for node in failed),
         "request_model": next((c.reading.request_model for c in group.calls if c.reading.request_model), ""),
+        "usage": _usage_details(group),
         "evaluations": [kept(said) for node in group.nodes for said in node.reading.evaluations][:100],
         **_unknown_attributes(group),
         "threads": _other_threads(threads, main),
@@ -232,7 +267,7 @@ def _step(node: Node, talk: Conversation, origin: int, is_of_several: bool) -> d
     counted = {name: getattr(reading, name) for name in ("model", "input_tokens", "output_tokens", "cost_usd")}
     if reading.kind == "model":
         step |= {name: value for name, value in counted.items() if value}
-    if reading.error is not None:
+    if reading.error is not None and not reading.error.interruption:
         step["error"] = reading.error.text
     if (index := talk.index.get(span.span_id)) is not None:
         step["message_index"] = index

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
+
+from msgspec import Struct
 
 from apps.trajectories.otlp.conventions import Reading, values_of
 from apps.trajectories.otlp.runs import Group, Node
 from apps.trajectories.otlp.threads import Call, Thread, print_of
 from apps.trajectories.otlp.values import text
-from workers.lib.messages import PROMPT_ROLES, Message, text_of
+from workers.lib.messages import PROMPT_ROLES, RESULT_ROLES, Message, arguments_of, exchanges, normalise, text_of
+
+MAX_ALIKE = 64  # spans of one tool whose arguments are compared with a call's
 
 
 class Conversation:
@@ -16,7 +21,7 @@ class Conversation:
 
     def __init__(self, group: Group, main: Thread | None) -> None:
         self.index: dict[str, int] = {}
-        self.messages: list[Message] = _named_calls(main.messages) if main else []
+        self.messages: list[Message] = main.messages if main else []
         calls = main.calls if main else []
         answers = {call.message_index: call.span.span_id for call in calls if call.message_index is not None}
         if self._add_outer(group):
@@ -24,6 +29,7 @@ class Conversation:
         self.captured = bool(self.messages)
         if not self.captured:
             self.messages = [{"role": "user", "content": None}]
+        self.messages = _with_ids(self.messages)
         self._add_replies([node for node in group.nodes if node.reading.kind == "tool"], answers)
         self._add_final(group, calls)
 
@@ -65,34 +71,33 @@ class Conversation:
         spare = _Tools(tools)
         if tools and not any(message.get("tool_calls") for message in self.messages):
             self._add_calls(tools, answers)
-        replied = {m.get("tool_call_id") for m in self.messages if m["role"] == "tool"}
+        spans: dict[int, Node] = {}  # by the place of the reply that they gave
+        missing: dict[
+            int, list[tuple[dict, Node | None]]
+        ] = {}  # calls that nothing answers, by the place of their message
+        for exchange in exchanges(self.messages, _calls):
+            node = spare.take(exchange.call.raw)
+            if exchange.result_index is None:
+                missing.setdefault(exchange.index, []).append((exchange.call.raw, node))
+            elif node is not None:
+                spans[exchange.result_index] = node
         built: list[Message] = []
-        waiting: list[dict] = []
-        unnamed = 0
-        for position, message in enumerate([*self.messages, None]):
-            if message is None or message["role"] != "tool":
-                self._answer(waiting, unnamed, replied, spare, built)
-                waiting, unnamed = [], 0
-            if message is None:
-                break
+        waiting: list[tuple[dict, Node | None]] = []
+        for position, message in enumerate(self.messages):
+            if message["role"] not in RESULT_ROLES:
+                self._add_missing(waiting, built)
+                waiting = missing.get(position, [])
             if position in answers:
                 self.index[answers[position]] = len(built)
-            if message["role"] == "tool":
-                call = next((c for c in waiting if c.get("id") == message.get("tool_call_id")), None)
-                node = spare.take(call) if call else None
-                if node is not None:
-                    self.index[node.span.span_id] = len(built)
-                unnamed += "tool_call_id" not in message
-            waiting += message.get("tool_calls") or ()
+            if position in spans:
+                self.index[spans[position].span.span_id] = len(built)
             built.append(message)
+        self._add_missing(waiting, built)
         self.messages = built
 
-    def _answer(self, calls: list[dict], unnamed: int, replied: set, spare: _Tools, built: list[Message]) -> None:
-        for call in calls[unnamed:]:
-            if call.get("id") in replied and call.get("id") is not None:
-                continue
-            node = spare.take(call)
-            if node is not None:
+    def _add_missing(self, calls: list[tuple[dict, Node | None]], built: list[Message]) -> None:
+        for call, node in calls:
+            if node is not None and _has_answered(node.reading):
                 self.index[node.span.span_id] = len(built)
                 built.append(_reply(call, node.reading))
 
@@ -108,23 +113,50 @@ class Conversation:
             self.messages += found
 
 
+class _Called(Struct):
+    """A call as it is in a message."""
+
+    raw: dict
+
+    @property
+    def id(self) -> str:
+        return self.raw.get("id") or ""
+
+    @property
+    def tool(self) -> str:
+        return self.raw["function"]["name"]
+
+
+def _calls(message: Message) -> list[_Called]:
+    return [_Called(call) for call in message.get("tool_calls") or ()]
+
+
 class _Tools:
-    """Tool spans, each to be taken once: by the call's id, else the first of that name."""
+    """Tool spans, each to be taken once: by the call's id, else of its name and with its arguments, else the first of its
+    name."""
 
     def __init__(self, nodes: list[Node]) -> None:
-        self.by_id: dict[str, list[Node]] = {}
+        self.by_id: dict[str, deque[Node]] = {}
         self.by_name: dict[str, list[Node]] = {}
-        for node in reversed(nodes):
+        for node in nodes:
             if node.reading.tool_call_id:
-                self.by_id.setdefault(node.reading.tool_call_id, []).append(node)
+                self.by_id.setdefault(node.reading.tool_call_id, deque()).append(node)
             else:
                 self.by_name.setdefault(node.reading.tool_name, []).append(node)
 
     def take(self, call: dict) -> Node | None:
-        for found in (self.by_id.get(call.get("id") or ""), self.by_name.get(call["function"]["name"])):
-            if found:
-                return found.pop()
-        return None
+        if named := self.by_id.get(call.get("id") or ""):
+            return named.popleft()
+        same = self.by_name.get(call["function"]["name"])
+        if not same:
+            return None
+        if len(same) > 1:
+            wanted = arguments_of(call["function"].get("arguments"))
+            for place, node in enumerate(same[:MAX_ALIKE]):
+                given = arguments_of(node.reading.tool_arguments)
+                if wanted is not None and given is not None and normalise(given) == normalise(wanted):
+                    return same.pop(place)
+        return same.pop(0)
 
 
 def _answer(reading: Reading) -> str:
@@ -162,22 +194,29 @@ def _outermost(group: Group, known: bool) -> list[Node]:
     return agents if known else agents + roots
 
 
-def _named_calls(messages: list[Message]) -> list[Message]:
-    """A call without an id, as some tell it first (LiteLLM), gets the id by which it is answered. Messages are not changed."""
-    found = list(messages)
-    known = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
-    if None not in known:
-        return found
-    answers = [
-        m["tool_call_id"] for m in messages if m["role"] == "tool" and m.get("tool_call_id", "") not in {*known, ""}
-    ]
-    for place, message in enumerate(messages):
-        if any("id" not in call for call in message.get("tool_calls") or ()):
-            calls = [
-                call if "id" in call or not answers else call | {"id": answers.pop(0)} for call in message["tool_calls"]
-            ]
-            found[place] = message | {"tool_calls": calls}
-    return found
+def _with_ids(messages: list[Message]) -> list[Message]:
+    """Calls and replies without an id, as some leave it out (LiteLLM, Gemini, smolagents), get that of their counterpart,
+    or one of their own. Messages are not changed.
+    """
+    if all(_is_named(message) for message in messages):
+        return list(messages)
+    named = list(messages)
+    calls: dict[int, list[dict]] = {}
+    for number, exchange in enumerate(exchanges(messages, _calls), 1):
+        reply = exchange.result or {}
+        identity = exchange.id or reply.get("tool_call_id") or (f"call_{number}" if reply else "")
+        calls.setdefault(exchange.index, []).append(exchange.call.raw | ({"id": identity} if identity else {}))
+        if exchange.result_index is not None and not reply.get("tool_call_id"):
+            named[exchange.result_index] = reply | {"tool_call_id": identity}
+    for place, made in calls.items():
+        named[place] = messages[place] | {"tool_calls": made}
+    return named
+
+
+def _is_named(message: Message) -> bool:
+    if message["role"] in RESULT_ROLES:
+        return bool(message.get("tool_call_id"))
+    return all(call.get("id") for call in message.get("tool_calls") or ())
 
 
 def _has_calls(messages: list[Message]) -> bool:
@@ -207,6 +246,11 @@ def _reply(call: dict, reading: Reading) -> Message:
     return reply
 
 
+def _has_answered(reading: Reading) -> bool:
+    """Whether a tool came to its end: one that paused or was cancelled has not answered its call."""
+    return reading.tool_result is not None or reading.error is None or not reading.error.interruption
+
+
 def _tool_answer(reading: Reading) -> str | None:
     """What the tool answered; where it failed without an answer, its error."""
     if reading.tool_result is None and reading.error is not None:
@@ -223,4 +267,5 @@ def _call_and_reply(node: Node) -> list[Message]:
         "function": {"name": reading.tool_name or "tool", "arguments": arguments or "{}"},
     }
     reading.tool_call_id = call["id"]
-    return [{"role": "assistant", "content": None, "tool_calls": [call]}, _reply(call, reading)]
+    called: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return [called, _reply(call, reading)] if _has_answered(reading) else [called]

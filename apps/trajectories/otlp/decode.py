@@ -7,6 +7,7 @@ import binascii
 import json as stdlib_json
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -22,6 +23,7 @@ MAX_DEPTH = 32
 MAX_NS = 2**63 - 1
 STATUS = {"UNSET": 0, "OK": 1, "ERROR": 2}
 KINDS = {"UNSPECIFIED": 0, "INTERNAL": 1, "SERVER": 2, "CLIENT": 3, "PRODUCER": 4, "CONSUMER": 5}
+VALUE_FORM = 'attribute values are written {"stringValue": "…"}, {"intValue": "1"} …'
 Item = TypeVar("Item", Span, LogRecord)
 
 
@@ -45,7 +47,14 @@ def decode_traces(body: bytes, json: bool) -> Decoded[Span]:
     """The spans of an ExportTraceServiceRequest. Raises DecodeError."""
     if not json:
         return _collect(_protobuf_items(_protobuf(body, ExportTraceServiceRequest).resource_spans, "spans"), _pb_span)
-    return _collect(_json_items(_json(body), "Spans", "spans"), _json_span)
+    document = _json(body)
+    unread: list[str] = []
+    decoded = _collect(_json_items(document, "Spans", "spans"), partial(_json_span, unread=unread))
+    if unread and not decoded.reason:
+        decoded.reason = f"the value of {unread[0][:100]} was not read: {VALUE_FORM}"
+    elif not decoded.items and not decoded.rejected and _list(document, "resourceSpans"):
+        decoded.reason = "the request has no spans; they belong into resourceSpans[].scopeSpans[].spans"
+    return decoded
 
 
 def decode_logs(body: bytes, json: bool) -> Decoded[LogRecord]:
@@ -207,12 +216,18 @@ def _lenient_json(body: bytes) -> Any:
 
 
 def _get(value: Any, name: str) -> Any:
-    """A field by its camelCase name, or by the snake_case of it."""
+    """A field by its camelCase name, or by the snake_case or PascalCase of it."""
     if not isinstance(value, dict):
         return None
     if name in value:
         return value[name]
-    return value.get("".join(f"_{c.lower()}" if c.isupper() else c for c in name))
+    snake = _snake(name)
+    return value[snake] if snake in value else value.get(name[0].upper() + name[1:])
+
+
+@cache
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 def _list(value: Any, name: str) -> list:
@@ -232,31 +247,50 @@ def _json_items(document: dict, signal: str, items: str) -> Iterator[tuple[Any, 
                 yield raw, resource, scope
 
 
-def _json_attributes(pairs: list, depth: int = 0) -> dict[str, Any]:
-    return {
-        _text(pair["key"]): _json_value(pair.get("value"), depth)
-        for pair in pairs
-        if isinstance(pair, dict) and isinstance(pair.get("key"), str)
-    }
+def _json_attributes(pairs: list, depth: int = 0, unread: list[str] | None = None) -> dict[str, Any]:
+    """`unread` gets the names whose values are in no known form."""
+    attributes: dict[str, Any] = {}
+    for pair in pairs:
+        if not isinstance(pair, dict) or not isinstance(key := _get(pair, "key"), str):
+            continue
+        key, value = _text(key), _get(pair, "value")
+        attributes[key] = _json_value(value, depth)
+        if unread is not None and attributes[key] is None and _says_something(value):
+            unread.append(key)
+    return attributes
+
+
+def _says_something(value: Any) -> bool:
+    return isinstance(value, dict) and any(item is not None for item in value.values())
 
 
 def _json_value(value: Any, depth: int) -> Any:
-    """An AnyValue of OTLP/JSON as plain JSON. A bare scalar, which some senders post, is taken as it is."""
-    if isinstance(value, (str, bool)):
-        return _text(value) if isinstance(value, str) else value
+    """An AnyValue of OTLP/JSON as plain JSON, also as Go's encoding/json writes it (`{"Value": {"StringValue": "…"}}`).
+    Bare scalars and lists, which some senders post, are taken as they are.
+    """
+    if isinstance(value, (str, bool, int, float)):
+        return _text(value) if isinstance(value, str) else value if isinstance(value, bool) else _number(value)
+    if depth >= MAX_DEPTH and isinstance(value, (dict, list)):
+        return f"(nested deeper than {MAX_DEPTH} levels)"
+    if isinstance(value, list):
+        return [_json_value(item, depth + 1) for item in value]
     if not isinstance(value, dict):
         return None
-    for name, read in SCALARS.items():
-        found = _get(value, name)
-        if found is not None:
-            return read(found)
-    if depth >= MAX_DEPTH:
-        return f"(nested deeper than {MAX_DEPTH} levels)"
-    if (found := _get(value, "arrayValue")) is not None:
-        return [_json_value(item, depth + 1) for item in _list(found, "values")]
-    if (found := _get(value, "kvlistValue")) is not None:
-        return _json_attributes(_list(found, "values"), depth + 1)
+    for name, item in value.items():
+        kind = name.replace("_", "").lower() if item is not None else ""
+        if kind == "value" and len(value) == 1:
+            return _json_value(item, depth + 1) if isinstance(item, dict) else None
+        if kind == "arrayvalue":
+            return [_json_value(inner, depth + 1) for inner in _list(item, "values")]
+        if kind == "kvlistvalue":
+            return _json_attributes(_list(item, "values"), depth + 1)
+        if kind in SCALARS:
+            return SCALARS[kind](item)
     return None
+
+
+def _number(value: int | float) -> int | float | str | None:
+    return _double(value) if isinstance(value, float) else _integer(value)
 
 
 def _integer(value: Any) -> int | str | None:
@@ -280,11 +314,11 @@ def _double(value: Any) -> float | str | None:
 
 
 SCALARS: dict[str, Callable[[Any], Any]] = {
-    "stringValue": lambda found: _text(found) if isinstance(found, str) else None,
-    "intValue": _integer,
-    "boolValue": lambda found: found if isinstance(found, bool) else None,
-    "doubleValue": _double,
-    "bytesValue": _text,
+    "stringvalue": lambda found: _text(found) if isinstance(found, str) else None,
+    "intvalue": _integer,
+    "boolvalue": lambda found: found if isinstance(found, bool) else None,
+    "doublevalue": _double,
+    "bytesvalue": _text,
 }
 
 
@@ -310,11 +344,16 @@ def _enum(value: Any, names: dict[str, int]) -> int:
     return value if isinstance(value, int) and 0 <= value <= 5 else 0
 
 
-def _json_span(raw: Any, resource: dict, scope: Scope) -> Span:
+def _json_span(raw: Any, resource: dict, scope: Scope, unread: list[str]) -> Span:
     trace_id, span_id = _hex_id(_get(raw, "traceId"), 16), _hex_id(_get(raw, "spanId"), 8)
     if not trace_id or not span_id:
         raise _BadItem("a span without a valid trace id and span id")
-    status = _get(raw, "status")
+    status, pairs = _get(raw, "status"), _list(raw, "attributes")
+    here: list[str] = []
+    attributes = _json_attributes(pairs, unread=here)
+    if here and len(here) == len(attributes):
+        raise _BadItem(f"a span without any attribute that can be read: {VALUE_FORM}")
+    unread += here
     return Span(
         trace_id,
         span_id,
@@ -325,7 +364,7 @@ def _json_span(raw: Any, resource: dict, scope: Scope) -> Span:
         _nanoseconds(_get(raw, "endTimeUnixNano")),
         _enum(_get(status, "code"), STATUS),
         _text(_get(status, "message")),
-        _json_attributes(_list(raw, "attributes")),
+        attributes,
         [_json_event(event) for event in _list(raw, "events")],
         [_json_link(link) for link in _list(raw, "links")],
         resource,

@@ -10,14 +10,15 @@ from typing import Any
 
 import msgspec
 
-from apps.trajectories.otlp.values import dumps, label, structured, text
-from workers.lib.messages import REASONING_PARTS, Message
+from apps.trajectories.otlp.values import dumps, label, structured, text, whole_part
+from workers.lib.messages import REASONING_PARTS, Message, is_reasoning, part_text
 
 ROLES = {
     "system": "system", "developer": "developer", "user": "user", "assistant": "assistant", "tool": "tool",
     "function": "function", "human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant",
     "chatbot": "assistant", "choice": "assistant", "HumanMessage": "user", "AIMessage": "assistant", "AIMessageChunk": "assistant",
-    "SystemMessage": "system", "ToolMessage": "tool", "FunctionMessage": "function",
+    "SystemMessage": "system", "ToolMessage": "tool", "FunctionMessage": "function", "tool-response": "tool",
+    "tool-call": "assistant", "tool_response": "tool", "thinking": "assistant",
 }  # fmt: skip
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 TEXTS = {"text", "input_text", "output_text", "refusal"}
@@ -42,15 +43,23 @@ WRAPPERS = (
 )  # fmt: skip
 
 
-def messages_of(value: Any, role: str, seen: dict[bytes, list[Message]] | None = None) -> list[Message]:
-    """The messages that a value holds, whatever its shape; plain text is one message of `role`.
+def messages_of(
+    value: Any, role: str, seen: dict[bytes, list[Message]] | None = None, cut: list[str] | None = None
+) -> list[Message]:
+    """The messages that a value holds, whatever its shape; plain text is one message of `role`. Of JSON that breaks off the
+    whole messages before the cut; the text is added to `cut`.
 
     `seen` keeps what single messages of a JSON list gave, by their JSON: each model call repeats the history before it.
     The same dict is then returned for each repetition, so messages must not be changed in place.
     """
     if seen is not None and isinstance(value, str) and value.startswith("[{"):
-        return _messages_seen(value, role, seen)
+        return _messages_seen(value, role, seen, cut)
     value = structured(value)
+    if isinstance(value, str) and (part := whole_part(value)) is not None:
+        if cut is not None:
+            cut.append(value)
+        is_one = isinstance(part, dict) and (_is_message(part) or not any(part.get(name) for name in WRAPPERS))
+        return [] if is_one else messages_of(part, role)
     if value is None or value in ("", [], {}):
         return []
     if isinstance(value, list):
@@ -65,11 +74,11 @@ def messages_of(value: Any, role: str, seen: dict[bytes, list[Message]] | None =
     return [{"role": role, "content": dumps(value)}]
 
 
-def _messages_seen(value: str, role: str, seen: dict[bytes, list[Message]]) -> list[Message]:
+def _messages_seen(value: str, role: str, seen: dict[bytes, list[Message]], cut: list[str] | None) -> list[Message]:
     try:
         raws = [bytes(raw) for raw in _split(value)]
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return messages_of(value, role)
+        return messages_of(value, role, cut=cut)
     for raw in raws:
         if raw not in seen:
             item = structured(raw.decode())
@@ -77,6 +86,16 @@ def _messages_seen(value: str, role: str, seen: dict[bytes, list[Message]]) -> l
                 return messages_of(value, role)
             seen[raw] = chat(item, role)
     return [message for raw in raws for message in seen[raw]]
+
+
+def holds_messages(value: Any) -> bool:
+    """Whether a raw value holds messages as such, and not only their text or their form in a programming language."""
+    value = structured(value)
+    if isinstance(value, list):
+        return any(map(holds_messages, value))
+    if not isinstance(value, dict):
+        return False
+    return _is_message(value) or any(holds_messages(value[name]) for name in WRAPPERS if name in value)
 
 
 def _messages_of_list(items: list, role: str) -> list[Message]:
@@ -124,6 +143,11 @@ def chat(message: dict, role: str) -> list[Message]:
         for part in _parts(message):
             turn.add(part)
     turn.calls += [call for raw in _listed(message.get("tool_calls")) if (call := tool_call(raw))]
+    extra = message.get("additional_kwargs")  # LlamaIndex and LangChain keep OpenAI's calls there
+    if not turn.calls and isinstance(extra, dict):
+        turn.calls += [call for raw in _listed(extra.get("tool_calls")) if (call := tool_call(raw))]
+    if message.get("role") == "thinking":
+        turn.blocks = [{"type": "reasoning", "text": said} for block in turn.blocks if (said := part_text(block))]
     if isinstance(message.get("function_call"), dict):
         turn.calls += [call for call in (tool_call(message["function_call"]),) if call]
     role = "assistant" if turn.calls else role
@@ -166,7 +190,7 @@ def _role(message: dict, event_name: Any, default: str) -> str:
 
 
 def _parts(message: dict) -> list:
-    for name in ("parts", "contents", "content", "summary", "text"):
+    for name in ("parts", "contents", "content", "blocks", "summary", "text"):
         found = message.get(name)
         if found is not None and found != "" and found != []:
             if isinstance(found, str) and found[:1] == "[":
@@ -208,7 +232,7 @@ class _Turn:
             kind in CALLS
             or "functionCall" in part
             or isinstance(part.get("toolUse"), dict)
-            or (not kind and "function_call" in part)
+            or (not kind and ("function_call" in part or "tool_kwargs" in part))
         ):
             self.calls += [call for call in (tool_call(part),) if call]
         elif kind in REPLIES or "functionResponse" in part or isinstance(part.get("toolResult"), dict):
@@ -236,16 +260,34 @@ def _words_of(part: dict) -> Any:
 
 
 def one_turn(messages: list[Message]) -> list[Message]:
-    """Calls that come as items of their own (Responses) join the assistant's message before them, as in OpenAI chat."""
+    """Items of one turn (Responses) as one message, as in OpenAI chat: reasoning joins the assistant's message after
+    it, and calls without words join the one before them.
+    """
     joined: list[Message] = []
     for message in messages:
         before = joined[-1] if joined else None
-        calls = message.get("tool_calls")
-        if calls and message["content"] is None and before is not None and before["role"] == "assistant":
-            joined[-1] = before | {"tool_calls": [*before.get("tool_calls", ()), *calls]}
+        if before is None or before["role"] != "assistant" or message["role"] != "assistant":
+            joined.append(message)
+        elif _only_reasons(before):
+            joined[-1] = message | {"content": [*before["content"], *_blocks(message["content"])]}
+        elif message.get("tool_calls") and message["content"] is None:
+            calls = [*before.get("tool_calls", ()), *message["tool_calls"]]
+            joined[-1] = before | {"tool_calls": calls}
         else:
             joined.append(message)
     return joined
+
+
+def _only_reasons(message: Message) -> bool:
+    content = message["content"]
+    is_thought = isinstance(content, list) and all(map(is_reasoning, content))
+    return is_thought and not message.get("tool_calls")
+
+
+def _blocks(content: str | list | None) -> list[dict]:
+    if isinstance(content, list):
+        return content
+    return [{"type": "text", "text": content}] if content else []
 
 
 def tool_call(raw: Any) -> dict | None:
@@ -271,7 +313,7 @@ def tool_call(raw: Any) -> dict | None:
 
 
 def _arguments(body: dict) -> str | dict:
-    for name in ("arguments", "args", "input", "parameters"):
+    for name in ("arguments", "args", "input", "parameters", "tool_kwargs"):
         found = body.get(name)
         if found is not None:
             return found if isinstance(found, (str, dict)) else dumps(found)

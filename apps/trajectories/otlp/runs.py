@@ -17,6 +17,7 @@ from workers.lib.messages import Message
 RUN_KINDS = ("model", "agent", "tool")
 TALKS = ("conversation_id", "session_id")
 MAX_CANDIDATES = 256
+MAX_SIDE_BY_SIDE = 16  # calls that are compared with one that may be the same
 OUTSIDE = ("", "")
 CONTEXT = ("session_id", "user_id", "workload", "tags", "agent_version", "eval_run", "eval_task", "eval_sample")
 
@@ -75,6 +76,7 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
     for nodes in traces.values():
         nodes.sort(key=lambda node: (node.span.start_ns, node.span.span_id))
         _name_graphs(nodes)
+        _find_previous(nodes)
         _relate(nodes)
     return traces
 
@@ -101,6 +103,18 @@ def _name_graphs(nodes: list[Node]) -> None:
             above.reading.kind = "agent"
             if above.span.name != "LangGraph":
                 above.reading.agent_name = above.reading.agent_name or above.span.name
+
+
+def _find_previous(nodes: list[Node]) -> None:
+    """A conversation id that is the id of an answer names the call before (a server keeps the history), not a talk."""
+    answers = {node.reading.response_id for node in nodes} - {""}
+    for node in nodes:
+        reading = node.reading
+        if reading.conversation_id in answers:
+            reading.previous_id = reading.previous_id or reading.conversation_id
+            if reading.session_id == reading.conversation_id:
+                reading.session_id = ""
+            reading.conversation_id = ""
 
 
 def _relate(nodes: list[Node]) -> None:
@@ -252,28 +266,78 @@ def _give_context(group: Group) -> None:
 
 
 def _calls(nodes: list[Node]) -> list[Call]:
-    """The model calls. One inside another is the same call seen by two instrumentations: the outer one counts."""
-    inner: dict[str, Reading] = {}
+    """The model calls, each once: a span inside another, or beside it with the same answer, is the same call recorded by
+    a second instrumentation. The exact form of its messages wins, and each completes the other.
+    """
+    outer = [node for node in nodes if node.reading.kind == "model" and not node.in_model]
+    same = _recorded_twice(outer)
     for node in nodes:
         if node.reading.kind == "model" and node.in_model:
-            outer = node.parent
-            while outer is not None and (outer.in_model or outer.reading.kind != "model"):
-                outer = outer.parent
-            if outer is not None:
-                inner.setdefault(outer.span.span_id, node.reading)
-    calls = []
+            above = node.parent
+            while above is not None and (above.in_model or above.reading.kind != "model"):
+                above = above.parent
+            if above is not None:
+                _complete(same.get(above.span.span_id, above).reading, node.reading)
+    calls = [node for node in outer if node.span.span_id not in same]
+    for node in outer:
+        if node.span.span_id in same:
+            _complete(same[node.span.span_id].reading, node.reading)
+    if any(_is_exact(node.reading) for node in calls):
+        calls = [node for node in calls if _is_exact(node.reading) or not _is_preparation(node.reading)]
     prints: dict[int, bytes] = {}
-    for node in nodes:
-        if node.reading.kind == "model" and not node.in_model:
-            if (other := inner.get(node.span.span_id)) is not None:
-                _complete(node.reading, other)
-            calls.append(Call(node.span, node.reading, node.in_tool, prints))
-    return calls
+    return [Call(node.span, node.reading, node.in_tool, prints) for node in calls]
+
+
+def _recorded_twice(calls: list[Node]) -> dict[str, Node]:
+    """For each span that records the call of another one beside it: its id, and that other one."""
+    same: dict[str, Node] = {}
+    seen: defaultdict[tuple, list[Node]] = defaultdict(list)
+    for node in calls:
+        reading = node.reading
+        keys = [("response", reading.response_id)] if reading.response_id else []
+        if reading.input_tokens and reading.output_tokens:
+            keys.append(("tokens", node.span.parent_id, reading.input_tokens, reading.output_tokens))
+        twin = next(
+            (other for key in keys for other in seen[key][-MAX_SIDE_BY_SIDE:] if _is_same_call(other, node)), None
+        )
+        if twin is not None:
+            same[node.span.span_id] = twin
+            continue
+        for key in keys:
+            seen[key].append(node)
+    return same
+
+
+def _is_same_call(earlier: Node, later: Node) -> bool:
+    """Whether two spans with the same answer or the same counts are one call. Calls of one instrumentation never are:
+    they may run side by side, and a cache or a test server may give each the same response id.
+    """
+    one, other = earlier.reading, later.reading
+    if earlier.span.scope.name == later.span.scope.name or later.span.start_ns > earlier.span.end_ns:
+        return False
+    if one.response_id and other.response_id:
+        return one.response_id == other.response_id
+    models = [{reading.model, reading.request_model} - {""} for reading in (one, other)]
+    return later.span.end_ns <= earlier.span.end_ns and not (all(models) and models[0].isdisjoint(models[1]))
+
+
+def _is_exact(reading: Reading) -> bool:
+    return bool(reading.input and not reading.raw_input) or bool(reading.output and not reading.raw_output)
+
+
+def _is_preparation(reading: Reading) -> bool:
+    """A step that a framework calls a model call, without a sign that a model was asked."""
+    return reading.error is None and reading.input_tokens is None and reading.output_tokens is None
 
 
 def _complete(reading: Reading, other: Reading) -> None:
-    """What the outer span leaves out is taken from the inner one."""
-    for name in ("input", "output", "tools", "model", "request_model", "input_tokens", "output_tokens", "cost_usd"):
+    """What a span leaves out is taken from the other one; exact messages win over raw values."""
+    for name in ("input", "output"):
+        is_raw = f"raw_{name}"
+        if getattr(other, name) and (not getattr(reading, name) or getattr(reading, is_raw) > getattr(other, is_raw)):
+            setattr(reading, name, getattr(other, name))
+            setattr(reading, is_raw, getattr(other, is_raw))
+    for name in ("tools", "model", "request_model", "input_tokens", "output_tokens", "cost_usd", "usage_details"):
         if not getattr(reading, name):
             setattr(reading, name, getattr(other, name))
 

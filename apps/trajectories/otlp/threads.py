@@ -13,7 +13,7 @@ import msgspec
 from apps.trajectories.otlp.conventions import Reading
 from apps.trajectories.otlp.spans import Span
 from apps.trajectories.otlp.values import structured, text
-from workers.lib.messages import PROMPT_ROLES, Message
+from workers.lib.messages import PROMPT_ROLES, RESULT_ROLES, Message
 
 RECENT = 8  # threads that are looked through for a call whose history was cut
 
@@ -61,6 +61,7 @@ class Call:
         self.output = [prints[id(message)] for message in reading.output]
         self.after = chain(self.before[-1], self.output)[-1]
         self.ids = _call_ids(reading.output)
+        self.orphans = _orphans(reading.input[self.lead :])
         self.message_index: int | None = None  # of its answer, in its thread
 
     @property
@@ -93,7 +94,12 @@ class Thread:
         return self.calls[-1]
 
     def extend(self, call: Call, known: int) -> None:
-        """Adds a call of whose body the first `known` messages are already here."""
+        """Adds a call of whose body the first `known` messages are already here; of a history that was cut before, all."""
+        if known and any(earlier.reading.is_cut for earlier in self.calls) and not call.reading.is_cut:
+            self.messages = list(call.reading.input[: call.lead + known])
+            for earlier in self.calls:
+                place = call.anchor(earlier.output[-1]) if earlier.output else None
+                earlier.message_index = call.lead + place - 1 if place else None
         self.messages += call.reading.input[call.lead + known :]
         if call.reading.output:
             call.message_index = len(self.messages)
@@ -122,10 +128,52 @@ def _continued(call: Call, threads: list[Thread], tails: dict[bytes, Thread]) ->
             continue
         if thread.last.ids in ((), call.ids_at(known)):
             return thread, known
+    for orphan in reversed(call.orphans):
+        if (thread := _answered_by(call, orphan, threads)) is not None:
+            return thread, orphan
+    for thread in reversed(threads[-RECENT:]):
+        if call.reading.previous_id and thread.last.reading.response_id == call.reading.previous_id:
+            return thread, 0
     for thread in reversed(threads[-RECENT:]):
         if thread.last.output and (known := call.anchor(thread.last.output[-1])):
             return thread, known
     return None, 0
+
+
+def _answered_by(call: Call, orphan: int, threads: list[Thread]) -> Thread | None:
+    """The thread whose open calls are answered by a reply that has no call before it in its own history.
+
+    The history leaves out the model's turn: the server keeps it, or the framework has dropped it. So what comes before
+    the reply is either nothing or all of what the thread's last call was asked with.
+    """
+    reply = call.reading.input[call.lead + orphan]
+    for thread in reversed(threads[-RECENT:]):
+        last = thread.last
+        known_ids = {called.get("id") for message in last.reading.output for called in message.get("tool_calls") or ()}
+        if not known_ids or (orphan and last.before[-1] != call.before[orphan]):
+            continue
+        if reply.get("tool_call_id") in known_ids or (orphan and "tool_call_id" not in reply):
+            return thread
+    return None
+
+
+def _orphans(body: list[Message]) -> list[int]:
+    """The places of replies to calls that the body does not hold."""
+    open_ids: list[str | None] = []
+    places = []
+    for place, message in enumerate(body):
+        open_ids += [called.get("id") for called in message.get("tool_calls") or ()]
+        if message["role"] not in RESULT_ROLES:
+            continue
+        identity = message.get("tool_call_id")
+        answered = (
+            identity if identity in open_ids else None if None in open_ids or identity else next(iter(open_ids), "")
+        )
+        if answered in open_ids:
+            open_ids.remove(answered)
+        else:
+            places.append(place)
+    return places
 
 
 def _call_ids(messages: list[Message]) -> tuple[str, ...]:

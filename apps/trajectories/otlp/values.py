@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -51,6 +52,43 @@ def structured(value: Any) -> Any:
         return found if shallow or not decoding.deeper(found, DEPTH) else value
     except (msgspec.DecodeError, _NotKept, RecursionError, UnicodeError):
         return value
+
+
+OPENS_JSON = re.compile(r'\s*(?:\[\s*){0,3}\{\s*"[^"\\]{0,200}"\s*:')
+JSON_SIGNS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\],]', re.DOTALL)
+CLOSERS = {"{": "}", "[": "]"}
+WHOLE_IN = ("[", "{", "{[", "[[", "{[[")  # the containers around a whole message: lists, perhaps in one object
+
+
+def whole_part(value: str) -> Any:
+    """What is whole of JSON that breaks off, as exporters do that limit the length of an attribute: the items of its lists
+    before the cut, the members of its outer object. [] if nothing is whole, None if the text is not such JSON.
+    """
+    if OPENS_JSON.match(value) is None:
+        return None
+    open_: list[str] = []
+    whole = "[]"
+    for found in JSON_SIGNS.finditer(value):
+        sign, end = found[0], found.end()
+        if sign in CLOSERS:
+            open_.append(sign)
+            continue
+        if sign in ("}", "]"):
+            if not open_ or CLOSERS[open_.pop()] != sign or not open_:
+                return None  # no JSON, or JSON that ends before the text does
+        elif sign == ",":
+            end = found.start()
+        else:
+            continue
+        if "".join(open_) in WHOLE_IN:
+            whole = value[:end] + "".join(CLOSERS[sign] for sign in reversed(open_))
+    part = structured(whole) if open_ else None
+    return [] if isinstance(part, str) else part
+
+
+def is_cut(value: Any) -> bool:
+    """Whether a value is the text of JSON that breaks off."""
+    return isinstance(value, str) and structured(value) is value and whole_part(value) is not None
 
 
 def kept(value: Any) -> Any:

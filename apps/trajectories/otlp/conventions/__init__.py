@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 from apps.trajectories.otlp.conventions import frameworks, genai, langfuse, openinference, traceloop, vercel
 from apps.trajectories.otlp.conventions.base import (
@@ -23,11 +24,12 @@ from apps.trajectories.otlp.conventions.openinference import OPENINFERENCE
 from apps.trajectories.otlp.conventions.pydantic_ai import ALL_MESSAGES, PYDANTIC_AI
 from apps.trajectories.otlp.conventions.traceloop import TRACELOOP
 from apps.trajectories.otlp.conventions.vercel import VERCEL
-from apps.trajectories.otlp.messages import Message, messages_of, one_turn, reply_text, tool_definitions
+from apps.trajectories.otlp.messages import Message, holds_messages, messages_of, one_turn, reply_text, tool_definitions
 from apps.trajectories.otlp.spans import LogRecord, Span
-from apps.trajectories.otlp.values import label, structured, text
+from apps.trajectories.otlp.values import is_cut, label, number, structured, text
+from workers.lib.token_usage import read_usage
 
-__all__ = ["KNOWN", "Problem", "Reading", "is_known", "read", "tools_of", "values_of"]
+__all__ = ["KNOWN", "Problem", "Reading", "is_known", "names_a_step", "read", "tools_of", "values_of"]
 
 # Which convention a span speaks, by the first of these attributes that it has, and the kind of span that this one says.
 SPEAKS = (
@@ -50,6 +52,8 @@ BY_NAMESPACE: dict[str, tuple[int, ...]] = {
     for name in adapter.namespaces
 }
 BY_SIGN = {sign: (place,) for place, adapter in enumerate(ADAPTERS) for sign in adapter.signs}
+USAGE = ("gen_ai.usage.", "llm.token_count.", "ai.usage.", "llm.usage.")
+COST_PARTS = ("gen_ai.cost.input_cost", "gen_ai.cost.output_cost", "llm.cost.prompt", "llm.cost.completion")
 MANY_NAMES = 10_000  # of attributes, that are remembered
 USUAL_NAMES = 64  # of one span, that are remembered together
 RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI)
@@ -58,6 +62,11 @@ ANSWER = tuple(name for adapter in RAW_VALUES for name in adapter.answer)
 VALUES = frozenset(GIVEN + ANSWER)
 KNOWN = frozenset(name for adapter in ADAPTERS for name in adapter.known) | VALUES
 KNOWN_PREFIXES = tuple(prefix for adapter in ADAPTERS for prefix in adapter.prefixes)
+
+
+def names_a_step(body: bytes) -> bool:
+    """Whether a request may hold a model, agent or tool call: it has a name by which a convention is known."""
+    return any(name.encode() in body for name, _, _ in SPEAKS)
 
 
 def read(span: Span, logs: list[LogRecord], seen: dict[bytes, list[Message]] | None = None) -> Reading:
@@ -76,6 +85,8 @@ def read(span: Span, logs: list[LogRecord], seen: dict[bytes, list[Message]] | N
     for adapter in adapters:
         adapter.fill(reading, attributes)
         adapter.rest(spoken)
+    if reading.has_messages:
+        _read_usage(reading, attributes)
     reading.session_id = reading.session_id or reading.conversation_id
     reading.tags = _tags(reading.tags)
     if kind == "tool":
@@ -85,6 +96,40 @@ def read(span: Span, logs: list[LogRecord], seen: dict[bytes, list[Message]] | N
     if mend := frameworks.MENDS.get(span.scope.name):
         mend(spoken)
     return reading
+
+
+def _read_usage(reading: Reading, attributes: Attributes) -> None:
+    """Completes the counts by their parts, which every convention has under names of its own."""
+    said = {
+        key.removeprefix(prefix): value
+        for key, value in attributes.items()
+        for prefix in USAGE
+        if key.startswith(prefix)
+    }
+    if not said:
+        return
+    counts = {"input_tokens": reading.input_tokens, "output_tokens": reading.output_tokens}
+    counted = read_usage(said | counts, is_inclusive=True)
+    if not reading.usage_details:
+        reading.usage_details = counted.details
+        reading.input_tokens, reading.output_tokens = counted.input_tokens, counted.output_tokens
+    if reading.cost_usd is None:
+        parts = [part for name in COST_PARTS if (part := number(attributes.get(name))) is not None]
+        reading.cost_usd = sum(parts) if parts else _cost_beside(attributes)
+
+
+def _cost_beside(attributes: Attributes) -> float | None:
+    """A cost that only a gateway's own JSON says (LiteLLM; OpenRouter and Vercel's gateway in the AI SDK)."""
+    hidden = structured(attributes.get("hidden_params"))
+    if isinstance(hidden, dict):
+        return number(hidden.get("response_cost"))
+    provider = structured(attributes.get("ai.response.providerMetadata"))
+    for entry in provider.values() if isinstance(provider, dict) else ():
+        usage = entry.get("usage") if isinstance(entry, dict) else None
+        for value in (usage, entry):
+            if isinstance(value, dict) and (cost := number(value.get("cost"))) is not None:
+                return cost
+    return None
 
 
 def _kind(attributes: Attributes) -> tuple[str, str]:
@@ -126,6 +171,7 @@ def _read_tool(spoken: Spoken) -> None:
     reading.tool_arguments = arguments if isinstance(arguments, str | dict) else text(arguments)
     if reading.tool_result is None:
         reading.tool_result = first(attributes, ANSWER)
+    reading.is_cut = is_cut(arguments) or is_cut(reading.tool_result)
     if reading.tool_result is None:
         genai.add_events(spoken)
         return
@@ -146,15 +192,34 @@ def _read_messages(spoken: Spoken, adapters: list[Convention]) -> None:
     if not reading.complete:
         genai.add_events(spoken)
         if not reading.input or not reading.output:
-            given, answer = values_of(spoken.span)
-            reading.input, reading.output = reading.input or given, reading.output or answer
+            _read_values(spoken)
     genai.add_instructions(spoken)
+
+
+def _read_values(spoken: Spoken) -> None:
+    """Raw input and output, where no messages say what went in or came out."""
+    reading = spoken.reading
+    given, answer = spoken.messages(_given(spoken.span), "user"), spoken.messages(_answered(spoken.span), "assistant")
+    if not reading.input:
+        reading.input = given
+        reading.raw_input = not holds_messages(_given(spoken.span))
+    if not reading.output:
+        reading.output = answer
+        reading.raw_output = not holds_messages(_answered(spoken.span))
 
 
 def values_of(span: Span) -> tuple[list[Message], list[Message]]:
     """A span's raw input and output as messages: for a run that says nothing better."""
-    given, answer = first(span.attributes, GIVEN), first(span.attributes, ANSWER)
-    return one_turn(messages_of(called_with(given), "user")), one_turn(messages_of(answer, "assistant"))
+    given, answer = messages_of(_given(span), "user"), messages_of(_answered(span), "assistant")
+    return one_turn(given), one_turn(answer)
+
+
+def _given(span: Span) -> Any:
+    return called_with(first(span.attributes, GIVEN))
+
+
+def _answered(span: Span) -> Any:
+    return first(span.attributes, ANSWER)
 
 
 @lru_cache(MANY_NAMES)

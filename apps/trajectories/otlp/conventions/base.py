@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from apps.trajectories.interruptions import interruption
 from apps.trajectories.otlp.messages import Message, messages_of, one_turn
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.values import label, nest, number, structured, text
@@ -19,34 +20,44 @@ from apps.trajectories.otlp.values import label, nest, number, structured, text
 Attributes = dict[str, Any]
 Fields = dict[str, tuple[str, ...]]
 
-USAGE = ("model", "request_model", "input_tokens", "output_tokens", "cost_usd")
+USAGE = ("model", "request_model", "response_id", "previous_id", "input_tokens", "output_tokens", "cost_usd")
 TOOL = ("tool_name", "tool_call_id", "tool_arguments", "tool_result")
 NUMBERS = ("input_tokens", "output_tokens", "cost_usd")
 RAW = ("tool_arguments", "tool_result", "tags")
 
 
 class Problem(Struct):
-    """An error that a span ended with. `text` is one short line."""
+    """An error that a span ended with. `text` is one short line; `interruption` says what it was if it was no error."""
 
     text: str
     type: str = ""
     stacktrace: str = ""
+    interruption: str = ""
 
 
 class Reading(Struct):
-    """What a span says. `format` names the convention; `complete` that `input` is the run's whole history."""
+    """What a span says. `format` names the convention; `complete` that `input` is the run's whole history.
+
+    `raw_input`, `raw_output`: read from raw values that hold no messages as such; an exact form elsewhere wins.
+    """
 
     kind: str
     format: str = ""
     input: list[Message] = field(default_factory=list)
     output: list[Message] = field(default_factory=list)
     complete: bool = False
+    raw_input: bool = False
+    raw_output: bool = False
+    is_cut: bool = False  # JSON of its attributes breaks off: messages are missing
     tools: list[Any] = field(default_factory=list)
     model: str = ""
     request_model: str = ""
+    response_id: str = ""
+    previous_id: str = ""  # the response that the call goes on with, whose history the server keeps
     input_tokens: float | None = None
     output_tokens: float | None = None
     cost_usd: float | None = None
+    usage_details: dict[str, int] = field(default_factory=dict)  # cached and reasoning tokens
     error: Problem | None = None
     conversation_id: str = ""
     session_id: str = ""
@@ -83,13 +94,38 @@ class Spoken(Struct):
         return self.span.attributes
 
     def messages(self, value: Any, role: str) -> list[Message]:
-        return one_turn(messages_of(value, role, self.seen))
+        cut: list[str] = []
+        messages = one_turn(messages_of(value, role, self.seen, cut))
+        self.reading.is_cut = self.reading.is_cut or bool(cut)
+        return messages
 
     def add_messages(self, given: Any, answer: Any) -> None:
         """Takes input and output, in any shape, where none has been found yet."""
         reading = self.reading
         reading.input = reading.input or self.messages(given, "user")
         reading.output = reading.output or self.messages(answer, "assistant")
+
+
+def first_choice(spoken: Spoken, answers: Any) -> Any:
+    """The first of several alternative answers of a model call; else all messages, which are parts of one turn."""
+    answers = structured(answers)
+    if spoken.reading.kind != "model" or not isinstance(answers, list) or len(answers) < 2:
+        return answers
+    return answers[:1] if _has_choices(spoken.attributes) else answers
+
+
+def _has_choices(attributes: Attributes) -> bool:
+    """Whether the request asked for several answers, or the raw response holds several."""
+    parameters = structured(first(attributes, PARAMETERS))
+    asked = [attributes.get("gen_ai.request.choice.count")]
+    asked += [parameters.get(name) for name in CHOICES] if isinstance(parameters, dict) else []
+    if any((number(count) or 0) > 1 for count in asked):
+        return True
+    response = structured(attributes.get("output.value"))
+    listed = response.get("choices") or response.get("generations") if isinstance(response, dict) else None
+    while isinstance(listed, list) and len(listed) == 1 and isinstance(listed[0], list):
+        listed = listed[0]
+    return isinstance(listed, list) and len(listed) > 1
 
 
 def _nothing(spoken: Spoken) -> None:
@@ -106,9 +142,8 @@ def flattened(given: str, answer: str, tools: str) -> Callable[[Spoken], None]:
 
     def read(spoken: Spoken) -> None:
         attributes, reading = spoken.attributes, spoken.reading
-        answers = () if reading.output else nest(attributes, answer)
-        # Of a model call they are choices, of which the first counts; of an agent they are its turns.
-        answers = answers[:1] if reading.kind == "model" else answers
+        answers = [] if reading.output else nest(attributes, answer)
+        answers = first_choice(spoken, answers)
         spoken.add_messages(() if reading.input else nest(attributes, given), answers)
         if not reading.tools and (found := nest(attributes, tools)):
             reading.tools = [found]
@@ -168,6 +203,8 @@ def first(attributes: Attributes, names: tuple[str, ...]) -> Any:
     return None
 
 
+PARAMETERS = ("llm.invocation_parameters", "gen_ai.request.model_parameters", "langfuse.observation.model.parameters")
+CHOICES = ("n", "candidate_count", "candidateCount", "num_generations")
 SANITIZED = "sanitize_inputs_outputs"  # which smolagents adds
 
 
@@ -189,7 +226,7 @@ def problem_of(span: Span, said: str = "") -> Problem:
     said = text(thrown.get("exception.message")) or span.status_message or said
     name = label(thrown.get("exception.type")) or ("" if kind == "_OTHER" else kind)
     stack = text(thrown.get("exception.stacktrace")) or (said if "Traceback (most recent call last)" in said else "")
-    return Problem(_one_line(name, said), name[:200], stack)
+    return Problem(_one_line(name, said), name[:200], stack, interruption(name, said))
 
 
 def _one_line(name: str, said: str) -> str:

@@ -71,6 +71,18 @@ def dspy(spoken: Spoken) -> None:
     reading.complete = bool(reading.output)
 
 
+def llama_index(spoken: Spoken) -> None:
+    """A tool's span has what it was called with in `kwargs`, and what it answered in `raw_output`."""
+    reading = spoken.reading
+    if reading.kind != "tool":
+        return
+    called, answered = structured(reading.tool_arguments), structured(reading.tool_result)
+    if isinstance(called, dict) and called.keys() == {"kwargs"} and isinstance(called["kwargs"], dict):
+        reading.tool_arguments = called["kwargs"]
+    if isinstance(answered, dict) and "raw_output" in answered and "tool_name" in answered:
+        reading.tool_result = text(answered["raw_output"])
+
+
 def _unquoted(said: Any) -> Any:
     """The text inside a JSON string."""
     try:
@@ -101,7 +113,11 @@ def _steps(span_id: str, steps: dict) -> list[Message]:
     return found
 
 
-MENDS = {"openinference.instrumentation.smolagents": smolagents, "openinference.instrumentation.dspy": dspy}
+MENDS = {
+    "openinference.instrumentation.smolagents": smolagents,
+    "openinference.instrumentation.dspy": dspy,
+    "openinference.instrumentation.llama_index": llama_index,
+}
 
 
 def kind_of(scope: str, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from apps.trajectories.otlp.conventions.base import Attributes, Convention, Spoken, first
+from apps.trajectories.otlp.conventions.base import Attributes, Convention, Spoken, first, first_choice
 from apps.trajectories.otlp.messages import ROLES, Message, chat, messages_of, one_turn
 from apps.trajectories.otlp.values import label, nest, structured
 
@@ -25,13 +25,27 @@ EVALUATION, EVALUATION_PREFIX = "gen_ai.evaluation.result", "gen_ai.evaluation."
 
 def _messages(spoken: Spoken) -> None:
     attributes, reading = spoken.attributes, spoken.reading
-    spoken.add_messages(first(attributes, INPUT), first(attributes, OUTPUT))
-    if not reading.tools:
-        found = first(attributes, TOOLS) or nest(attributes, TOOLS_PREFIX)
-        reading.tools = [found] if found else []
+    spoken.add_messages(first(attributes, INPUT), first_choice(spoken, first(attributes, OUTPUT)))
+    for said in [attributes] if reading.tools else [attributes, *_details(spoken)]:
+        found = first(said, TOOLS) or nest(said, TOOLS_PREFIX)
+        if found and not reading.tools:
+            reading.tools = [found]
+
+
+def _details(spoken: Spoken) -> list[Attributes]:
+    """What the events that describe a whole call say: any attribute of the span may be there instead."""
+    said = [(event.name, event.attributes, None) for event in spoken.span.events]
+    said += [(log.event_name, log.attributes, structured(log.body)) for log in spoken.logs]
+    return [
+        attributes | body if isinstance(body, dict) else attributes
+        for name, attributes, body in said
+        if name in DETAILS
+    ]
 
 
 def _rest(spoken: Spoken) -> None:
+    for details in _details(spoken):
+        GENAI.fill(spoken.reading, details)
     said = [event.attributes for event in spoken.span.events if event.name == EVALUATION]
     said += [log.attributes for log in spoken.logs if log.event_name == EVALUATION]
     spoken.reading.evaluations = [
@@ -128,10 +142,11 @@ GENAI = Convention(
         "agent_version": ("gen_ai.agent.version",),
         "workload": ("gen_ai.workflow.name",),
         "model": ("gen_ai.response.model",),
+        "response_id": ("gen_ai.response.id",),
         "request_model": ("gen_ai.request.model",),
         "input_tokens": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
         "output_tokens": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
-        "cost_usd": ("gen_ai.usage.cost", "gen_ai.usage.cost_usd"),
+        "cost_usd": ("gen_ai.usage.cost", "gen_ai.usage.cost_usd", "gen_ai.usage.total_cost", "gen_ai.cost.total_cost"),
         "tool_name": ("gen_ai.tool.name",),
         "tool_call_id": ("gen_ai.tool.call.id",),
         "tool_arguments": ("gen_ai.tool.call.arguments",),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from apps.trajectories.otlp.conventions.base import Convention, Spoken, first, kind_in, problem_of
+from apps.trajectories.otlp.conventions.base import Convention, Spoken, kind_in, problem_of
 from apps.trajectories.otlp.values import label, number, structured, text
+from workers.lib.token_usage import read_usage
 
 KINDS = {
     "GENERATION": "model", "AGENT": "agent", "TOOL": "tool", "RETRIEVER": "retriever",
@@ -14,8 +15,6 @@ TYPE, LEVEL = "langfuse.observation.type", "langfuse.observation.level"
 STATUS_MESSAGE = "langfuse.observation.status_message"
 INPUT, OUTPUT = "langfuse.observation.input", "langfuse.observation.output"
 USAGE, COST = "langfuse.observation.usage_details", "langfuse.observation.cost_details"
-INPUT_TOKENS = ("input", "prompt_tokens", "input_tokens", "promptTokens")
-OUTPUT_TOKENS = ("output", "completion_tokens", "output_tokens", "completionTokens")
 
 EXPERIMENT, ITEM = ("langfuse.experiment.name", "langfuse.experiment.id"), "langfuse.experiment.item.id"
 SAMPLE = "langfuse.experiment.item.metadata.sample"
@@ -44,10 +43,13 @@ def _rest(spoken: Spoken) -> None:
         return
     usage, cost = structured(attributes.get(USAGE)), structured(attributes.get(COST))
     if isinstance(usage, dict):
-        reading.input_tokens = number(first(usage, INPUT_TOKENS))
-        reading.output_tokens = number(first(usage, OUTPUT_TOKENS))
+        counted = read_usage(usage)
+        reading.input_tokens, reading.output_tokens = counted.input_tokens, counted.output_tokens
+        reading.usage_details = counted.details
     if isinstance(cost, dict):
-        reading.cost_usd = number(cost.get("total"))
+        parts = [part for name, value in cost.items() if name != "total" and (part := number(value)) is not None]
+        total = number(cost.get("total"))
+        reading.cost_usd = total if total is not None or not parts else sum(parts)
 
 
 def _messages(spoken: Spoken) -> None:
