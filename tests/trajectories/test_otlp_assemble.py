@@ -585,6 +585,24 @@ def test_a_history_that_the_server_keeps_is_put_together_in_order() -> None:
         assert run.row["session_id"] == ""
 
 
+def test_a_history_that_the_server_keeps_is_found_in_other_traces() -> None:
+    named = [
+        model(1, 0, [user("One?")], [wants("call_a1b2")], extra=in_state("r1")),
+        model(2, 4, [replied("call_a1b2", "1")], [bot("It is 1.")], trace=2, extra=in_state("r2", "r1")),
+        model(3, 8, [user("And two?")], [bot("It is 2.")], trace=3, extra=in_state("r3", "r2")),
+    ]
+    (run,) = assemble(named, [])
+    assert texts(run.row) == ["One?", None, "1", "It is 1.", "And two?", "It is 2."]
+    unnamed = [model(1, 0, [user("One?")], [wants("call_a1b2")])]
+    unnamed += [model(2, 4, [replied("call_a1b2", "1")], [bot("It is 1.")], trace=2)]
+    (run,) = assemble(unnamed, [])
+    assert texts(run.row) == ["One?", None, "1", "It is 1."]
+    numbered = [model(1, 0, [user("One?")], [wants("0")]), model(2, 4, [replied("0", "1")], [bot("It is 1.")], trace=2)]
+    assert len(assemble(numbered, [])) == 2
+    one, other = (assemble([part], [])[0].links for part in named[:2])
+    assert one[f"{1:032x}"].has & other[f"{2:032x}"].wants and other[f"{2:032x}"].has & one[f"{1:032x}"].wants
+
+
 def test_calls_that_a_framework_dropped_from_the_history_stand_before_their_replies() -> None:
     def problem(text: str) -> dict:
         return {"role": "tool-response", "content": text}

@@ -28,6 +28,10 @@ def _short(link: str) -> str:
     return link[:MAX_LINK] + blake2b(link.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
+def _marked(states: set[str], side: str) -> set[str]:
+    return {f"{side}:{state}" for state in states}
+
+
 def links_of(group: Group) -> dict[str, Links]:
     """Of each trace of the run; none where an agent span holds it together: then it is one trace.
 
@@ -43,9 +47,19 @@ def links_of(group: Group) -> dict[str, Links]:
     links: dict[str, Links] = {}
     for trace_id, own in calls.items():
         end = own[-1].after.hex()
+        leaves = {_short(f"{state}:{source}") for state in own[-1].leaves}
+        needs = {_short(f"{state}:{source}") for state in own[0].needs}
         beginnings = [before.hex() for before in own[0].before[1:][-MAX_BEGINNINGS:]]
         links[trace_id] = Links(
-            talks | {f"end:{end}"} | {f"begins:{before}" for before in beginnings},
-            talks | {f"begins:{end}"} | {f"end:{before}" for before in beginnings},
+            talks
+            | {f"end:{end}"}
+            | {f"begins:{before}" for before in beginnings}
+            | _marked(leaves, "left")
+            | _marked(needs, "needed"),
+            talks
+            | {f"begins:{end}"}
+            | {f"end:{before}" for before in beginnings}
+            | _marked(needs, "left")
+            | _marked(leaves, "needed"),
         )
     return links

@@ -73,10 +73,10 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
     for span in _each_once(spans):
         of_span = by_span.get((span.trace_id, span.span_id), [])
         traces[span.trace_id].append(Node(span, read(span, of_span, seen)))
+    _find_previous([node for nodes in traces.values() for node in nodes])
     for nodes in traces.values():
         nodes.sort(key=lambda node: (node.span.start_ns, node.span.span_id))
         _name_graphs(nodes)
-        _find_previous(nodes)
         _relate(nodes)
     return traces
 
@@ -361,17 +361,19 @@ def _stitched(groups: list[Group]) -> list[Group]:
     chains: list[_Chain] = []
     tails: dict[tuple, list[_Chain]] = defaultdict(list)
     talks: dict[tuple, _Chain] = {}
+    states: dict[tuple, _Chain] = {}
     for group in groups:
         if not group.loose or not group.calls:
             chains.append(_Chain(group))
             continue
         source = source_of(group)
-        chain = _by_history(group, source, tails) or _by_id(group, source, talks)
+        chain = _by_history(group, source, tails) or _by_state(group, source, states) or _by_id(group, source, talks)
         if chain is None:
             chains.append(chain := _Chain(group))
         else:
             chain.groups.append(group)
         tails[(*source, group.calls[-1].after, group.calls[-1].ids)].append(chain)
+        states |= {(*source, state): chain for state in group.calls[-1].leaves}
         for name in TALKS:
             if found := group.id_of(name):
                 talks[(*source, name, found)] = chain
@@ -393,6 +395,15 @@ def _by_history(group: Group, source: tuple, tails: dict[tuple, list[_Chain]]) -
             for chain in islice(open_ends, MAX_CANDIDATES):
                 if chain.last.calls[-1].after == call.before[known] and _may_follow(chain.last, group):
                     return chain
+    return None
+
+
+def _by_state(group: Group, source: tuple, states: dict[tuple, _Chain]) -> _Chain | None:
+    """A call that names the response before it, or begins with replies to its calls: the server keeps the history."""
+    for state in group.calls[0].needs:
+        chain = states.get((*source, state))
+        if chain is not None and state in chain.last.calls[-1].leaves and _may_follow(chain.last, group):
+            return chain
     return None
 
 

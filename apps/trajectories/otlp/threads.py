@@ -7,6 +7,7 @@ how arguments are spaced, so that an answer and its repetition in the next reque
 from __future__ import annotations
 
 from hashlib import blake2b
+from itertools import takewhile
 
 import msgspec
 
@@ -15,6 +16,7 @@ from apps.trajectories.otlp.spans import Span
 from apps.trajectories.otlp.values import structured, text
 from workers.lib.messages import PROMPT_ROLES, RESULT_ROLES, Message
 
+UNIQUE = 8  # characters of a call's id that is not taken for a mere number, as some servers give
 RECENT = 8  # threads that are looked through for a call whose history was cut
 
 
@@ -61,7 +63,6 @@ class Call:
         self.output = [prints[id(message)] for message in reading.output]
         self.after = chain(self.before[-1], self.output)[-1]
         self.ids = _call_ids(reading.output)
-        self.orphans = _orphans(reading.input[self.lead :])
         self.message_index: int | None = None  # of its answer, in its thread
 
     @property
@@ -72,6 +73,25 @@ class Call:
     def ids_at(self, known: int) -> tuple[str, ...]:
         """The ids of the tool calls in the last turn of the model among the first `known` messages of the body."""
         return _call_ids(self.reading.input[self.lead : self.lead + known][-8:])
+
+    @property
+    def leaves(self) -> list[str]:
+        """What a later call can name to go on with this one, where the server keeps the history."""
+        calls = [
+            call["id"] for message in self.reading.output for call in message.get("tool_calls") or () if "id" in call
+        ]
+        named = [f"call:{identity}" for identity in calls if len(identity) >= UNIQUE]
+        return [*named, f"response:{self.reading.response_id}"] if self.reading.response_id else named
+
+    @property
+    def needs(self) -> list[str]:
+        """What this call names of the one that it goes on with."""
+        ids = (self.reading.previous_id, self.reading.conversation_id)
+        replies = takewhile(lambda message: message["role"] in RESULT_ROLES, self.reading.input[self.lead :])
+        calls = [message.get("tool_call_id") or "" for message in replies]
+        return [f"response:{identity}" for identity in dict.fromkeys(ids) if identity] + [
+            f"call:{identity}" for identity in calls if len(identity) >= UNIQUE
+        ]
 
     def anchor(self, said: bytes) -> int | None:
         """The number of body messages up to and with the last one that says this."""
@@ -128,7 +148,7 @@ def _continued(call: Call, threads: list[Thread], tails: dict[bytes, Thread]) ->
             continue
         if thread.last.ids in ((), call.ids_at(known)):
             return thread, known
-    for orphan in reversed(call.orphans):
+    for orphan in reversed(_orphans(call.reading.input[call.lead :])):
         if (thread := _answered_by(call, orphan, threads)) is not None:
             return thread, orphan
     for thread in reversed(threads[-RECENT:]):
@@ -159,6 +179,8 @@ def _answered_by(call: Call, orphan: int, threads: list[Thread]) -> Thread | Non
 
 def _orphans(body: list[Message]) -> list[int]:
     """The places of replies to calls that the body does not hold."""
+    if not any(message["role"] in RESULT_ROLES for message in body):
+        return []
     open_ids: list[str | None] = []
     places = []
     for place, message in enumerate(body):

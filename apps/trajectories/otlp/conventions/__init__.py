@@ -99,23 +99,26 @@ def read(span: Span, logs: list[LogRecord], seen: dict[bytes, list[Message]] | N
 
 
 def _read_usage(reading: Reading, attributes: Attributes) -> None:
-    """Completes the counts by their parts, which every convention has under names of its own."""
-    said = {
-        key.removeprefix(prefix): value
-        for key, value in attributes.items()
-        for prefix in USAGE
-        if key.startswith(prefix)
-    }
-    if not said:
-        return
-    counts = {"input_tokens": reading.input_tokens, "output_tokens": reading.output_tokens}
-    counted = read_usage(said | counts, is_inclusive=True)
-    if not reading.usage_details:
+    """Completes counts and cost by their parts, which every convention has under names of its own."""
+    if not reading.usage_details and any(map(_is_part_of_usage, attributes)):
+        said = {
+            key.removeprefix(prefix): value
+            for key, value in attributes.items()
+            for prefix in USAGE
+            if key.startswith(prefix)
+        }
+        counts = {"input_tokens": reading.input_tokens, "output_tokens": reading.output_tokens}
+        counted = read_usage(said | counts, is_inclusive=True)
         reading.usage_details = counted.details
         reading.input_tokens, reading.output_tokens = counted.input_tokens, counted.output_tokens
     if reading.cost_usd is None:
         parts = [part for name in COST_PARTS if (part := number(attributes.get(name))) is not None]
         reading.cost_usd = sum(parts) if parts else _cost_beside(attributes)
+
+
+@lru_cache(MANY_NAMES)
+def _is_part_of_usage(key: str) -> bool:
+    return key.startswith(USAGE) and any(part in key for part in ("cache", "reason", "think", "thought"))
 
 
 def _cost_beside(attributes: Attributes) -> float | None:
