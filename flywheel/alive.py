@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 
 import redis
 from django.conf import settings
+from django.core.cache import cache
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 BEAT = "beat"
 EXPIRES_S = {BEAT: 60}
+NOTED = "alive"
 
 
 @lru_cache
@@ -16,7 +21,8 @@ def client() -> redis.Redis:
     url = settings.CELERY_BROKER_URL
     if url.startswith("redis+socket://"):
         url = "unix://" + url.removeprefix("redis+socket://").split("?")[0]
-    return redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2)
+    once = Retry(NoBackoff(), 0)  # redis-py would try for ten seconds
+    return redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2, retry=once)
 
 
 def say(name: str) -> None:
@@ -31,3 +37,15 @@ def missing(names: list[str]) -> list[str]:
     """Those of `names` that have not been heard of lately. Raises redis.RedisError if the broker is away."""
     values = client().mget([f"flywheel:alive:{name}" for name in names])
     return [name for name, value in zip(names, values, strict=True) if value is None]
+
+
+def note(names: list[str]) -> None:
+    """Keeps in the database who is alive, for pages, which do not wait for the broker."""
+    with suppress(redis.RedisError):
+        silent = missing(names)
+        cache.set(NOTED, [name for name in names if name not in silent], EXPIRES_S[BEAT])
+
+
+def noted(name: str) -> bool:
+    """Whether `name` was alive when it was last noted, some seconds ago."""
+    return name in cache.get(NOTED, [])

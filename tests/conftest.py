@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,19 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         return connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture(autouse=True)
+def _messages_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is posted to workers is with the broker when `post` returns."""
+    from apps.core import outbox
+
+    class Direct:
+        def add(self, message: outbox.Message) -> None:
+            with suppress(*outbox.BROKER_AWAY):
+                outbox.deliver(message)
+
+    monkeypatch.setattr(outbox, "_outbox", Direct())
 
 
 @pytest.fixture

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from celery import current_app
 from django.db import models, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
-from kombu.exceptions import OperationalError as BrokerError
 
+from apps.core import outbox
 from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.kinds import job_models, kind_of
 from apps.core.models import LAST_RESEND, Job, JobLog, JobState, Project, ProjectDeletion
 from apps.core.signals import job_ended
 
-log = logging.getLogger(__name__)
 J = TypeVar("J", bound=Job)
 TASK = "core.run_job"
 # A message that waits longer than this is dropped: another one has been sent long since, and so a job that waits for
@@ -53,15 +50,10 @@ def submit(job: J, *, by: Any, due_in: timedelta | None = None) -> J:
 
 
 def enqueue(job: Job) -> None:
-    """Sends the id. A broker that is away loses nothing: the reaper sends it again, after longer and longer waits."""
-    if not job.note_send():
-        return
-    try:
-        current_app.send_task(
-            TASK, args=[job._meta.label, str(job.pk)], queue=kind_of(job).queue, retry=False, expires=EXPIRES_S
-        )
-    except (BrokerError, OSError) as error:
-        log.warning("Job %s waits for the broker: %s", job.pk, error)
+    """Sends the id. A message that is lost is sent again by the reaper, after longer and longer waits."""
+    if job.note_send():
+        label, queue = job._meta.label, kind_of(job).queue
+        outbox.post(TASK, label, str(job.pk), queue=queue, expires_s=EXPIRES_S)
 
 
 def restart(

@@ -4,7 +4,7 @@ from celery import shared_task
 from django.apps import apps
 
 from apps.core import attempts, jobs, runner
-from flywheel import alive
+from flywheel import alive, processes
 
 
 @shared_task(name=jobs.TASK)
@@ -17,6 +17,7 @@ def run_job(label: str, pk: str) -> None:
 @shared_task(name="core.reap", expires=30)
 def reap() -> dict[str, int]:
     alive.say(alive.BEAT)
+    alive.note(list(processes.WORKERS))
     return jobs.reap()
 
 

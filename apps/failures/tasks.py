@@ -17,7 +17,10 @@ def recluster(project_id: int) -> dict[str, int] | None:
 
 @shared_task(name="failures.recluster_due", expires=600)
 def recluster_due() -> int:
-    return sum(store.request(pk) for pk in store.due())
+    projects = store.due()
+    for pk in projects:
+        store.request(pk)
+    return len(projects)
 
 
 @shared_task(name="failures.classify_new", expires=10)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import redis
 from django.conf import settings
 from django.db import transaction
 from django.db.models.functions import Now
@@ -227,7 +226,4 @@ def vllm_is_here() -> bool:
 
 
 def has_worker() -> bool:
-    try:
-        return not alive.missing([QUEUE])
-    except redis.RedisError:
-        return False
+    return alive.noted(QUEUE)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
-from celery import current_app
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
-from kombu.exceptions import OperationalError as BrokerError
 
+from apps.core import outbox
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts
@@ -20,7 +18,6 @@ from apps.registry.servers import ServerError, check_address
 from workers.lib.ray_jobs import ClusterError, RayApi
 from workers.lib.serving import Address
 
-log = logging.getLogger(__name__)
 MOST = 20  # clusters per project
 RESET: dict[str, Any] = {"health": Health.UNCHECKED, "health_detail": "", "ray_version": "", "checked_at": None}
 
@@ -102,8 +99,5 @@ def refresh_health(cluster: RayCluster) -> None:
 
 
 def refresh_soon(pk: int) -> None:
-    """Have a worker check the cluster; if the broker is unreachable, the periodic check will do it."""
-    try:
-        current_app.send_task("registry.check_ray_cluster", args=[pk], retry=False, expires=200)
-    except (BrokerError, OSError) as error:
-        log.warning("The health of Ray cluster %s is asked later: %s", pk, error)
+    """Have a worker check the cluster. A message that is lost is made good by the periodic check."""
+    outbox.post("registry.check_ray_cluster", pk, expires_s=200)

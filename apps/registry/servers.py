@@ -5,21 +5,18 @@ Health is refreshed periodically and before an evaluation calls a server; a page
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from celery import current_app
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import ProtectedError
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.text import slugify
-from kombu.exceptions import OperationalError as BrokerError
 
-from apps.core import jobs
+from apps.core import jobs, outbox
 from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Project
@@ -33,7 +30,6 @@ from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_url
 from workers.lib.serving import Address, Listing, list_models
 
-log = logging.getLogger(__name__)
 MOST = 50  # servers per project: the health of each is checked every few minutes
 RESERVED = ("auto", "transformers")
 PROBE_S = 300.0
@@ -184,11 +180,8 @@ def refresh_health(server: Server) -> Server:
 
 
 def refresh_soon(pk: int) -> None:
-    """Have a worker check a server's health; if the broker is unreachable, the periodic check will do it."""
-    try:
-        current_app.send_task("registry.check_server", args=[pk], retry=False, expires=200)
-    except (BrokerError, OSError) as error:
-        log.warning("The health of server %s is asked later: %s", pk, error)
+    """Have a worker check a server's health. A message that is lost is made good by the periodic check."""
+    outbox.post("registry.check_server", pk, expires_s=200)
 
 
 @transaction.atomic

@@ -41,7 +41,7 @@ TASK, EXPIRES_S = "trajectories.digest", 30
 # hours and the rows, inside the digest's transaction, so that each arrival counts once there, too.
 LISTENERS: list[Callable[[int, Counts, Sequence[UUID]], None]] = []
 
-wake = Waker(TASK, expires_s=EXPIRES_S, every_s=1.0, waits="The digest waits")
+wake = Waker(TASK, expires_s=EXPIRES_S, every_s=1.0)
 
 
 def run() -> int:

@@ -24,7 +24,7 @@ from apps.trajectories.redaction import RuleError
 
 TASK, EXPIRES_S = "trajectories.look_for_names", 30
 
-_wake = Waker(TASK, expires_s=EXPIRES_S, every_s=1.0, waits="What is held waits")
+_wake = Waker(TASK, expires_s=EXPIRES_S, every_s=1.0)
 
 
 def hold(project: Project, kind: HeldBatch.Kind, parts: Iterable[bytes]) -> None:

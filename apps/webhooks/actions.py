@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-from celery import current_app
 from django.conf import settings
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import transaction
@@ -17,8 +15,8 @@ from django.db.models import ProtectedError
 from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils import timezone
-from kombu.exceptions import OperationalError as BrokerError
 
+from apps.core import outbox
 from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Project
@@ -26,7 +24,6 @@ from apps.webhooks import signing, slack
 from apps.webhooks.models import TEST, Delivery, DeliveryState, Event, Format, Webhook
 from workers.lib.outgoing import RefusedAddress, check_url
 
-log = logging.getLogger(__name__)
 MOST = 20  # webhooks of a project
 OLD_SECRET_FOR = timedelta(hours=24)
 SEND = "webhooks.send_due"
@@ -75,11 +72,8 @@ def _body(event: str, data: dict[str, Any]) -> str:
 
 
 def wake() -> None:
-    """Has a worker send what is due. Where the broker is away, beat does within seconds after it is back."""
-    try:
-        current_app.send_task(SEND, retry=False, expires=60)
-    except (BrokerError, OSError) as error:
-        log.warning("Webhooks wait for the broker: %s", error)
+    """Has a worker send what is due. Beat does it, too."""
+    outbox.post(SEND, expires_s=60)
 
 
 def checked_url(url: str) -> str:

@@ -12,7 +12,7 @@ from django.db import DataError, OperationalError, connection
 from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerError
 
-from apps.core import heartbeat, jobs, kinds, runner
+from apps.core import heartbeat, jobs, kinds, outbox, runner
 from apps.core.kinds import ChildProcess
 from apps.core.models import FIRST_RESEND, LAST_RESEND, JobLog, JobState
 from apps.registry.models import ModelVersion
@@ -181,7 +181,7 @@ def test_a_heartbeat_that_comes_while_the_reaper_decides_saves_the_attempt(submi
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     sent: list[str] = []
-    monkeypatch.setattr(jobs.current_app, "send_task", lambda name, args, **_: sent.append(args[1]))
+    monkeypatch.setattr(outbox.current_app, "send_task", lambda name, args, **_: sent.append(args[1]))
     yield sent
 
 
@@ -225,7 +225,7 @@ def test_a_broker_that_is_away_loses_no_job(
         raise BrokerError("no broker")
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs.current_app, "send_task", away)
+        patch.setattr(outbox.current_app, "send_task", away)
         jobs.reap()
     TrainingRun.objects.update(resend_at=timezone.now() - timedelta(seconds=1))
     jobs.reap()

@@ -10,6 +10,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from apps.core import outbox
 from apps.core.models import AuditEvent, Project, Role
 from apps.failures.actions import clusters
 from apps.failures.actions.decisions import Refused, undo
@@ -168,7 +169,7 @@ def test_an_older_run_does_not_overwrite_a_newer_one(project: Project) -> None:
 
 def test_only_projects_with_news_are_grouped_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
-    monkeypatch.setattr(store.current_app, "send_task", lambda name, args, **_: sent.append((name, args)))
+    monkeypatch.setattr(outbox.current_app, "send_task", lambda name, args, **_: sent.append((name, args)))
     fail(project, PAYMENT)
     assert store.due() == []  # one failure is no group
     fill(make_project())
@@ -318,7 +319,7 @@ def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> No
 def test_asking_for_a_clustering_waits_for_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(project)
     sent: list[Any] = []
-    monkeypatch.setattr(store.current_app, "send_task", lambda name, args, **_: sent.append(args))
+    monkeypatch.setattr(outbox.current_app, "send_task", lambda name, args, **_: sent.append(args))
     client = browser(project)
     page = client.post(reverse("failures:recluster", args=[project.slug]), follow=True)
     assert sent == [[project.pk]] and page.context["waiting"] and b"every 2s" in page.content

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core import jobs, runner
+from apps.core import jobs, outbox, runner
 from apps.core.models import AuditEvent, Project, Role
 from apps.failures import reclassify
 from apps.failures.actions.decisions import decide, split
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list:
     found: list[Any] = []
-    monkeypatch.setattr(jobs.current_app, "send_task", lambda name, args, **_: found.append((name, args)))
+    monkeypatch.setattr(outbox.current_app, "send_task", lambda name, args, **_: found.append((name, args)))
     return found
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
@@ -317,11 +318,15 @@ def test_one_that_is_not_up_is_neither_asked_nor_probed(world: World) -> None:
 
 
 def test_without_a_worker_the_page_says_how_to_get_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alive, "missing", lambda names: names)
+    """It reads what beat's task noted last: it does not ask the broker, which may be frozen."""
+    cache.delete(alive.NOTED)
     server = world.add()
-    assert "make vllm" in managed.state_of(server.runs.get()).sentence
-    monkeypatch.setattr(alive, "missing", lambda names: [])
-    assert "make vllm" not in managed.state_of(server.runs.get()).sentence
+    for silent, is_told in ((["serve"], True), ([], False)):
+        with monkeypatch.context() as patch:
+            patch.setattr(alive, "missing", lambda names, silent=silent: silent)
+            alive.note(["serve"])
+        monkeypatch.setattr(alive, "client", None)
+        assert ("make vllm" in managed.state_of(server.runs.get()).sentence) is is_told
 
 
 # By page and API

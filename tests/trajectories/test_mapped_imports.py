@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from apps.core import jobs
+from apps.core import outbox
 from apps.core.models import AuditEvent, Project
 from apps.trajectories.actions.mappings import find_mapping, save_mapping
 from apps.trajectories.importers.mapping import MappingError, load
@@ -37,7 +37,7 @@ def member(project: Project, data_dir: Path) -> Client:
 
 @pytest.fixture(autouse=True)
 def sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs.current_app, "send_task", lambda *args, **options: None)
+    monkeypatch.setattr(outbox.current_app, "send_task", lambda *args, **options: None)
 
 
 def form(seen: dict, **more: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core import jobs, runner
+from apps.core import jobs, outbox, runner
 from apps.core.models import AuditEvent, Project, Role
 from apps.trajectories import uploads
 from apps.trajectories.importers import batches
@@ -39,7 +39,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list:
         if name == jobs.TASK:
             found.append((name, args, options["queue"]))
 
-    monkeypatch.setattr(jobs.current_app, "send_task", send)
+    monkeypatch.setattr(outbox.current_app, "send_task", send)
     return found
 
 

@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerError
 
+from apps.core import outbox
 from apps.core.models import AuditEvent
 from apps.webhooks import actions, sending, signing, tasks
 from apps.webhooks.models import EXCERPT, TEST, TRIES, Attempt, Delivery, Event, Webhook
@@ -221,7 +222,7 @@ def test_an_event_outlives_a_broker_that_is_away(
         asked.append(name)
         raise BrokerError("the broker is away")
 
-    monkeypatch.setattr(actions.current_app, "send_task", away)
+    monkeypatch.setattr(outbox.current_app, "send_task", away)
     with django_capture_on_commit_callbacks(execute=True):
         row = tell(hook)
     assert asked == ["webhooks.send_due"] and not receiver.got

@@ -6,7 +6,6 @@ in one, under the project's advisory lock.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,13 +16,11 @@ from math import log as ln
 from operator import or_
 from typing import Any
 
-from celery import current_app
 from django.db import transaction
 from django.db.models import Count, Max, Min, Q
 from django.utils import timezone
-from kombu.exceptions import OperationalError as BrokerError
 
-from apps.core import locks
+from apps.core import locks, outbox
 from apps.core.actions import audit
 from apps.core.locks import ProjectLock
 from apps.core.models import Project, Stage
@@ -38,8 +35,7 @@ from apps.failures.models import ClusterSpace, DailyRuns, Failure, FailureCluste
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import Arrival, Trajectory, with_content
 
-log = logging.getLogger(__name__)
-TASK = "failures.recluster"
+TASK, EXPIRES_S = "failures.recluster", 600
 CHUNK = 500
 FEWEST = 3  # standing failures below which nothing is grouped
 PLACED_AT_ONCE = 2_000
@@ -91,14 +87,9 @@ def _has_news(space: ClusterSpace | None, counts: Mapping[str, Any]) -> bool:
     return space.failures != counts["n"] or counts["newest"] > space.made_at
 
 
-def request(project: int) -> bool:
-    """Queues a clustering. False if the broker is unreachable; the schedule tries again."""
-    try:
-        current_app.send_task(TASK, args=[project], queue="default", retry=False)
-    except (BrokerError, OSError) as error:
-        log.warning("The clusters of project %s wait for the broker: %s", project, error)
-        return False
-    return True
+def request(project: int) -> None:
+    """Has a worker cluster a project's failures."""
+    outbox.post(TASK, project, queue="default", expires_s=EXPIRES_S)
 
 
 # Reading

@@ -38,7 +38,7 @@ BINS = 24
 BAR_HEIGHT = 20
 MOST_SERIES = 8
 WHOLE = 6  # failures in a bar, up to which each has its own line
-ASKED_FOR = 600  # seconds that a page waits for the clustering it requested
+ASKED_FOR = store.EXPIRES_S  # seconds that a page waits for the clustering it requested
 SORTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "size": ("Size", attrgetter("n")),
     "recent": ("Last seen", attrgetter("last_seen")),
@@ -170,11 +170,7 @@ def _spark(bins: dict[int, int]) -> list[dict[str, float]]:
 @require_POST
 @project_view(Role.ENGINEER)
 def recluster(request: HttpRequest, project: Project) -> HttpResponse:
-    if not store.request(project.pk):
-        messages.error(
-            request, "The workers are not reachable. Try again in a minute; clustering also runs every 15 minutes."
-        )
-        return redirect("failures:clusters", project.slug)
+    store.request(project.pk)
     response = redirect("failures:clusters", project.slug)
     response["Location"] += f"?asked={timezone.now().timestamp():.3f}"
     return response

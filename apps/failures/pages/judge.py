@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
+from apps.core import outbox
 from apps.core.access import project_view
 from apps.core.charts import bars
 from apps.core.forms import PlainForm, whole
@@ -188,7 +189,7 @@ def run(request: HttpRequest, project: Project) -> HttpResponse:
     if rubrics.current(project) is None:
         messages.info(request, "The judge is off. An operator can switch it on.")
     else:
-        judge_project.delay(project.pk)
+        outbox.post(judge_project.name, project.pk, expires_s=150)
         messages.success(request, f"The judge is reviewing the next {judging.CHUNK} runs.")
     return redirect("failures:rubric", project.slug)
 

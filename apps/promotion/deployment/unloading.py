@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 
-from celery import current_app
 from django.db import transaction
 from django.utils import timezone
-from kombu.exceptions import OperationalError as BrokerError
 
+from apps.core import outbox
 from apps.promotion.deployment.models import Placement, Target
 from apps.promotion.deployment.places import lora_name
 from apps.promotion.models import Promotion, Trial
@@ -19,7 +17,6 @@ from apps.registry.servers import address_of
 from workers.lib.errors import JobError
 from workers.lib.serving import LOAD_S, Adapters
 
-log = logging.getLogger(__name__)
 UNLOAD = "promotion.unload"
 # A load that was running when its deployment was stopped may still complete.
 ARRIVES = timedelta(seconds=LOAD_S + 30)
@@ -33,11 +30,8 @@ class StillAsked(JobError):
 
 
 def unload_soon() -> None:
-    """Has a worker unload what is leaving; if the broker is unreachable, beat does it."""
-    try:
-        current_app.send_task(UNLOAD, retry=False, expires=60)
-    except (BrokerError, OSError) as error:
-        log.warning("What leaves is unloaded later: %s", error)
+    """Has a worker unload what is leaving. Beat does it, too."""
+    outbox.post(UNLOAD, expires_s=60)
 
 
 def leave(rows: object) -> None:
