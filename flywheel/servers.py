@@ -25,6 +25,7 @@ from flywheel.embedded import (
     ServiceError,
     data_dir,
     lock,
+    lock_patiently,
     reachable,
     wants_broker,
     wants_postgres,
@@ -143,13 +144,14 @@ def supervise() -> None:
 
 
 def _become_supervisor(layout: Layout) -> int | None:
-    """The supervisor's lock, or None if another has it. A user who only looks holds it for a moment: ask twice."""
-    for _ in range(20):
-        try:
-            return lock(layout.data / "supervisor.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.05)
-    return None
+    """The supervisor's lock, with this process's id in its file, or None if another has it."""
+    try:
+        held = lock_patiently(layout.data / "supervisor.lock")
+    except BlockingIOError:
+        return None
+    os.ftruncate(held, 0)
+    os.write(held, str(os.getpid()).encode())
+    return held
 
 
 def _while_used(layout: Layout, stopping: list[int]) -> Iterator[None]:

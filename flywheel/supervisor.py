@@ -104,11 +104,12 @@ class Stack:
         return [sys.executable, "-m", *command(name, host=self.host, port=port)]
 
     def heed_signals(self) -> None:
-        """Ctrl-C and SIGTERM raise KeyboardInterrupt in the main thread. One that comes while it forks is raised after that:
-        Python prints an exception in a callback at the fork, and goes on."""
+        """Ctrl-C (SIGINT) and SIGTERM raise KeyboardInterrupt in the main thread. One that comes while it forks is raised
+        after that: Python prints an exception in a callback at the fork, and goes on.
+
+        A shell has SIGINT ignored for what a script starts with `&`; whoever sends it to this process means it."""
         signal.signal(signal.SIGTERM, self._interrupt)
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, self._interrupt)
+        signal.signal(signal.SIGINT, self._interrupt)
 
     def _interrupt(self, *_: object) -> None:
         self.interrupted = True

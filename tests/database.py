@@ -17,6 +17,7 @@ from django.db.backends.postgresql.creation import DatabaseCreation
 from django.utils import timezone
 from psycopg import sql
 
+from apps.core import schema
 from flywheel import embedded
 
 NAMES = "flywheel_migrated_"
@@ -90,6 +91,7 @@ def _digest() -> str:
     read, files = hashlib.sha256(f"{django.VERSION} {timezone.now():%Y-%m}".encode()), set()
     for app in apps.get_app_configs():
         files |= set(Path(app.path, "migrations").glob("*.py"))
+    files.add(Path(schema.__file__))
     for file in sorted(files | {path for one in files for path in _ours(one)}):
         read.update(file.read_bytes())
     return read.hexdigest()[:16]

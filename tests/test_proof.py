@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from apps.evals.formats import TaskRow, package
-from tests.flywheel.machine import Machine, hear_ctrl_c
+from tests.flywheel.machine import Machine, ignore_ctrl_c
 
 pytestmark = pytest.mark.proof
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,7 +41,7 @@ class DemoRun:
         command = [sys.executable, "manage.py", "demo", "--fast", "--exit", "--port", str(free_port()), *arguments]
         env = {key: value for key, value in os.environ.items() if not key.startswith("FLYWHEEL_")}
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=self.log.open("w"), stderr=subprocess.STDOUT, preexec_fn=hear_ctrl_c,
+            command, cwd=ROOT, stdout=self.log.open("w"), stderr=subprocess.STDOUT, preexec_fn=ignore_ctrl_c,
             env=env | {"FLYWHEEL_DATA_DIR": str(folder), "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
 

@@ -2,6 +2,7 @@ import gc
 from typing import Any
 
 from django.apps import AppConfig
+from django.db.models.signals import pre_migrate
 from django.utils.module_loading import autodiscover_modules
 
 
@@ -17,10 +18,12 @@ class CoreConfig(AppConfig):
         gc.disable()
 
     def ready(self) -> None:
+        from apps.core import schema
         from apps.core.accounts import signals
         from apps.core.projects import deletion
 
         signals.connect()
+        pre_migrate.connect(schema.refuse_another_version, sender=self)
         deletion.register_kind()
         autodiscover_modules("jobs")  # where apps register their kinds of jobs
         gc.freeze()

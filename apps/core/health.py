@@ -1,28 +1,35 @@
-"""GET /healthz: 200 when the database, the broker, one worker of each queue and beat answer."""
+"""GET /healthz: 200 when the database (with this version's schema), the broker, one worker of each queue and beat answer."""
 
 from __future__ import annotations
 
+import logging
+
 import redis
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import DatabaseError
 from django.http import HttpRequest, JsonResponse
 
+from apps.core import schema
 from flywheel import alive
+
+log = logging.getLogger(__name__)
 
 
 def healthz(request: HttpRequest) -> JsonResponse:
-    parts = {"database": _database(), **_broker_and_workers()}
+    parts = {**_database(), **_broker_and_workers()}
     healthy = all(parts.values())
     return JsonResponse({"healthy": healthy, "parts": parts}, status=200 if healthy else 503)
 
 
-def _database() -> bool:
+def _database() -> dict[str, bool]:
     try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
+        different = schema.differences()
+        ready = not (different or schema.is_behind())
     except DatabaseError:
-        return False
-    return True
+        return {"database": False, "schema": False}
+    if not ready:
+        log.warning("The database has another schema: %s", "; ".join(different) or "run manage.py prepare")
+    return {"database": True, "schema": ready}
 
 
 def _broker_and_workers() -> dict[str, bool]:

@@ -51,9 +51,9 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def hear_ctrl_c() -> None:
-    """Whoever runs the tests in the background has SIGINT ignored, and children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def ignore_ctrl_c() -> None:
+    """As a shell does for what a script starts with `&`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Machine:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            preexec_fn=hear_ctrl_c,
+            preexec_fn=ignore_ctrl_c,
             **identity,
         )
         self.started.append(process)

@@ -62,4 +62,4 @@ def test_a_database_that_is_away_is_named(client: Client, monkeypatch: pytest.Mo
         raise DatabaseError
 
     monkeypatch.setattr(connection, "cursor", away)
-    assert parts_down(client) == {"database"}
+    assert parts_down(client) == {"database", "schema"}

@@ -17,7 +17,7 @@ from tests.flywheel.machine import free_port
 @pytest.fixture
 def stack(data_dir: Path) -> Iterator[Stack]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a script that starts it with `&`
     made = Stack("127.0.0.1", free_port())
     made.heed_signals()
     yield made

@@ -21,7 +21,7 @@ from tests.flywheel.machine import Machine, eventually, free_port, health, up
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: ")
 OF_A_PROCESS = re.compile(rf" *({'|'.join(NAMES)}) \| ")
 pytestmark = pytest.mark.slow
-PARTS = {"database", "broker", "worker default", "worker ingest", "worker eval", "worker train", "beat"}
+PARTS = {"database", "schema", "broker", "worker default", "worker ingest", "worker eval", "worker train", "beat"}
 
 
 def healthy(port: int, process: subprocess.Popen[str]) -> Callable[[], bool]:
@@ -121,6 +121,7 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     assert process.returncode == 0, output
     assert "Traceback" not in said_by_up(output)
     assert "correct horse battery" not in output
+    assert not machine.processes("bin/postgres") and not machine.processes("valkey-server")
     eventually(machine.is_quiet)
 
 

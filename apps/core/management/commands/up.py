@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management import BaseCommand, CommandError, CommandParser
+from django.db import connections
 
 from apps.core.management.commands.prepare import prepare_installation
+from flywheel import embedded
 from flywheel.supervisor import Stack, StackError, require_free_port
 
 
@@ -18,25 +22,28 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=int, default=8000)
 
     def handle(self, *, host: str, port: int, **options: Any) -> None:
-        stack = prepare(self, host, port)
+        with running_stack(self, host, port) as stack:
+            self.stdout.write(self.style.SUCCESS(f"Flywheel is up at {stack.url} (Ctrl-C stops it)"))
+            stack.serve_forever()
+
+
+@contextmanager
+def running_stack(command: BaseCommand, host: str, port: int, *, quiet: bool = False) -> Iterator[Stack]:
+    """Migrates, makes the first admin, starts all processes and yields once they are healthy. At the end everything
+    is stopped, the embedded services too. Raises CommandError for what cannot start."""
+    try:
+        require_free_port(host, port)
+        stack = Stack(host, port, quiet=quiet)
+        stack.heed_signals()
+        prepare_installation(command)
         try:
             stack.start()
             stack.wait_healthy()
-            self.stdout.write(self.style.SUCCESS(f"Flywheel is up at {stack.url} (Ctrl-C stops it)"))
-            stack.serve_forever()
-        except StackError as error:
-            raise CommandError(str(error)) from error
+            yield stack
         finally:
             stack.stop()
-
-
-def prepare(command: BaseCommand, host: str, port: int, *, quiet: bool = False) -> Stack:
-    """Migrations, static files, the first admin; signals stop the stack. Raises CommandError if the port is taken."""
-    try:
-        require_free_port(host, port)
     except StackError as error:
         raise CommandError(str(error)) from error
-    prepare_installation(command)
-    stack = Stack(host, port, quiet=quiet)
-    stack.heed_signals()
-    return stack
+    finally:
+        connections.close_all()
+        embedded.stop_unused()

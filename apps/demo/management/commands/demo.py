@@ -6,10 +6,9 @@ from typing import Any
 
 from django.core.management import BaseCommand, CommandError, CommandParser
 
-from apps.core.management.commands.up import prepare
+from apps.core.management.commands.up import running_stack
 from apps.demo.recipes import FAST, FULL
 from apps.demo.wheel import Demo, DemoError
-from flywheel.supervisor import StackError
 
 
 class Command(BaseCommand):
@@ -23,18 +22,14 @@ class Command(BaseCommand):
         parser.add_argument("--seed", type=int, default=1)
 
     def handle(self, *, host: str, port: int, fast: bool, seed: int, **options: Any) -> None:
-        stack = prepare(self, host, port, quiet=True)
         try:
-            stack.start()
-            stack.wait_healthy()
-            self.stdout.write(f"Flywheel is running at {stack.url}; you can watch the demo there.")
-            Demo(stack.url, FAST if fast else FULL, seed, endpoint=stack.endpoint_url).run()
-            if not options["exit"]:
-                self.stdout.write(self.style.SUCCESS(f"Flywheel is running at {stack.url} (Ctrl-C to stop)"))
-                stack.serve_forever()
-        except (StackError, DemoError) as error:
+            with running_stack(self, host, port, quiet=True) as stack:
+                self.stdout.write(f"Flywheel is running at {stack.url}; you can watch the demo there.")
+                Demo(stack.url, FAST if fast else FULL, seed, endpoint=stack.endpoint_url).run()
+                if not options["exit"]:
+                    self.stdout.write(self.style.SUCCESS(f"Flywheel is running at {stack.url} (Ctrl-C to stop)"))
+                    stack.serve_forever()
+        except DemoError as error:
             raise CommandError(str(error)) from error
         except KeyboardInterrupt:
             self.stdout.write("Stopped.")
-        finally:
-            stack.stop()
