@@ -35,7 +35,7 @@ def differences() -> list[str]:
     applied = set(MigrationRecorder(connection).applied_migrations())
     wrong = sorted(_changed(applied) | _unknown(applied))
     if wrong:
-        return [f"{app}.{name} is not the migration of that name here" for app, name in wrong]
+        return [f"its migration {app}.{name} differs from the one here" for app, name in wrong]
     return [] if is_behind() else list(_other_columns())
 
 
