@@ -112,7 +112,7 @@ class Endpoint:
             turn = self._turn(key, asked, await self.callers.route_of(key, asked.model), headers, started)
             await self._with_client(turn, receive, send)
         finally:
-            meter.end(turn.tokens if turn else 0)
+            meter.end(turn.tokens if turn and key.limits.tokens else 0)
             if turn and turn.shadow and turn.noted and turn.record.ended != "left":
                 self.shadows.ask(turn, turn.shadow)
 

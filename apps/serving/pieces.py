@@ -1,4 +1,4 @@
-"""A stream's bytes in transit: cut into whole events, ended with an error event, and scanned for usage. Pure."""
+"""A stream's bytes in transit: cut into whole events, and ended with an error event. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import msgspec
 from apps.serving.asked import CHAT
 from workers.lib.streamed import END, ChatPieces, Events, ResponsePieces
 
-COUNTED = re.compile(rb'"(?:prompt_tokens|completion_tokens|input_tokens|output_tokens)":\s*(\d{1,9})')
-TAIL = 16 * 1024  # bytes at the end of an answer that are searched for its usage
 # Quotes inside a JSON string are escaped, so nothing that a model writes can match these patterns.
 COMPLETE = re.compile(
     rb'data:\s*\[DONE\]|"finish_reason":\s*"|"type":\s*"(?:response\.(?:completed|incomplete|failed)|error)"|"error":\s*[{"]'
 )
+NO_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+EVENT_END = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)")
 ITEM, MESSAGE = "response.output_item.added", "message"
 
 
@@ -38,9 +38,9 @@ class Pieces:
         whole, self.rest = data[:end], data[end:]
         if whole and not self.ended:
             self.ended = b"data: [DONE]" in whole[-64:] or b'"type":"response.completed"' in whole
-        if self.strips and b'"choices":[]' in whole:
-            events = re.split(rb"(?<=\n\n)", whole)
-            whole = b"".join(one for one in events if not (b'"choices":[]' in one and b'"usage":{' in one))
+        if self.strips and NO_CHOICE.search(whole):
+            events = EVENT_END.split(whole)
+            whole = b"".join(event for event in events if not _only_counts(event))
         return whole
 
 
@@ -84,9 +84,14 @@ def error_event(path: str, error: dict[str, Any]) -> bytes:
     return b"event: error\ndata: " + msgspec.json.encode(said) + b"\n\n"
 
 
-def tokens_counted(parts: Sequence[bytes]) -> int | None:
-    """The usage that an answer reports, input and output tokens; None if it reports none."""
-    tail = b"".join(parts[-8:])[-TAIL:]
-    start = tail.rfind(b'"usage":')
-    counts = [int(count) for count in COUNTED.findall(tail, start)] if start >= 0 else []
-    return sum(counts) if counts else None
+def _only_counts(event: bytes) -> bool:
+    """Whether a chunk has no choice, only the usage."""
+    if not NO_CHOICE.search(event):
+        return False
+    for data in Events().feed(event):
+        try:
+            chunk = json.loads(data)
+        except (ValueError, RecursionError):
+            return False
+        return chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
+    return False

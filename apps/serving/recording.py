@@ -9,15 +9,18 @@ from typing import Any
 
 import msgspec
 
+from apps.serving import usage
 from apps.serving.spool import Record
 from apps.trajectories.decoding import clean
 from apps.trajectories.otlp.spans import Scope, Span
 from workers.lib.messages import Message, content_text, error_text, from_items
 from workers.lib.messages.content import REASONING_FIELDS
+from workers.lib.spending import Price, Usage
 from workers.lib.streamed import END, ChatPieces, Events, ResponsePieces
-from workers.lib.token_usage import CACHE_READ, CACHE_WRITE, REASONING, read_usage
+from workers.lib.token_usage import CACHE_READ, CACHE_WRITE, REASONING, TokenUsage, read_usage
 
 SCOPE = Scope("flywheel.endpoint", "1")
+LEFT, REFUSED, ESTIMATED = "client-left", "request-refused", "tokens-estimated"  # tags
 INCOMPLETE = {
     "left": "The client went away before the answer was complete.",
     "broken": "The server ended the answer in the middle.",
@@ -39,6 +42,17 @@ def span_of(record: Record) -> Span:
     asked, answer = _json(record.request), answer_of(record)
     problem = problem_of(record, answer)
     refused = problem if record.status in CALLERS_FAULT and record.ended == "whole" else ""
+    answered = _answer_messages(record, answer)
+    used, tags = read_usage(answer.get("usage")), list[str]()
+    counts = used.input_tokens, used.output_tokens
+    if None in counts and answered:
+        guess = usage.estimated(asked, answered)
+        counts = (
+            guess.input_tokens if counts[0] is None else counts[0],
+            guess.output_tokens if counts[1] is None else counts[1],
+        )
+        tags.append(ESTIMATED)
+    tags += [LEFT] if record.ended == "left" else [REFUSED] if refused else []
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": record.channel,
@@ -48,7 +62,7 @@ def span_of(record: Record) -> Span:
         "session.id": record.session,
         "user.id": record.user,
         "gen_ai.input.messages": _dumped(_asked_messages(record, asked)),
-        "gen_ai.output.messages": _dumped(_answer_messages(record, answer)),
+        "gen_ai.output.messages": _dumped(answered),
         "gen_ai.tool.definitions": _dumped(asked.get("tools")),
         "flywheel.channel": record.channel,
         "flywheel.model_version": record.version_id,
@@ -64,8 +78,9 @@ def span_of(record: Record) -> Span:
         "flywheel.metadata": record.metadata or None,
         "gen_ai.response.id": answer.get("id"),
         "flywheel.refused": refused,
-        "langfuse.trace.tags": ["client-left"] if record.ended == "left" else ["request-refused"] if refused else None,
-        **usage_of(record, answer),
+        "langfuse.trace.tags": tags or None,
+        **_usage(record, *counts),
+        **_parts(used),
     }
     failed = "" if refused else problem
     return Span(
@@ -132,8 +147,10 @@ def answer_of(record: Record) -> dict[str, Any]:
         return whole
     written = pieces.written
     calls = [{"id": f"call_{n}", "type": "function", "function": call} for n, call in enumerate(written.calls)]
-    message: Message = {"role": "assistant", "content": written.text or None} | ({"tool_calls": calls} if calls else {})
-    return {"choices": [{"message": message}]} if written.text or calls else {}
+    message: Message = {"role": "assistant", "content": written.text or None}
+    message |= {"reasoning_content": written.thought} if written.thought else {}
+    message |= {"tool_calls": calls} if calls else {}
+    return {"choices": [{"message": message}]} if written.text or written.thought or calls else {}
 
 
 def _answer_messages(record: Record, answer: dict[str, Any]) -> list[Message]:
@@ -167,15 +184,31 @@ def _nothing_in(record: Record, answer: dict[str, Any]) -> str:
 
 
 def usage_of(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(answer.get("usage"), dict):
-        return {}
-    usage = read_usage(answer["usage"])
-    asked, answered = usage.input_tokens, usage.output_tokens
-    found = {"gen_ai.usage.input_tokens": asked, "gen_ai.usage.output_tokens": answered}
-    found |= {ATTRIBUTES_OF_PARTS[name]: count for name, count in usage.details.items()}
+    """Tokens and cost by the server's count, as attributes."""
+    used = read_usage(answer.get("usage"))
+    return _usage(record, used.input_tokens, used.output_tokens) | _parts(used)
+
+
+def _parts(used: TokenUsage) -> dict[str, int]:
+    return {ATTRIBUTES_OF_PARTS[name]: count for name, count in used.details.items()}
+
+
+def _usage(record: Record, asked: int | None, answered: int | None) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "gen_ai.usage.input_tokens": asked,
+        "gen_ai.usage.output_tokens": answered,
+    }
     if record.price and asked is not None and answered is not None:
-        found["gen_ai.usage.cost"] = (asked * record.price[0] + answered * record.price[1]) / 1e6
-    return found
+        attributes["gen_ai.usage.cost"] = Price(*record.price).of(Usage(asked, answered))
+    return attributes
+
+
+def estimated_tokens(record: Record) -> int:
+    """Input and output tokens of an answer that reports none; 0 if the model did not answer."""
+    answer = answer_of(record)
+    if record.status != 200 or answer.get("error"):
+        return 0
+    return usage.estimated(_json(record.request), _answer_messages(record, answer)).tokens
 
 
 def failure_in(record: Record, answer: bytes, *, stream: bool) -> str:

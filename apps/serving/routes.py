@@ -39,9 +39,8 @@ CURRENT, CANARY, SHADOW = "current", "canary", "shadow"  # kinds of lanes
 
 @dataclass(frozen=True)
 class Backend:
-    """One server that answers for a lane. `secret` is the server's API key. `streams_usage`: it reports a stream's
-    usage on request; `speaks_both`: it has both chat completions and the Responses API; `takes_metadata`: it accepts
-    `metadata` in a chat.
+    """One server that answers for a lane. `secret` is the server's API key. `speaks_both`: it has both chat completions
+    and the Responses API; `takes_metadata`: it accepts `metadata` in a chat.
     """
 
     server: str
@@ -50,7 +49,6 @@ class Backend:
     secret: str = field(default="", repr=False)
     allow_private: bool = False
     dialect: str = Dialect.NATIVE
-    streams_usage: bool = False
     speaks_both: bool = False
     takes_metadata: bool = True
     price: tuple[float, float] | None = None
@@ -185,7 +183,7 @@ def _at(server: Server, served_as: str, model: ModelVersion, dialect: str = "", 
     url, speaks_as_vllm = check_url(server.base_url, allow_private=private), server.kind in LOADING
     return Backend(
         server.name, url, served_as, key_of(server.key_variable, url.host), private, dialect or model.dialect or server.dialect,
-        streams_usage=speaks_as_vllm, speaks_both=True, takes_metadata=speaks_as_vllm,
+        speaks_both=True, takes_metadata=speaks_as_vllm,
         price=price or price_of(server, model.served_as or served_as),
     )  # fmt: skip
 

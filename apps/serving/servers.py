@@ -20,6 +20,8 @@ from workers.lib.posts import NoAnswer, TooLate
 from workers.lib.relaying import Relay, Relayed
 
 log = logging.getLogger(__name__)
+INVALID = (400, 422)  # statuses of a request that the server does not understand
+SILENT_S = 3600.0
 GONE = (502, 503, 504)  # statuses for which another server may be able to answer
 MOST_BEFORE_WORDS = 8 * 2**20  # bytes of a candidate's stream that are held back
 DOWN_S = 5.0  # seconds during which a server that did not answer is tried last
@@ -60,6 +62,8 @@ class Servers:
         self.relays: dict[tuple[str, str, bool], Relay] = {}
         self.open_at: dict[str, int] = {}
         self.down: dict[tuple[str, str], float] = {}
+        self.reporting: set[tuple[str, str]] = set()  # have taken the request to report usage
+        self.silent: dict[tuple[str, str], float] = {}  # have refused it, and until when that is remembered
 
     async def aclose(self) -> None:
         for relay in self.relays.values():
@@ -108,9 +112,8 @@ class Servers:
             record = turn.record
             record.server, record.served_as, record.price = backend.server, backend.served_as, backend.price
             record.servers_tried = number + 1
-            _prepare(turn, backend)
             try:
-                begun = await self._begin(turn, backend)
+                begun = await self._asked(turn, backend)
                 if begun.is_redirect or begun.is_empty:
                     self.end(begun)
                     raise NoAnswer("it sent an empty stream" if begun.is_empty else f"it answered with a redirect (HTTP {begun.answer.status})")  # fmt: skip
@@ -149,6 +152,23 @@ class Servers:
         else:
             backends.sort(key=lambda backend: self.open_at.get(str(backend.url), 0))
         return sorted(backends, key=lambda backend: self.down.get(_place(backend), 0.0) > now)
+
+    async def _asked(self, turn: Turn, backend: Backend) -> Begun:
+        """The answer of one server. It is asked to report a stream's usage; one that may be refusing just that is asked
+        again without. Raises NoAnswer, RefusedAddress, or Refusal.
+        """
+        place = _place(backend)
+        _prepare(turn, backend, reports=self.silent.get(place, 0.0) < time.monotonic())
+        begun = await self._begin(turn, backend)
+        if turn.strips and begun.answer.status == 200:
+            self.reporting.add(place)
+        elif turn.strips and begun.answer.status in INVALID and place not in self.reporting:
+            self.end(begun)
+            _prepare(turn, backend, reports=False)
+            begun = await self._begin(turn, backend)
+            if begun.answer.status == 200:
+                self.silent[place] = time.monotonic() + SILENT_S
+        return begun
 
     async def _begin(self, turn: Turn, backend: Backend) -> Begun:
         """Raises NoAnswer, RefusedAddress."""
@@ -201,14 +221,16 @@ def is_stream(answer: Relayed) -> bool:
     return answer.status == 200 and kind.partition(b";")[0].strip().lower() == b"text/event-stream"
 
 
-def _prepare(turn: Turn, backend: Backend) -> None:
-    """Raises Refusal."""
+def _prepare(turn: Turn, backend: Backend, *, reports: bool) -> None:
+    """`reports`: the server can be asked for a stream's usage. Raises Refusal."""
     asked = turn.asked
     if (backend.dialect == Dialect.RESPONSES) != (asked.path == RESPONSES) and not backend.speaks_both:
         other = "/v1/responses" if backend.dialect == Dialect.RESPONSES else "/v1/chat/completions"
         raise Refusal(400, f"The server {backend.server} of {turn.route.channel} speaks {other} only.", code="unsupported_api")  # fmt: skip
     try:
-        turn.strips = asked.stream and asked.path == CHAT and backend.streams_usage and not counts_tokens(asked)
+        turn.strips = (
+            asked.stream and asked.path == CHAT and reports and not counts_tokens(asked)
+        )
         turn.record.request = body_for(
             asked,
             backend.served_as,

@@ -7,10 +7,13 @@ import secrets
 import time
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from apps.serving.asked import CHAT, Asked
-from apps.serving.pieces import tokens_counted
+from apps.serving.recording import estimated_tokens
 from apps.serving.routes import Key, Lane, Route
 from apps.serving.spool import Record, Writer
+from apps.serving.usage import reported_in
 
 # Ids of only zeros mean “no trace” (W3C Trace Context 3.2.2).
 TRACE = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
@@ -72,10 +75,10 @@ class Turn:
 
     @property
     def tokens(self) -> int:
-        """The usage. If the answer reports none, a quarter of the bytes of request and answer."""
-        if (counted := tokens_counted(self.parts)) is not None:
-            return counted
-        return (len(self.record.request) + (0 if self.record.stream else self.size)) // 4 if self.parts else 0
+        """Input and output, estimated if the answer reports none."""
+        if (counted := reported_in(self.parts)) is not None or not self.parts:
+            return counted or 0
+        return estimated_tokens(structs.replace(self.record, answer=b"".join(self.parts)))
 
 
 def new_turn(

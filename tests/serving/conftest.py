@@ -31,7 +31,7 @@ TRIAL = "11111111-2222-3333-4444-555555555555"
 
 
 def backend(server: Scripted, **more: Any) -> Backend:
-    given = {"served_as": f"{server.name}-adapter", "streams_usage": True, "speaks_both": True} | more
+    given = {"served_as": f"{server.name}-adapter", "speaks_both": True} | more
     return Backend(server.name, check_url(server.url, allow_private=True), allow_private=True, **given)
 
 

@@ -29,6 +29,8 @@ class Scripted:
         self.says = ""  # what decides instead of the last message
         self.raw = b""  # sent instead of every answer
         self.lacks = False  # has started, and not yet loaded what is asked for
+        self.counts = "on request"  # a stream's usage; "never"; "refuses" to be asked with this status
+        self.refuses_with = 400
         self.loop = asyncio.new_event_loop()
         self.readers: dict[asyncio.StreamWriter, asyncio.StreamReader] = {}
 
@@ -102,6 +104,9 @@ class Scripted:
             more = b"retry-after: 7\r\n" if number in (429, 503) else b""
             await self._whole(writer, json.dumps(error), number, more)
             return
+        if self.counts == "refuses" and "stream_options" in body:
+            await self._whole(writer, '{"error": {"message": "Extra inputs are not permitted"}}', self.refuses_with)
+            return
         if verb == "die" and len(words) == 1:
             raise ConnectionError
         if verb == "hang" and len(words) == 1:
@@ -174,7 +179,7 @@ class Scripted:
         else:
             reason = "tool_calls" if verb == "tool" else "stop"
             _event(writer, base | {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": reason}]})
-            if (body.get("stream_options") or {}).get("include_usage"):
+            if self.counts == "on request" and (body.get("stream_options") or {}).get("include_usage"):
                 usage = {"prompt_tokens": 11, "total_tokens": 11 + number, "completion_tokens": number}
                 _event(writer, base | {"choices": [], "usage": usage})
         _event(writer, b"[DONE]")

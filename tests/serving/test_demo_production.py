@@ -48,7 +48,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
 def project(running: Running, model: ModelServer, db: None) -> Project:
     """One whose channel `production` is what the model's server has."""
     made = make_project()
-    backend = Backend("production", check_url(f"{model.root}/v1", allow_private=True), "base", allow_private=True, streams_usage=True, speaks_both=True)  # fmt: skip
+    backend = Backend("production", check_url(f"{model.root}/v1", allow_private=True), "base", allow_private=True, speaks_both=True)  # fmt: skip
     route = Route("production", (Lane("tiny-v1", 1, (backend,)),), 1)
     running.keys(Key(1, made.pk, "fw_test", "p", Limits()))
     running.tables.current = replace(running.tables.current, routes={made.pk: {"production": route}})

@@ -278,6 +278,53 @@ def test_tokens_are_counted_when_they_are_known(running: Running, server: Make) 
     assert [running.post(ask("Hi")).status_code for _ in range(3)] == [200, 200, 429]  # 14 tokens each
 
 
+@pytest.mark.parametrize("counts", ["on request", "never", "refuses"])
+def test_the_limit_of_tokens_holds_for_streams_of_any_server(running: Running, server: Make, counts: str) -> None:
+    running.serve(alpha := server("alpha"))
+    alpha.counts = counts
+    running.limit(tokens=300)
+    asked = ask("stream 200") | {"stream": True}
+    assert running.post(asked).status_code == 200
+    assert 429 in [running.post(asked).status_code for _ in range(3)]
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_server_that_refuses_to_be_asked_for_usage_is_asked_without(
+    running: Running, server: Make, status: int
+) -> None:
+    running.serve(alpha := server("alpha"), price=(1.0, 2.0))
+    alpha.counts, alpha.refuses_with = "refuses", status
+    for _ in range(2):
+        chunks = list(running.client().chat.completions.create(**ask("stream 40"), stream=True))
+        assert len(chunks) == 42 and all(chunk.choices for chunk in chunks)
+    assert ["stream_options" in body for body in alpha.asked] == [True, False, False]
+    first, second = (span_of(record).attributes for record in running.records(2))
+    assert 3 <= first["gen_ai.usage.input_tokens"] <= 30 and 40 <= first["gen_ai.usage.output_tokens"] <= 120
+    assert first["gen_ai.usage.cost"] > 0 and first["langfuse.trace.tags"] == second["langfuse.trace.tags"] == [
+        "tokens-estimated"
+    ]
+
+
+def test_a_request_that_is_wrong_itself_gets_the_answer_to_what_was_sent(running: Running, server: Make) -> None:
+    running.serve(alpha := server("alpha"))
+    refused = running.post(ask("status 400") | {"stream": True})
+    assert refused.status_code == 400 and refused.json()["error"]["message"] == "alpha refuses"
+    assert ["stream_options" in body for body in alpha.asked] == [True, False]
+    assert running.post(ask("stream 3") | {"stream": True}).status_code == 200
+    assert running.post(ask("status 400") | {"stream": True}).status_code == 400
+    assert ["stream_options" in body for body in alpha.asked[2:]] == [True, True], "it is known to count"
+
+
+def test_what_a_client_got_before_it_left_is_counted(running: Running, server: Make) -> None:
+    running.serve(server("alpha"))
+    running.limit(tokens=100)
+    stream = running.client().chat.completions.create(**ask("hang after 60"), stream=True)
+    for _ in range(60):
+        next(stream)
+    stream.close()
+    eventually(lambda: running.post(ask("Hi")).status_code == 429)
+
+
 def test_answers_at_a_time(running: Running, server: Make) -> None:
     running.serve(server("alpha"))
     running.limit(at_once=1)
@@ -444,12 +491,24 @@ def test_a_channel_that_nothing_serves_says_why(running: Running, server: Make) 
     )
 
 
+@pytest.mark.parametrize(
+    "only_usage",
+    [
+        b'data: {"choices":[],"usage":{"x":1}}\n\n',
+        b'data: {"id": "1", "usage": {"x": 1, "d": {}}, "choices": [ ]}\n\n',
+        b': note\nid: 7\ndata:{"choices": [],\ndata:  "usage": {"x": 1}}\r\n\r\n',
+    ],
+)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_events_come_out_whole_wherever_they_were_cut(size: int) -> None:
-    events = [b'data: {"choices":[{"a":1}]}\n\n', b'data: {"choices":[],"usage":{"x":1}}\n\n', b"data: [DONE]\n\n"]
+def test_events_come_out_whole_wherever_they_were_cut(size: int, only_usage: bytes) -> None:
+    events = [
+        b'data: {"choices":[{"a":"\\"choices\\":[]"}],"usage":null}\n\n',
+        only_usage,
+        b'data: {"choices":[],"prompt_filter_results":[],"usage":null}\n\ndata: [DONE]\n\n',
+    ]
     text = b"".join(events)
     for strips, wanted in ((False, text), (True, events[0] + events[2])):
         pieces = Pieces(strips)
         out = [pieces.feed(text[at : at + size]) for at in range(0, len(text), size)]
         assert b"".join(out) == wanted and pieces.rest == b"" and pieces.ended
-        assert all(piece.endswith(b"\n\n") for piece in out if piece)
+        assert all(piece.endswith((b"\n\n", b"\r\n\r\n")) for piece in out if piece)

@@ -41,7 +41,7 @@ def test_a_served_model_is_asked_on_its_server(project: Project) -> None:
     live(version)
     (backend,) = lane(project).backends
     assert (backend.server, backend.served_as, str(backend.url)) == ("gpu", "qwen", "http://127.0.0.1:8123/v1")
-    assert backend.streams_usage and backend.speaks_both and tuple(backend.price) == (1.0, 2.0)
+    assert backend.speaks_both and tuple(backend.price) == (1.0, 2.0)
     assert lane(project).version == str(version) and lane(project).version_id == version.pk
 
 
@@ -54,7 +54,7 @@ def test_an_adapter_is_asked_where_its_base_is_served(project: Project, base: Mo
         Server.objects.filter(pk=server.pk).update(kind=kind)
         (backend,) = lane(project).backends
         assert backend.served_as.startswith("flywheel-") and backend.server == "gpu"
-        assert backend.speaks_both and backend.streams_usage and backend.takes_metadata
+        assert backend.speaks_both and backend.takes_metadata
 
 
 def test_a_prompt_version_stands_before_its_model(project: Project) -> None:
