@@ -19,12 +19,7 @@ from typing import Any
 import httpcore2
 import httpx2
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-
-
-class RefusedAddress(ValueError):
-    """An address that may not be called; the message says why."""
+from workers.lib.addresses import RefusedAddress, check_address, check_host
 
 
 def check_url(url: str, *, allow_private: bool) -> httpx2.URL:
@@ -39,41 +34,8 @@ def check_url(url: str, *, allow_private: bool) -> httpx2.URL:
         raise RefusedAddress("The address must not hold a user, a password or a #. Keys go into environment variables.")
     if parts.port is not None and not 1 <= parts.port <= 65535:
         raise RefusedAddress("The address must have a port from 1 to 65535, or none.")
-    if parts.host == "localhost" or parts.host.endswith(".localhost"):
-        check_address(ipaddress.IPv4Address("127.0.0.1"), parts.host, allow_private)
-    if literal := address_in(parts.host):
-        check_address(literal, parts.host, allow_private)
+    check_host(parts.host, allow_private)
     return parts
-
-
-def address_in(host: str) -> Address | None:
-    """The IP address of a host; None if the host is a name."""
-    try:
-        return ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return None
-
-
-def check_address(address: Address, host: str, allow_private: bool) -> None:
-    """Raises RefusedAddress. Link-local (a cloud's metadata service) and unassigned addresses are never called."""
-    address = embedded(address)
-    nobodys = address.is_reserved and not address.is_loopback
-    if address.is_link_local or address.is_multicast or address.is_unspecified or nobodys:
-        raise RefusedAddress(f"{host} is at {address}, which no service of this kind is.")
-    if not address.is_global and not allow_private:
-        raise RefusedAddress(
-            f"{host} is at {address}, inside this machine or network. "
-            "Whoever runs this Flywheel can allow that with FLYWHEEL_ALLOW_PRIVATE_URLS=1."
-        )
-
-
-def embedded(address: Address) -> Address:
-    """The IPv4 address inside an IPv6 one (mapped, 6to4, NAT64), else the address itself."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    if address in NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
 
 
 def allowed(found: list[tuple], host: str, allow_private: bool) -> list[str]:

@@ -17,7 +17,8 @@ import httpcore2
 import httpx2
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from workers.lib.outgoing import Bounds, TooMuch, address_in, allowed, check_address, tls, unknown_host
+from workers.lib.addresses import address_in, check_address
+from workers.lib.outgoing import Bounds, TooMuch, allowed, tls, unknown_host
 
 MAX_HEAD, FRAME = (
     64 * 1024,
