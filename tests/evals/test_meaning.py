@@ -167,7 +167,7 @@ def test_all_that_could_train_is_compared_and_nothing_else(draft: EvalSet) -> No
     ("source", "says"),
     [
         (Source(base_url="ftp://x/v1", model="m"), "http:// or https://"),
-        (Source(base_url="http://169.254.169.254/v1", model="m"), "no service of this kind"),
+        (Source(base_url="http://169.254.169.254/v1", model="m"), "metadata service"),
         (Source(base_url="http://127.0.0.1:9/v1"), "Enter the name of the model"),
         (Source(base_url="https://x.example/v1", model="m", key_variable="DATABASE_URL"), "may not be read"),
         (Source(base_url="https://x.example/v1", model="m", key_variable="BOUND_KEY"), "may go to y.example only"),
@@ -386,7 +386,7 @@ def test_a_form_that_is_wrong_says_so_and_keeps_what_was_typed(draft: EvalSet) -
     client.force_login(make_member(draft.project))
     url = reverse("evals:meaning_start", args=[draft.project.slug, draft.pk])
     said = client.post(url, {"base_url": "http://169.254.169.254/v1", "model": "m", "most": 9}).content.decode()
-    assert "no service of this kind" in said and "http://169.254.169.254/v1" in said
+    assert "metadata service" in said and "http://169.254.169.254/v1" in said
     assert "Choose a model version" in client.post(url, {"most": 9}).content.decode()
     assert "less than or equal to 500" in client.post(url, {"most": 501}).content.decode()
     assert client.post(url, {"base_url": "http://127.0.0.1:9/v1", "model": "m", "most": 9}).status_code == 302

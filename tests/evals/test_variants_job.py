@@ -302,7 +302,7 @@ def test_the_child_gets_the_one_key_that_was_named(
     ("changes", "words"),
     [
         ({"base_url": "ftp://x"}, "must begin with http"),
-        ({"base_url": "http://169.254.169.254/v1"}, "no service of this kind"),
+        ({"base_url": "http://169.254.169.254/v1"}, "metadata service"),
         ({"key_variable": "DATABASE_URL"}, "may not be read"),
         ({"key_variable": "OPENAI_API_KEY"}, "may go to api.openai.com only"),
         ({"each": 500}, "at most 2,000"),

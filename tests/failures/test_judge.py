@@ -408,7 +408,7 @@ def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> No
     ("changes", "says_"),
     [
         ({"base_url": "ftp://x"}, "must begin with http"),
-        ({"base_url": "http://169.254.169.254/v1"}, "no service of this kind"),
+        ({"base_url": "http://169.254.169.254/v1"}, "metadata service"),
         ({"key_variable": "SECRET_KEY"}, "Only these variables are allowed (FLYWHEEL_OUTGOING_KEYS): SOME_KEY"),
         ({"usd_per_day": -1}, "greater than or equal to 0"),
         ({"usd_per_day": "nan"}, "Enter a number"),

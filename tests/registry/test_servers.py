@@ -49,7 +49,7 @@ def edited(server: Server, **fields: Any) -> Server:
     [
         ({"base_url": "ftp://x"}, "base_url", "must begin with http"),
         ({"base_url": "http://user:pass@x/v1"}, "base_url", "must not hold a user"),
-        ({"base_url": "http://169.254.169.254/v1"}, "base_url", "no service"),
+        ({"base_url": "http://169.254.169.254/v1"}, "base_url", "metadata service"),
         ({"base_url": ""}, "base_url", "must begin with http"),
         ({"key_variable": "DATABASE_URL"}, "key_variable", "may not be read"),
         ({"key_variable": "FREE"}, "key_variable", "only an operator"),

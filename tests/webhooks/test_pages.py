@@ -48,7 +48,7 @@ def test_a_webhook_is_added_and_its_secret_shown_once(project: Project, admin: C
     [
         ({"url": "ftp://x"}, "must begin with http://"),
         ({"url": "https://user:pw@ci.example.com/"}, "must not hold a user"),
-        ({"url": "http://169.254.169.254/latest"}, "which no service of this kind is"),
+        ({"url": "http://169.254.169.254/latest"}, "metadata service"),
         ({"url": ""}, "This field is required"),
         ({"events": []}, "Choose at least one event."),
         ({"events": ["everything"]}, "Select a valid choice"),

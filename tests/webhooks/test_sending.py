@@ -277,7 +277,7 @@ def test_after_its_last_try_a_delivery_has_failed_and_a_dead_webhook_is_disabled
     assert row.state == other.state == "failed" and hook.state == "disabled"
     assert hook.disabled_reason == "A delivery failed 10 times, and nothing was accepted for 12 hours."
     event = AuditEvent.objects.get(action="webhook.disabled")
-    assert event.actor_label == "policy" and event.detail["host"] == "127.0.0.1"
+    assert event.actor_label == "Flywheel" and event.detail["host"] == "127.0.0.1"
     assert not actions.announce(project=hook.project, event=Event.GATE_REPORT_MADE, subject="", data={})
 
 
