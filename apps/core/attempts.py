@@ -102,22 +102,55 @@ def forget_old() -> int:
 
 
 class LogIn:
-    """One attempt to log in: `begin`, then `failed` or `succeeded`. Where nothing names an account, `username` is empty."""
+    """One attempt to log in: `begin`, then `failed` or `succeeded`. Where nothing names an account, `username` is empty.
 
-    def __init__(self, username: str, address: str) -> None:
-        self.username, self.address = username, address
+    An office has one address. So an address is locked for trying many accounts, each of which counts once; whoever
+    tries one account many times locks that account. A browser that has logged in to the account before (`is_known`) is
+    not held up by its address.
+    """
+
+    def __init__(self, username: str, address: str, *, is_known: bool = False) -> None:
+        self.username, self.address, self.is_known = username, address, is_known
         self.rows: list[Attempts] = []
 
     def begin(self) -> None:
         """Raises Locked."""
-        self.rows = [begin(Attempts.Kind.ADDRESS, self.address)]
-        self.rows += [begin(Attempts.Kind.ACCOUNT, self.username)] if self.username else []
+        if not self.is_known:
+            self.rows.append(self._begin_address())
+        if self.username:
+            self.rows.append(begin(Attempts.Kind.ACCOUNT, self.username))
+
+    def _begin_address(self) -> Attempts:
+        if not (self.username and self._has_failed_here):
+            row = begin(Attempts.Kind.ADDRESS, self.address)
+            if self.username:
+                begin(Attempts.Kind.ADDRESS, self._account_here)
+            return row
+        digest = _digest(self.address)
+        row = Attempts.objects.get(kind=Attempts.Kind.ADDRESS, digest=digest)
+        if row.locked_until and row.locked_until > timezone.now():
+            raise Locked(row.locked_until)
+        return row
+
+    @property
+    def _account_here(self) -> str:
+        return f"{self.address} {self.username}"
+
+    @property
+    def _has_failed_here(self) -> bool:
+        """Whether this account's failure at this address is counted in the address's."""
+        digests = {_digest(self._account_here), _digest(self.address)}
+        recent = Attempts.objects.filter(
+            kind=Attempts.Kind.ADDRESS, digest__in=digests, last_at__gte=timezone.now() - FORGOTTEN_AFTER
+        )
+        return recent.count() == len(digests)
 
     def succeeded(self, *, whole: bool = True) -> None:
         """`whole` is False for a right password that a second factor has to follow: only this attempt is taken back, or the
         password would wipe out the wrong codes that came before it."""
         if whole:
             unlock(Attempts.Kind.ACCOUNT, self.username)
+        unlock(Attempts.Kind.ADDRESS, self._account_here)
         rows = Attempts.objects.filter(pk__in=[row.pk for row in self.rows], failures__gt=0)
         rows.update(failures=F("failures") - 1, locked_until=None)
 

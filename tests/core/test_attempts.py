@@ -16,6 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core import attempts
+from apps.core.accounts import known
 from apps.core.attempts import LIMITS, Locked, address_of, begin
 from apps.core.models import ApiKey, Attempts, AuditEvent, Project
 from apps.core.tasks import forget_attempts
@@ -75,7 +76,7 @@ def test_a_success_and_a_day_forget_the_failures(project: Project) -> None:
     later(days=1, seconds=1)
     assert log_in("wrong").status_code == 200 and Attempts.objects.get(kind=ACCOUNT).failures == 1
     later(days=1, seconds=1)
-    assert forget_attempts() == 2 and not Attempts.objects.exists()
+    assert forget_attempts() == 3 and not Attempts.objects.exists()
 
 
 def test_an_address_that_tries_many_accounts_is_locked_and_others_are_not(project: Project) -> None:
@@ -83,6 +84,44 @@ def test_an_address_that_tries_many_accounts_is_locked_and_others_are_not(projec
     assert statuses == [200] * 20 + [429] * 5
     assert log_in("secret").status_code == 429
     assert log_in("secret", address="198.51.100.7").status_code == 302
+
+
+def test_many_wrong_passwords_of_one_account_do_not_lock_an_office_out(project: Project) -> None:
+    """One address for all of it: what is locked is the account, here for each of four people."""
+    make_user("eve")
+    for name in ("ada", "nobody", "grace", "joan"):
+        for _ in range(8):
+            log_in("wrong", name=name)
+            later(minutes=16)
+    assert Attempts.objects.get(kind=ADDRESS, digest=attempts._digest("192.0.2.1")).failures == 4
+    assert log_in("secret", name="eve").status_code == 302
+    assert log_in("secret").status_code == 302, "who finds the right password leaves nothing behind"
+    assert Attempts.objects.get(kind=ADDRESS, digest=attempts._digest("192.0.2.1")).failures == 3
+
+
+def test_a_browser_that_has_logged_in_before_gets_in_from_a_locked_address(project: Project) -> None:
+    browser = Client(REMOTE_ADDR="192.0.2.1")
+    body = {"login": "ada", "password": "secret"}
+    assert browser.post(reverse("account_login"), body).status_code == 302
+    browser.post(reverse("account_logout"))
+    for number in range(25):
+        log_in("wrong", name=f"somebody-{number}")
+    assert log_in("secret").status_code == 429
+    assert browser.post(reverse("account_login"), body).status_code == 302
+    make_user("eve")
+    browser.post(reverse("account_logout"))
+    assert browser.post(reverse("account_login"), body | {"login": "eve"}).status_code == 429, "that account only"
+    forged = Client(REMOTE_ADDR="192.0.2.1")
+    forged.cookies[known.COOKIE] = browser.cookies[known.COOKIE].value[:-1] + "x"
+    assert forged.post(reverse("account_login"), body).status_code == 429
+
+
+def test_a_known_browser_still_locks_its_account(project: Project) -> None:
+    browser = Client()
+    browser.post(reverse("account_login"), {"login": "ada", "password": "secret"})
+    browser.post(reverse("account_logout"))
+    wrong = {"login": "ada", "password": "wrong"}
+    assert [browser.post(reverse("account_login"), wrong).status_code for _ in range(7)] == [200] * 5 + [429] * 2
 
 
 def test_an_account_that_is_not_there_is_told_the_same(project: Project) -> None:

@@ -164,7 +164,7 @@ def test_only_an_address_that_is_allowed_is_registered_and_called(world: World, 
     run = work(run)
     assert run.state == JobState.FAILED and "inside this machine" in run.error
     other = world.register("http://169.254.169.254/latest")
-    assert other.status_code == 400 and "no service" in other.content.decode()
+    assert other.status_code == 400 and "metadata service" in other.content.decode()
 
 
 def test_an_evaluation_stops_when_its_limit_is_used_up_and_says_what_was_used(world: World) -> None:

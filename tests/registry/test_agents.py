@@ -47,7 +47,7 @@ def test_the_same_name_and_version_are_one_agent() -> None:
         ({"name": "a" * 81}, "at most 80 characters"),
         ({"base_url": URL}, "Only an agent that is called over HTTP"),
         ({"reached_by": Reach.HTTP}, "address"),
-        ({"reached_by": Reach.HTTP, "base_url": "http://169.254.169.254/"}, "no service"),
+        ({"reached_by": Reach.HTTP, "base_url": "http://169.254.169.254/"}, "metadata service"),
         ({"reached_by": Reach.HTTP, "base_url": URL, "key_variable": "DATABASE_URL"}, "may not be read"),
     ],
 )  # fmt: skip

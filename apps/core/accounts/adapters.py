@@ -15,11 +15,12 @@ from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from cryptography.fernet import Fernet, MultiFernet
 from django.conf import settings
 from django.db import transaction
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.crypto import salted_hmac
 
 from apps.core.accounts.forms import begun
+from apps.core.accounts.known import remember
 from apps.core.actions import InvitationError, accept_invitation
 from apps.core.attempts import LogIn, address_of
 from apps.core.forms import no_address
@@ -64,6 +65,11 @@ class AccountAdapter(DefaultAccountAdapter):
             return None
         attempt.succeeded(whole=user.get_username() == attempt.username and not is_mfa_enabled(user))
         return user
+
+    def post_login(self, request: HttpRequest, user: Any, **options: Any) -> HttpResponse:
+        response = super().post_login(request, user, **options)
+        remember(request, response, user.get_username())
+        return response
 
     def clean_username(self, username: str, shallow: bool = False) -> str:
         no_address(username)

@@ -12,6 +12,7 @@ from django.core.cache import cache
 from django.db import transaction
 from django.http import HttpRequest
 
+from apps.core.accounts.known import is_known
 from apps.core.attempts import Locked, LogIn, address_of
 from apps.core.forms import PlainLabels, mailable
 
@@ -21,7 +22,7 @@ CODE_KEPT_S = 120  # longer than a code is valid (allauth remembers it for one p
 
 def begun(request: HttpRequest, username: str) -> LogIn:
     """An attempt that may be made now. Raises ValidationError (code LOCKED) if none may."""
-    attempt = LogIn(username, address_of(request))
+    attempt = LogIn(username, address_of(request), is_known=is_known(request, username))
     try:
         attempt.begin()
     except Locked as locked:
