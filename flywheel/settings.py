@@ -8,6 +8,7 @@ import secrets
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
@@ -49,6 +50,22 @@ def env_ports(name: str) -> list[int]:
     if value and not (found and 0 < int(found[1]) <= int(found[2]) < 65_536):
         raise ImproperlyConfigured(f"{name} must be FIRST-LAST, such as 8100-8115, not {value!r}.")
     return [int(found[1]), int(found[2])] if found else []
+
+
+def env_service(name: str) -> str:
+    """The URL of a service. Its password may have left it in pieces, which are not repeated here."""
+    url = os.environ.get(name, "")
+    try:
+        parts = urlsplit(url)
+        is_whole = not parts.fragment and (parts.port or 1) > 0
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise ImproperlyConfigured(
+            f"{name} is not a URL. In its password, characters such as / # @ : ? must be percent-encoded (%2F %23 %40 "
+            "%3A %3F). The password of PostgreSQL can also stand in PGPASSWORD instead."
+        )
+    return url
 
 
 def artifact_store(address: str) -> dict[str, Any]:
@@ -188,7 +205,9 @@ TEMPLATES: list[dict[str, Any]] = [
 
 DATABASES = {
     "default": dj_database_url.parse(
-        os.environ.get("DATABASE_URL") or embedded.database_url(), conn_max_age=60, conn_health_checks=True
+        env_service("DATABASE_URL") or embedded.database_url(),
+        conn_max_age=60,
+        conn_health_checks=True,
     )
 }
 if "postgresql" not in DATABASES["default"]["ENGINE"]:
@@ -300,7 +319,7 @@ SPECTACULAR_SETTINGS = {
     "SERVE_AUTHENTICATION": [],
 }
 
-CELERY_BROKER_URL = os.environ.get("BROKER_URL") or embedded.broker_url()
+CELERY_BROKER_URL = env_service("BROKER_URL") or embedded.broker_url()
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Long jobs are claimed in the database and acknowledged early; a message lost with its worker is sent again by the
 # reaper, so the visibility timeout only matters to short tasks.

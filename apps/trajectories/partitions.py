@@ -92,10 +92,15 @@ def _is_empty(cursor: Any, month: datetime) -> bool:
 
 
 def ensure_ahead() -> None:
-    """The partitions of now and of the weeks to come, so that no request has to make one."""
+    """The partitions of now and of all months that begin in the weeks to come, so that no request has to make one."""
     now = timezone.now()
+    months: set[datetime | None] = {None}
+    month = month_of(now)
+    while month and month <= now + AHEAD:
+        months.add(month)
+        month = next_month(month)
     with transaction.atomic():
-        ensure({None, month_of(now), month_of(now + AHEAD)})
+        ensure(months)
 
 
 def suffix(month: datetime | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,16 @@ from typing import Any
 import pytest
 import yaml
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 
 from apps.core.kinds import job_models, kind_of
 from flywheel.logs import Escaped, Line, NotHealth
 from flywheel.processes import NAMES, OPTIONAL, STOP_SIGNAL, WORKERS, command
+from flywheel.settings import env_service
 from flywheel.supervisor import Stack
 
 ROOT = Path(__file__).parents[2]
+COMPOSE = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
 PROGRAM = ["python", "-m", "flywheel.processes"]
 TARGETS = {"eval": "worker", "train": "worker", "serve": "serve"}
 
@@ -24,8 +28,8 @@ TARGETS = {"eval": "worker", "train": "worker", "serve": "serve"}
 @pytest.fixture
 def services() -> dict[str, dict[str, Any]]:
     """Of compose.yaml, those that run Flywheel for good, by the process they run."""
-    found = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
-    return {s["command"][3]: s for s in found.values() if s.get("command", [])[:3] == PROGRAM}
+    found = COMPOSE["services"].values()
+    return {s["command"][3]: s for s in found if s.get("command", [])[:3] == PROGRAM}
 
 
 def test_compose_runs_the_processes_that_up_runs(services: dict[str, dict], settings: Any, data_dir: Path) -> None:
@@ -37,6 +41,50 @@ def test_compose_runs_the_processes_that_up_runs(services: dict[str, dict], sett
         assert service["build"]["target"] == TARGETS.get(name, "web")
         assert ("profiles" in service) == (name in OPTIONAL)
         assert {"postgres", "valkey", "migrate"} == set(service["depends_on"])
+
+
+READS = re.compile(r"""(?:environ(?:\.get)?[\[(]|env_\w+\()\s*"([A-Z][A-Z0-9_]+)\"""")
+OF_THE_IMAGE = {
+    "FLYWHEEL_DATA_DIR",
+    "FLYWHEEL_DESIGNER_PYTHON",
+    "FLYWHEEL_ENDPOINT_SPOOL",
+    "FLYWHEEL_ENVIRONMENTS_DIR",
+    "FLYWHEEL_GEPA_PYTHON",
+    "FLYWHEEL_PRESIDIO_MODELS",
+    "FLYWHEEL_VLLM",
+}
+OF_SOME_SERVICES = {"FLYWHEEL_ADMIN_PASSWORD", "FLYWHEEL_API_KEY", "FLYWHEEL_SERVE_HOST", "FLYWHEEL_SERVE_PORTS"}
+NOT_OF_CONTAINERS = {"DEBUG", "FLYWHEEL_EMBEDDED_FSYNC"}
+
+
+def test_compose_passes_every_setting_on() -> None:
+    read = set(READS.findall("".join(path.read_text() for path in (ROOT / "flywheel").glob("*.py"))))
+    read |= {f"FLYWHEEL_OIDC_{name}" for name in ("ISSUER", "CLIENT_ID", "CLIENT_SECRET")}
+    read |= {key.partition("@")[0] for key in settings.FLYWHEEL_OUTGOING_KEYS}
+    passed = set(COMPOSE["x-flywheel"]["environment"])
+    assert len(read) > 60
+    assert read - OF_THE_IMAGE - OF_SOME_SERVICES - NOT_OF_CONTAINERS <= passed
+    for service in COMPOSE["services"].values():
+        assert "build" not in service or set(service["environment"]) >= passed
+
+
+def test_no_secret_stands_in_a_url_of_compose() -> None:
+    """A password may have any character: / and # would end the address before its time."""
+    for name, value in COMPOSE["x-flywheel"]["environment"].items():
+        assert "://" not in str(value) or "$" not in value, name
+    assert COMPOSE["x-flywheel"]["environment"]["PGPASSWORD"] == "${POSTGRES_PASSWORD:?}"
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres://u:pa/ss@host/db", "postgres://u:12#x@host/db", "postgres://u:p?w@host:d/b", "redis://:a#b@h/0"]
+)
+def test_a_url_that_its_password_breaks_is_refused_without_repeating_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", url)
+    with pytest.raises(ImproperlyConfigured, match="percent-encoded") as refused:
+        env_service("DATABASE_URL")
+    assert url not in str(refused.value) and "ss@" not in str(refused.value)
 
 
 def test_the_images_start_processes_of_that_list() -> None:

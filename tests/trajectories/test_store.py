@@ -79,13 +79,27 @@ def test_a_clock_in_the_future_is_told_and_filed_under_now(project: Project) -> 
     assert stored.started_at.year == 2100 and stored.warnings[0]["path"] == "started_at"
 
 
-def test_partitions_are_made_ahead(project: Project) -> None:
+@pytest.mark.parametrize(
+    ("now", "months"),
+    [
+        ("2031-11-29T00:30", ["2031_11", "2031_12", "2032_01"]),
+        ("2032-01-31T23:59", ["2032_01", "2032_02", "2032_03"]),
+        ("2033-05-01T00:00", ["2033_05", "2033_06"]),
+    ],
+)
+def test_partitions_are_made_ahead(
+    project: Project, monkeypatch: pytest.MonkeyPatch, now: str, months: list[str]
+) -> None:
+    """For every month that begins in the next six weeks, also where one lies between now and then."""
+    moment = datetime.fromisoformat(now).replace(tzinfo=UTC)
+    monkeypatch.setattr(partitions.timezone, "now", lambda: moment)
     partitions.ensure_ahead()
+    assert {f"{month:%Y_%m}" for month in partitions._months()} >= set(months)
     with connection.cursor() as cursor:
-        for month in (ids.month_of(timezone.now()), ids.month_of(timezone.now() + partitions.AHEAD)):
+        for month in months:
             for table in partitions.TABLES:
-                cursor.execute("SELECT to_regclass(%s)", [f"{table}_{partitions.suffix(month)}"])
-                assert cursor.fetchone()[0]
+                cursor.execute("SELECT to_regclass(%s)", [f"{table}_{month}"])
+                assert cursor.fetchone()[0], (table, month)
 
 
 def test_only_the_partitions_of_the_time_are_read(project: Project) -> None:
