@@ -37,6 +37,17 @@ def curl_to(path: str) -> str:
     return next(one for one in re.findall(r"```\n(curl .+?)```", README, re.DOTALL) if path in one.splitlines()[0])
 
 
+def test_snippets_say_what_they_send_and_no_page_names_a_port() -> None:
+    """Pages know the address that they are served at; the documents name the default one."""
+    templates = {path: path.read_text() for path in (ROOT / "templates").rglob("*.html")}
+    for name, text in {"README": README, **PAGES, **templates}.items():
+        for command in re.findall(r"curl (?:[^\n\\]|\\.|\\\n)+", text):
+            if re.search(r"\s(?:-d|--data|--data-raw)\s", command):
+                assert "content-type" in command.lower(), (name, command)
+    for path, text in templates.items():
+        assert not re.search(r"(?:localhost|127\.0\.0\.1):\d", text), path
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 def test_the_curl_snippet_stores_a_trajectory(live_server: Any) -> None:

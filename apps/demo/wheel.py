@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -469,7 +470,8 @@ class Demo:
         self.console.print(f"Report: {path} ({report['seconds']['total']:.0f} s in total)")
         self.console.print("\n[bold]What to try next[/]")
         if self.endpoint:
-            self.console.print(_curl(self.endpoint, self.write_key()), soft_wrap=True, highlight=False)
+            command = curl_command(self.endpoint, self.write_key())
+            self.console.print(f"  {command}", soft_wrap=True, highlight=False, markup=False)
             self.console.print("    Talk to production", style="dim", highlight=False)
         for page, text in NEXT:
             self.console.print(f"  {self.url}/p/{self.project.slug}/{page}", soft_wrap=True, highlight=False)
@@ -518,7 +520,8 @@ def _failed(rows: list[Trajectory]) -> float:
     return sum(row.outcome_status == Outcome.FAILURE for row in rows) / max(1, len(rows))
 
 
-def _curl(endpoint: str, key: Path) -> str:
+def curl_command(endpoint: str, key: Path) -> str:
+    """Asks production, from a shell."""
     body = json.dumps(
         {
             "model": "production",
@@ -526,7 +529,11 @@ def _curl(endpoint: str, key: Path) -> str:
             "messages": [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": TRY}],
         }
     )
-    return f"""  curl {endpoint}/v1/chat/completions -H "Authorization: Bearer $(cat {key})" -d '{body}'"""
+    return (
+        f"curl {endpoint}/v1/chat/completions "
+        f'-H "Authorization: Bearer $(cat {shlex.quote(str(key))})" '
+        f'-H "Content-Type: application/json" -d {shlex.quote(body)}'
+    )
 
 
 def _quality(report: GateReport) -> tuple[float, float]:

@@ -15,6 +15,7 @@ import pytest
 from django.utils import timezone
 
 from apps.core.models import Project
+from apps.demo.wheel import curl_command
 from apps.serving import storing
 from apps.serving.limits import Limits
 from apps.serving.routes import Backend, Key, Lane, Route
@@ -55,11 +56,18 @@ def project(running: Running, model: ModelServer, db: None) -> Project:
     return made
 
 
-def test_the_readmes_curl_talks_to_production(running: Running, project: Project, tmp_path: Path) -> None:
-    folder = tmp_path / "var" / "demo"
-    folder.mkdir(parents=True)
-    (folder / "key").write_text(SECRET)
-    command = curl_to("/v1/chat/completions").replace("http://127.0.0.1:8001", running.url).strip()
+@pytest.mark.parametrize("source", ["README", "demo"])
+def test_the_curl_of_readme_and_demo_talks_to_production(
+    running: Running, project: Project, tmp_path: Path, source: str
+) -> None:
+    key = tmp_path / "var" / "demo" / "key"
+    key.parent.mkdir(parents=True)
+    key.write_text(SECRET)
+    if source == "README":
+        command = curl_to("/v1/chat/completions").replace("http://127.0.0.1:8001", running.url).strip()
+    else:
+        command = curl_command(running.url, key)
+    assert '-H "Content-Type: application/json"' in command
     done = subprocess.run(["sh", "-c", f"{command} --silent --fail"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     answer = json.loads(done.stdout)

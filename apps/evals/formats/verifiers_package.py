@@ -41,7 +41,7 @@ README = """\
 
     pip install .
     export MODEL_API_KEY=…
-    vf-eval @ eval.toml --client.base-url http://localhost:8000/v1 --model MODEL --no-push --no-rich
+    vf-eval @ eval.toml --client.base-url http://YOUR-MODEL-SERVER/v1 --model MODEL --no-push --no-rich
 
 The reward `correct` is 1 where all expected calls (or the answer) are right, nothing is too much and the state that the task
 asks for holds afterwards, else 0. `tools`, `arguments` and `state` are metrics: the shares that are right. A tool that is
@@ -66,7 +66,7 @@ type = "subprocess"
 
 [client]
 type = "eval"
-base_url = "http://localhost:8000/v1"
+base_url = "http://YOUR-MODEL-SERVER/v1"
 api_key_var = "MODEL_API_KEY"
 """
 
