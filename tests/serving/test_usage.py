@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from apps.serving.usage import estimated, reported, reported_in
+from apps.serving.usage import estimated, reported_in
+from workers.lib.token_usage import read_usage
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,8 @@ from apps.serving.usage import estimated, reported, reported_in
     ],
 )
 def test_what_a_server_reports(used: Any, counts: tuple[int | None, int | None]) -> None:
-    assert reported({"usage": used}) == counts
+    found = read_usage(used)
+    assert (found.input_tokens, found.output_tokens) == counts
 
 
 @pytest.mark.parametrize(

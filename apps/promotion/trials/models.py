@@ -129,13 +129,13 @@ class Trial(models.Model):
     def __str__(self) -> str:
         return f"{self.title} in {self.channel}"
 
+    def get_absolute_url(self) -> str:
+        return reverse("promotion:trial", args=[self.project.slug, self.channel.name, self.pk])
+
     @property
     def title(self) -> str:
         sees = " (sees no outcomes)" if self.kind == self.Kind.SHADOW else ""
         return f"{self.get_kind_display()}{sees} of {self.version}"
-
-    def get_absolute_url(self) -> str:
-        return reverse("promotion:trial", args=[self.project.slug, self.channel.name, self.pk])
 
     @property
     def is_active(self) -> bool:

@@ -178,7 +178,7 @@ def test_a_step_is_not_left_while_the_candidate_looks_worse_not_even_by_a_person
     add_sessions(trial, "current", 180, 20)
     add_sessions(trial, "canary", 41, 9)  # 82% against 90%
     assert looked(trial) == "wait" and trial.step == 0 and trial.state == "running"
-    with pytest.raises(PromotionError, match="No further step can be taken. The estimate is below −5 points"):
+    with pytest.raises(PromotionError, match=r"No further step can be taken\. The estimate is below −5 points"):
         actions.advance(trial=trial, by=admin_of(channel.project), reason="it will be fine")
     client = Client()
     client.force_login(admin_of(channel.project))
