@@ -235,7 +235,14 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
             ),
             **dict.fromkeys(("failures:mode_save", "failures:mode_delete"), project.failure_modes.last().pk),
             **dict.fromkeys(
-                ("evals:detail", "evals:show_holdout", "evals:new_run", "evals:new_version", "evals:reopen", "evals:environment"),
+                (
+                    "evals:detail",
+                    "evals:show_holdout",
+                    "evals:new_run",
+                    "evals:new_version",
+                    "evals:reopen",
+                    "evals:environment",
+                ),
                 eval_set.pk,
             ),
             **dict.fromkeys(("evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze"), draft.pk),

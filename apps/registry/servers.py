@@ -129,7 +129,8 @@ def save(server: Server) -> Server:
             same = {name: getattr(server, name) for name in ("project", "base_url", "key_variable", "dialect")}
             other = Server.objects.filter(**same).exclude(pk=server.pk).first()
             raise ServerError(
-                f"The server “{other}” already has this address, key variable and dialect. Change one of them.", "base_url"
+                f"The server “{other}” already has this address, key variable and dialect. Change one of them.",
+                "base_url",
             ) from error
         raise ServerError(f"A server named “{server.name}” already exists.", "name") from error
     return server

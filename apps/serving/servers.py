@@ -228,9 +228,7 @@ def _prepare(turn: Turn, backend: Backend, *, reports: bool) -> None:
         other = "/v1/responses" if backend.dialect == Dialect.RESPONSES else "/v1/chat/completions"
         raise Refusal(400, f"The server {backend.server} of {turn.route.channel} speaks {other} only.", code="unsupported_api")  # fmt: skip
     try:
-        turn.strips = (
-            asked.stream and asked.path == CHAT and reports and not counts_tokens(asked)
-        )
+        turn.strips = asked.stream and asked.path == CHAT and reports and not counts_tokens(asked)
         turn.record.request = body_for(
             asked,
             backend.served_as,

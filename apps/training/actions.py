@@ -341,7 +341,12 @@ def resume(*, run: TrainingRun, by: Any) -> int:
         raise TrainingError("This run has no checkpoint to resume from. Start a new run with the same settings.")
     step, stopped = checkpoint.step, TrainingRun.objects.filter(state__in=(JobState.FAILED, JobState.CANCELLED))
     detail = {"step": step, "oversight": oversight}
-    changes = {"done": step, "result": {}, "created_by": run.created_by or by, "spec": run.spec | {"oversight": oversight}}
+    changes = {
+        "done": step,
+        "result": {},
+        "created_by": run.created_by or by,
+        "spec": run.spec | {"oversight": oversight},
+    }
     if not jobs.restart(run, among=stopped, by=by, action="resumed", detail=detail, **changes):
         raise TrainingError("Only a run that failed or was cancelled can be resumed.")
     return step

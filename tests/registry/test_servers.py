@@ -75,7 +75,9 @@ def test_one_address_has_an_entry_for_each_key_and_dialect(settings: Any, monkey
     for change in ({}, {"name": "b", "key_variable": "TEAM_B"}, {"name": "c", "dialect": "responses"}):
         servers.add_server(project=project, fields=fields | change, by=None, operator=True)
     with pytest.raises(ServerError, match="“c” already has this address, key variable and dialect"):
-        servers.add_server(project=project, fields=fields | {"name": "d", "dialect": "responses"}, by=None, operator=True)
+        servers.add_server(
+            project=project, fields=fields | {"name": "d", "dialect": "responses"}, by=None, operator=True
+        )
     assert servers.server_at(project, URL, "TEAM_B").name == "b"
 
 

@@ -68,9 +68,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "indexes": [
-                    models.Index(
-                        condition=models.Q(("is_link", True)), fields=["deleted_at"], name="tombstone_of_link"
-                    )
+                    models.Index(condition=models.Q(("is_link", True)), fields=["deleted_at"], name="tombstone_of_link")
                 ],
             },
         ),
