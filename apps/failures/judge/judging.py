@@ -285,8 +285,8 @@ def _chance(row: Trajectory) -> float | None:
 def drawn_rate(project: Project) -> Estimate | None:
     """The share of unflagged runs in which the judge sees a failure; None if none were drawn."""
     said = JudgeVerdict.objects.filter(rubric__project=project, error="", probability__isnull=False)
-    checks = [Check(frozenset(), chance, bool(mode)) for chance, mode in said.values_list("probability", "mode")]
-    return failure_rate(strata([(frozenset[str](), max(1, len(checks)))], checks))
+    checks = [Check(False, chance, bool(mode)) for chance, mode in said.values_list("probability", "mode")]
+    return failure_rate(strata({False: max(1, len(checks))}, checks))
 
 
 def tries(error: str) -> int:
