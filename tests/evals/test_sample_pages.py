@@ -176,7 +176,8 @@ def test_filters_find_what_they_name(client: Client, tmp_path: Path) -> None:
     assert mode and listed(client, run, bucket=mode) == bad and listed(client, run, bucket="none") == set()
     one = run.samples.first()
     assert listed(client, run, q=one.task_key) == {(one.task_key, 0), (one.task_key, 1)}
-    assert listed(client, run, outcome="nonsense", against="x", change="y") == good | bad
+    assert listed(client, run, outcome="", against="", change="") == good | bad
+    assert client.get(url(run), {"outcome": "nonsense"}).status_code == 400
 
 
 def test_tags_come_from_the_task_and_its_production_run(client: Client, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_filter_that_means_nothing_finds_nothing(given: dict[str, str]) -> Non
 def test_filters_are_kept_from_case_to_case() -> None:
     project, cases = failures_of(3)
     client, _ = browser(project)
-    start = client.get(reverse("failures:triage", args=[project.slug]) + "?mode=format_error&nonsense=1")
+    start = client.get(reverse("failures:triage", args=[project.slug]) + "?mode=format_error&utm_source=mail")
     assert start["Location"] == url("case", cases[0], "?mode=format_error")
     page = client.get(start["Location"])
     assert b"?mode=format_error" in page.content
