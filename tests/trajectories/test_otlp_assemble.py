@@ -553,6 +553,13 @@ def test_an_exception_that_steers_is_no_failure(error: dict, status: str, tags: 
     assert [message["role"] for message in run.row["messages"]] == ["user", "assistant"] + ["tool"] * is_error
 
 
+def test_a_cancellation_inside_a_time_limit_is_a_failure() -> None:
+    late = raised("TimeoutError", "30 s are over")
+    call = model(2, 1, [user("Hi")], [], parent=1, **raised("asyncio.exceptions.CancelledError"))
+    (run,) = assemble([agent(1, 0, 9, **late), call], [])
+    assert (run.row["outcome"]["reason"], run.row["tags"]) == ("TimeoutError: 30 s are over", [])
+
+
 def test_a_run_that_went_on_after_a_pause_is_not_tagged() -> None:
     spans = [agent(1, 0, 9), model(2, 1, [user("Hi")], [wants("c1")], parent=1)]
     spans += [tool(3, 3, "c1", parent=1, **raised("GraphInterrupt"))]

@@ -502,6 +502,25 @@ def test_output_messages_are_parts_of_a_turn_unless_the_request_asked_for_severa
         assert [message["content"] for message in reading(model | sign).output] == [None]
 
 
+def test_messages_in_pythons_notation_are_messages() -> None:
+    asked = [{"role": "user", "content": "Don't ask"}]
+    for value in (repr(asked), repr({"messages": asked})):
+        assert reading({"openinference.span.kind": "LLM", "input.value": value}).input == asked
+    for text in ("{'a': print(1)}", "[{'a': 1j}]", "[{'a': b'x'}]", "[{'a': {1, 2}}]", "[{'a': ..."):
+        assert reading({"openinference.span.kind": "LLM", "input.value": text}).input == [
+            {"role": "user", "content": text}
+        ]
+
+
+def test_the_summary_of_an_items_reasoning_is_text() -> None:
+    item = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Two."}]}
+    [message] = reading(
+        {"openinference.span.kind": "LLM", "output.value": json.dumps({"output": [item, answer]})}
+    ).output
+    assert [block["text"] for block in message["content"]] == ["Hm.", "Two."]
+
+
 def test_reasoning_before_an_answer_is_a_part_of_it() -> None:
     said = {"openinference.span.kind": "LLM"}
     for number, (kind, text) in enumerate((("reasoning", "Hm."), ("text", "Two."))):

@@ -195,10 +195,11 @@ def _tags(group: Group) -> list[str]:
     """What the spans say; how the run was stopped if that was no error and nothing came after it; whether its attributes
     were cut, so that messages are missing."""
     said = [tag for node in group.nodes for tag in node.reading.tags]
+    is_over = _outcome(group)["status"] == "failure"
     stopped = [
         node.reading.error.interruption
         for node in group.nodes
-        if node.reading.error is not None and node.span.end_ns > _last_answer(group)
+        if not is_over and node.reading.error is not None and node.span.end_ns > _last_answer(group)
     ]
     cut = ["cut-off"] if any(node.reading.is_cut for node in group.nodes) else []
     return list(dict.fromkeys([*said, *filter(None, stopped), *cut]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import Any
 
@@ -69,6 +70,8 @@ def extended(stored: Row, late: Row) -> Row:
         "span_count": known.get("span_count", 0) + len(steps),
         "late_spans": known.get("late_spans", 0) + len(steps),
     }
+    if parts := Counter(known.get("usage") or {}) + Counter(added.get("usage") or {}):
+        row["metadata"]["usage"] = dict(parts)
     for name in ("errors", "evaluations", "trace_ids"):
         if found := [*known.get(name, ()), *(item for item in added.get(name, ()) if item not in known.get(name, ()))]:
             row["metadata"][name] = found[:1_000]

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from apps.trajectories.otlp.values import dumps, label, structured, text, whole_part
-from workers.lib.messages import REASONING_PARTS, Message, is_reasoning, part_text
+from apps.trajectories.otlp.values import dumps, label, python_literal, structured, text, whole_part
+from workers.lib.messages import REASONING_PARTS, Message, content_text, is_reasoning, part_text
 
 ROLES = {
     "system": "system", "developer": "developer", "user": "user", "assistant": "assistant", "tool": "tool",
@@ -55,6 +55,8 @@ def messages_of(
     if seen is not None and isinstance(value, str) and value.startswith("[{"):
         return _messages_seen(value, role, seen, cut)
     value = structured(value)
+    if isinstance(value, str) and value.lstrip()[:2] in ("[{", "{'"):
+        value = python_literal(value)
     if isinstance(value, str) and (part := whole_part(value)) is not None:
         if cut is not None:
             cut.append(value)
@@ -238,7 +240,8 @@ class _Turn:
         elif kind in REPLIES or "functionResponse" in part or isinstance(part.get("toolResult"), dict):
             self.replies.append(tool_reply(part))
         elif kind in REASONING_PARTS:
-            if said := text(_words_of(part)):
+            words = _words_of(part)
+            if said := content_text(words) if isinstance(words, list) else text(words):
                 self.blocks.append({"type": "reasoning", "text": said})
         else:
             self.blocks.append(part)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
 import re
 from typing import Any
@@ -11,6 +13,7 @@ import msgspec
 from apps.trajectories import decoding
 
 ROOM = 12  # levels that the row itself adds around a value, out of decoding.MAX_DEPTH
+MAX_LITERAL = 1024 * 1024  # characters of Python's notation that are read
 DEPTH = decoding.MAX_DEPTH - ROOM
 
 
@@ -51,6 +54,16 @@ def structured(value: Any) -> Any:
         shallow = value.count("{") + value.count("[") <= DEPTH  # then nothing needs a walk
         return found if shallow or not decoding.deeper(found, DEPTH) else value
     except (msgspec.DecodeError, _NotKept, RecursionError, UnicodeError):
+        return value
+
+
+def python_literal(value: str) -> Any:
+    """The list or object in Python's notation, which some write instead of JSON; the text itself if it is none."""
+    try:
+        found = ast.literal_eval(value.strip()) if len(value) <= MAX_LITERAL else value
+        is_object = isinstance(found, list | dict)
+        return _tidied(json.loads(json.dumps(found)), DEPTH) if is_object else value  # tuples become lists
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, _NotKept):
         return value
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from typing import Any
 
 from apps.trajectories.otlp.conventions.base import Spoken
 from apps.trajectories.otlp.messages import Message, tool_call
-from apps.trajectories.otlp.values import kept, label, structured, text, tidy
+from apps.trajectories.otlp.values import label, python_literal, structured, text, tidy
 from workers.lib.messages import text_of
 
-MAX_TEXT = 1024 * 1024  # characters of Python's notation that are read
 CALLING, OBSERVED, FAILED = "Calling tools:\n", "Observation:\n", "Error:\n"
 REACT = ("ReAct.forward", "CodeAct.forward")
 METHOD = ".__call__"
@@ -41,10 +39,7 @@ def smolagents(spoken: Spoken) -> None:
 
 def _calls(said: str) -> list[dict]:
     """Python's notation of a list of calls; none where it is something else."""
-    try:
-        found = kept(ast.literal_eval(said.strip())) if len(said) <= MAX_TEXT else None
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return []
+    found = python_literal(said)
     return [call for raw in found if (call := tool_call(raw))] if isinstance(found, list) else []
 
 
