@@ -18,7 +18,7 @@ from apps.core.api import member_of
 from apps.core.openapi import JSON, LINE, LINES, described, page
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
-from apps.evals.holdout.view_log import record_membership, record_view, views_of
+from apps.evals.holdout.view_log import record_membership, record_view, view_count
 from apps.evals.lookups import CURSOR, LIMIT, filtered, find_set, form_of, listed, needs_right, one_of
 from apps.evals.models import EvalSet, EvalSetState, Split, Task
 from apps.trajectories.api import number_of, parts_of
@@ -222,7 +222,7 @@ def as_json(eval_set: EvalSet) -> dict[str, Any]:
         "digest": eval_set.digest,
         "description": eval_set.description,
         "counts": counts,
-        "holdout_views": views_of(eval_set).count(),
+        "holdout_views": view_count(eval_set),
         "created_at": eval_set.created_at,
         "frozen_at": eval_set.frozen_at,
     }

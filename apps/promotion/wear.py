@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Count, Q, QuerySet
 
 from apps.core.models import JobState
-from apps.evals.holdout.view_log import WORN_OUT, views_of
+from apps.evals.holdout.view_log import WORN_OUT, view_count, views_of
 from apps.evals.jobs import rows_of
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Split, Task
 from apps.promotion.gate.error_control import comparisons_until, level_of, more_tasks
@@ -91,10 +91,9 @@ class Wear:
 def wear_of(eval_set: EvalSet, policy: Policy) -> Wear:
     count = evaluations_on(eval_set).count()
     level = level_of(next_number(eval_set), policy.alpha)
-    views = views_of(eval_set).exclude(kind=HoldoutView.Kind.EVALUATION).count()
     factor = more_tasks(level, level_of(1, policy.alpha))
     left = max(0, comparisons_until(WORN_FACTOR, policy.alpha) - next_number(eval_set))
-    return Wear(eval_set.tasks.holdout().count(), count, views, level, factor, left)
+    return Wear(eval_set.tasks.holdout().count(), count, view_count(eval_set), level, factor, left)
 
 
 def plan_for(eval_set: EvalSet, policy: Policy, samples: int) -> Plan:

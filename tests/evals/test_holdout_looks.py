@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,18 +11,30 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from apps.core.actions import create_api_key
 from apps.core.models import ApiKey
+from apps.core.scopes import Scope
 from apps.environments.models import Environment
 from apps.environments.protocol import guards
 from apps.evals import actions
 from apps.evals.exporting import row_of
 from apps.evals.formats import TaskRow, write
 from apps.evals.holdout import scoring
-from apps.evals.holdout.view_log import record_seen, record_view, viewers_of, views_of
+from apps.evals.holdout.view_log import record_membership, record_seen, record_view, view_count, viewers_of, views_of
 from apps.evals.importing import Choice, store_rows
 from apps.evals.models import EvalSet, HoldoutView, Split, Task
+from apps.promotion.gate.policy import Policy
+from apps.promotion.wear import wear_of
 from tests.environments.gym import called
-from tests.factories import admin_of, key_headers, make_environment, make_eval_set, make_member, make_project
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_environment,
+    make_eval_set,
+    make_member,
+    make_project,
+    make_trajectory,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -109,17 +122,60 @@ def test_what_is_seen_again_in_the_same_place_is_one_look(held: EvalSet) -> None
     record_seen(held.project, held.tasks.all(), by=other, detail="list")
     record_seen(held.project, held.tasks.all(), by=by, detail="another place")
     assert views_of(held).count() == 4
-    assert [(row["who"], row["n"]) for row in viewers_of(held)] == [(by.username, 3), (other.username, 1)]
+    assert {row["who"]: row["n"] for row in viewers_of(held)} == {by.username: 1, other.username: 1}, "on one day"
+    assert view_count(held) == 2
+
+
+def test_what_shows_content_counts_once_per_person_and_day(held: EvalSet) -> None:
+    by, key = (
+        admin_of(held.project),
+        create_api_key(project=held.project, name="k", by=admin_of(held.project), scopes=[Scope.READ])[0],
+    )
+    record_view(eval_set=held, by=by)
+    record_seen(held.project, held.tasks.all(), by=by, detail="list")
+    HoldoutView.objects.update(at=timezone.now() - timedelta(days=2))
+    record_view(eval_set=held, by=by)
+    record_view(eval_set=held, by=None, kind=HoldoutView.Kind.EVALUATION)
+    record_membership(held.project, [held.tasks.holdout()[0].canonical_hash], by=by, detail="a refusal")
+    for _ in range(3):
+        record_seen(
+            held.project, held.tasks.all(), by=key, detail="scored", kind=HoldoutView.Kind.SCORE, each_time=True
+        )
+    assert view_count(held) == 2 + 3
+    assert wear_of(held, Policy()).views == 5, "one number everywhere"
+
+
+def test_a_run_with_a_held_out_request_is_a_view_wherever_it_came_from(held: EvalSet) -> None:
+    by, client = admin_of(held.project), Client()
+    client.force_login(by)
+    request = held.tasks.holdout().first().messages[0]["content"]
+    twins = [
+        make_trajectory(held.project, messages=[
+            {"role": "system", "content": "You help."}, {"role": "user", "content": text}, {"role": "assistant", "content": "Done."},
+        ]) for text in (f"Please, {request.upper()}", f"{request} Thank you!")
+    ]  # fmt: skip
+    other = make_trajectory(held.project, messages=[{"role": "user", "content": "How warm is it in Oslo?"}])
+    page = "trajectories:detail"
+    client.get(reverse(page, args=[held.project.slug, other.pk]))
+    assert view_count(held) == 0
+    for run in (*twins, *twins):
+        client.get(reverse(page, args=[held.project.slug, run.pk]))
+        client.get(reverse("trajectories:list", args=[held.project.slug]))
+    assert view_count(held) == 1 == HoldoutView.objects.count(), "browsing writes one row a day"
+    reader = key_headers(held.project)
+    Client().get(f"/api/v1/trajectories/{twins[0].external_id}/", **reader)
+    assert view_count(held) == 2
 
 
 def test_the_page_of_a_set_says_how_often_and_by_whom(held: EvalSet) -> None:
     client, member = Client(), make_member(held.project)
     client.force_login(member)
-    for _ in range(31):
-        record_view(eval_set=held, by=member, detail="tasks on the page")
+    for day in range(31):
+        view = record_view(eval_set=held, by=member, detail="tasks on the page")
+        HoldoutView.objects.filter(pk=view.pk).update(at=timezone.now() - timedelta(days=day))
     newer = actions.new_version(eval_set=held, by=member)
     page = client.get(reverse("evals:detail", args=[held.project.slug, newer.pk])).content.decode()
-    assert "Each request counts once" in page and "“Runs in production” are pages" not in page
+    assert "once per person and day" in page and "“Runs in production” are pages" not in page
     assert 'Hold-out views <span class="muted small">31</span>' in page and f"<b>{member.username}</b>" in page
     assert "has been viewed 31 times" in page and str(held) in page
     api = Client().get(reverse("evals_api:sets"), **headers(held)).json()["results"]

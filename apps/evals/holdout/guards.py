@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from apps.core.models import Project
+from apps.evals.canonical import content_key
 from apps.evals.holdout import leaks
-from apps.evals.holdout.groups import held_out_runs
-from apps.evals.holdout.view_log import IN_PRODUCTION, record_seen
-from apps.evals.models import Task
-from apps.trajectories.models import Trajectory
+from apps.evals.holdout.groups import held_out_runs, prompt_of
+from apps.evals.holdout.view_log import record_production_view
+from apps.evals.models import Task, TaskQuerySet
+from apps.evals.near_duplicates.markup import plain
+from apps.evals.near_duplicates.text import content
+from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.shown import Runs
+from workers.lib.messages import text_of
+
+READ_AT_ONCE = 200  # runs
+START = 4  # meaningful words of a request that are compared before it is read
 
 
 def untrainable(project: Project, runs: Sequence[Trajectory], lines: Sequence[dict]) -> set[int]:
@@ -23,10 +32,34 @@ def untrainable(project: Project, runs: Sequence[Trajectory], lines: Sequence[di
 
 
 def record_runs_shown(project: Project, runs: Runs, to: Any, where: str) -> None:
-    """For `shown.WATCHERS`: the runs that held-out tasks were made from reveal what is held out, wherever they are shown."""
+    """For `shown.WATCHERS`: the runs that held-out tasks were made from, and others with the same request, reveal what is held out,
+    wherever they are shown."""
     tasks = Task.objects.holdout().filter(project=project)
-    if isinstance(runs, QuerySet):  # few runs are held out, while the file may contain all of them
-        made_from = list(tasks.exclude(trajectory=None).values_list("trajectory", flat=True))
-        runs = list(runs.filter(pk__in=made_from).values_list("pk", flat=True)) if made_from else []
-    if runs:
-        record_seen(project, tasks.filter(trajectory__in=runs), by=to, detail=f"{IN_PRODUCTION}: {where}")
+    if not tasks.exists():
+        return
+    rows = runs if isinstance(runs, QuerySet) else project.trajectories.filter(pk__in=runs)
+    made_from = tasks.exclude(trajectory=None).filter(trajectory__in=rows.order_by().values("pk"))
+    either = Q(pk__in=made_from.order_by().values("pk")) | Q(canonical_hash__in=asked_by(tasks, rows))
+    record_production_view(project, tasks.filter(either), by=to, where=where)
+
+
+def asked_by(tasks: TaskQuerySet, rows: QuerySet[Trajectory]) -> set[str]:
+    """The canonical hashes of those of these tasks whose request one of the runs has. The start of a run's first message, which is in
+    its row, says whether its content has to be read."""
+    wanted: dict[int, set[str]] = defaultdict(set)
+    starts = set()
+    for canonical, messages in tasks.order_by().values_list("canonical_hash", "messages"):
+        wanted[content_key(messages)].add(canonical)
+        starts.add(_start(next((text_of(one) for one in messages if one.get("role") == "user"), "")))
+    previews = rows.order_by().values_list("pk", "preview").iterator(chunk_size=READ_AT_ONCE)
+    likely = [pk for pk, preview in previews if _start(preview) in starts]
+    found: set[str] = set()
+    for chunk in (likely[at : at + READ_AT_ONCE] for at in range(0, len(likely), READ_AT_ONCE)):
+        for run in with_content(list(Trajectory.objects.filter(pk__in=chunk))):
+            found |= wanted.get(content_key(prompt_of(run)), set())
+    return found
+
+
+@lru_cache(maxsize=100_000)
+def _start(text: str) -> tuple[str, ...]:
+    return tuple(content(plain(text))[:START])

@@ -1,7 +1,8 @@
 """Records every view of held-out tasks, by task content: a hold-out wears out by being seen.
 
-A view shows a person or an API key the request, the answer, outputs, scores or the membership of held-out tasks. Views are counted over
-all versions and sets of a project in which one of the tasks is held out (`views_of`).
+A view shows a person or an API key the request, the answer, outputs, scores or the membership of held-out tasks. Views are recorded over
+all versions and sets of a project in which one of the tasks is held out (`views_of`), and counted by `view_count`, once per person and
+day.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import Count, Max, Q, QuerySet
+from django.db.models.functions import TruncDate
+from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import ApiKey, Project
@@ -57,6 +60,26 @@ def record_seen(
         return None
     newest = EvalSet.objects.get(pk=found.order_by("-created_at").values_list("eval_set", flat=True)[0])
     return _store(newest, sorted(seen), rows)
+
+
+def record_production_view(project: Project, tasks: QuerySet[Task], *, by: Any, where: str) -> None:
+    """A view of production runs that have the requests of these held-out tasks: one row per person (or key) and day, however many pages
+    showed them."""
+    seen = _keys_of(tasks.holdout().filter(project=project))
+    if not seen:
+        return
+    today = HoldoutView.objects.filter(
+        project=project,
+        kind=HoldoutView.Kind.VIEW,
+        detail__startswith=IN_PRODUCTION,
+        at__date=timezone.localdate(),
+        **_who(by),
+    )
+    if row := today.first():
+        if not seen <= set(row.tasks):
+            HoldoutView.objects.filter(pk=row.pk).update(tasks=sorted(seen | set(row.tasks)))
+        return
+    record_seen(project, tasks, by=by, detail=f"{IN_PRODUCTION}: {where}", each_time=True)
 
 
 @transaction.atomic
@@ -153,11 +176,27 @@ def views_of(eval_set: EvalSet) -> QuerySet[HoldoutView]:
     return HoldoutView.objects.filter(project=eval_set.project_id, tasks__overlap=list(held))
 
 
+def view_count(eval_set: EvalSet) -> int:
+    """How often a hold-out was viewed, the number that is shown everywhere: what shows its content counts once per person (or key) and
+    day, each score by API counts. Evaluations are a number of their own, and a refusal shows no content."""
+    return sum(row["n"] for row in viewers_of(eval_set))
+
+
 def viewers_of(eval_set: EvalSet) -> list[dict[str, Any]]:
-    """[{who, n, last}] of a hold-out's views, most views first."""
-    rows = views_of(eval_set).order_by().values("by__username", "api_key__name")
-    found = rows.annotate(n=Count("pk"), last=Max("at")).order_by("-n", "-last")
-    return [{"who": _name(row), "n": row["n"], "last": row["last"]} for row in found]
+    """[{who, n, last}] of a hold-out's views, most views first; see `view_count`."""
+    rows = views_of(eval_set).order_by().annotate(day=TruncDate("at"))
+    names = rows.values("by__username", "api_key__name")
+    content, scores = names.filter(kind=HoldoutView.Kind.VIEW), names.filter(kind=HoldoutView.Kind.SCORE)
+    found: dict[str, dict[str, Any]] = {}
+    for some in (
+        content.annotate(n=Count("day", distinct=True), last=Max("at")),
+        scores.annotate(n=Count("pk"), last=Max("at")),
+    ):
+        for row in some:
+            viewer = found.setdefault(_name(row), {"who": _name(row), "n": 0, "last": row["last"]})
+            viewer["n"] += row["n"]
+            viewer["last"] = max(viewer["last"], row["last"])
+    return sorted(found.values(), key=lambda viewer: (viewer["n"], viewer["last"]), reverse=True)
 
 
 def _name(row: dict[str, Any]) -> str:

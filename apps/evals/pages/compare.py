@@ -24,7 +24,7 @@ from apps.evals.comparison.report import Comparison
 from apps.evals.comparison.report import compare as compared
 from apps.evals.comparison.tasks import CHANGES, Filters, TaskTable, unknown_filters
 from apps.evals.costs import total_cost
-from apps.evals.holdout.view_log import record_output_view, record_view, views_of
+from apps.evals.holdout.view_log import record_output_view, record_view, view_count
 from apps.evals.models import EvalRun, Split
 from apps.evals.pages.runs import may_see, runs_of
 from apps.registry.engines import in_words
@@ -99,7 +99,7 @@ def tasks(request: HttpRequest, found: Comparison) -> dict[str, Any]:
     runs = found.runs
     given, closed = filters_of(request.GET, runs), [run for run in runs if not may_see(request, run)]
     if closed:
-        return {"closed": closed, "looks": views_of(closed[0].eval_set).count(), "given": given}
+        return {"closed": closed, "looks": view_count(closed[0].eval_set), "given": given}
     table = TaskTable(found.tables, given)
     counts = table.counts()
     names = dict(runs[0].project.failure_modes.values_list("slug", "name"))

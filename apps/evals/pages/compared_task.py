@@ -15,7 +15,7 @@ from apps.core.forms import whole
 from apps.core.models import Project
 from apps.evals.comparison.tables import read
 from apps.evals.comparison.tasks import REGRESSED, TaskRow, TaskTable
-from apps.evals.holdout.view_log import views_of
+from apps.evals.holdout.view_log import view_count
 from apps.evals.models import EvalRun, Sample, Task
 from apps.evals.pages.compare import chosen_of, filters_of, query_of
 from apps.evals.pages.runs import may_see
@@ -45,7 +45,7 @@ def compared_task(request: HttpRequest, project: Project, task: str) -> HttpResp
     if len(runs) < 2:
         return redirect(f"{reverse('evals:compare', args=[project.slug])}?{query}")
     if closed := [run for run in runs if not may_see(request, run)]:
-        context = {"runs": runs, "closed": closed, "looks": views_of(closed[0].eval_set).count(), "task_id": task}
+        context = {"runs": runs, "closed": closed, "looks": view_count(closed[0].eval_set), "task_id": task}
         context["given"] = filters_of(request.GET, runs)
         return render(request, "evals/compared_closed.html", context)
     tables = read(runs)

@@ -19,7 +19,7 @@ from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.evals import actions, exporting, importing
 from apps.evals.forms import ImportChoiceForm, ImportForm
-from apps.evals.holdout.view_log import record_refusal, views_of
+from apps.evals.holdout.view_log import record_refusal, view_count
 from apps.evals.importing import Choice, ImportProblem, Preview
 from apps.evals.models import EvalSet, Split, TaskImport
 
@@ -143,7 +143,7 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
         return _file(request, eval_set, Split(split), format)
     counts = {split: exporting.tasks_of(eval_set, split).count() for split in Split}
     context = {
-        "eval_set": eval_set, "formats": exporting.FORMATS.items(), "looks": views_of(eval_set).count(),
+        "eval_set": eval_set, "formats": exporting.FORMATS.items(), "looks": view_count(eval_set),
         "rows": [(split, counts[split]) for split in Split if split != Split.HOLDOUT and counts[split]],
         "held": counts[Split.HOLDOUT],
     }  # fmt: skip

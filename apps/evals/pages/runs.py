@@ -25,7 +25,7 @@ from apps.evals import traces
 from apps.evals.baseline import baseline_of
 from apps.evals.comparison.tasks import CHANGES
 from apps.evals.costs import used_in_words
-from apps.evals.holdout.view_log import has_opened, record_output_view, record_view, views_of
+from apps.evals.holdout.view_log import has_opened, record_output_view, record_view, view_count
 from apps.evals.models import EvalRun, Split
 from apps.evals.samples import exporting, filters
 from apps.evals.samples.facets import facets_of
@@ -91,7 +91,7 @@ def listed(request: HttpRequest, row: EvalRun) -> dict[str, Any]:
         "makes_tasks": may_make_tasks(row),
     }  # fmt: skip
     if not opened:
-        return context | {"looks": views_of(row.eval_set).count()}
+        return context | {"looks": view_count(row.eval_set)}
     try:
         with patience(LIST_MS):
             rows = chosen.apply(row).defer("messages", "details", "output").annotate(head=Left("output", SHOWN + 1))

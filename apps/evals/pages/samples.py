@@ -13,7 +13,7 @@ from apps.core.access import project_view
 from apps.core.models import Project
 from apps.evals.comparison.modes import UNMATCHED
 from apps.evals.costs import cost, price_of
-from apps.evals.holdout.view_log import views_of
+from apps.evals.holdout.view_log import view_count
 from apps.evals.models import EvalRun, Sample
 from apps.evals.pages.runs import chosen_filters, may_see, others_of, runs_of
 from apps.evals.samples import transcript
@@ -33,7 +33,7 @@ def sample(request: HttpRequest, project: Project, pk: str, number: int) -> Http
     context: dict[str, Any] = {"run": run, "filters": chosen}
     if not may_see(request, run):
         return render(
-            request, "evals/sample_closed.html", context | {"number": number, "looks": views_of(run.eval_set).count()}
+            request, "evals/sample_closed.html", context | {"number": number, "looks": view_count(run.eval_set)}
         )
     row.run = run
     if (text := part_of(request, row)) is not None:

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.evals.editing import TAGS, tags_of
-from apps.evals.holdout.view_log import has_opened_task, record_task_view, views_of
+from apps.evals.holdout.view_log import has_opened_task, record_task_view, view_count
 from apps.evals.models import EvalRun, Sample, Task
 from apps.evals.pages.runs import may_see
 from apps.evals.samples.transcript import request_of
@@ -30,7 +30,7 @@ def task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         pk=pk,
     )
     if not may_see_task(request, row):
-        context = {"task": row, "eval_set": row.eval_set, "looks": views_of(row.eval_set).count()}
+        context = {"task": row, "eval_set": row.eval_set, "looks": view_count(row.eval_set)}
         return render(request, "evals/task_closed.html", context)
     return render(request, "evals/task.html", context_of(request, row))
 
