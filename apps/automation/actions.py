@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db import IntegrityError, InterfaceError, OperationalError, models, transaction
 from django.db.models import OuterRef, Prefetch, Subquery
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.automation import engine, specs, starts
@@ -19,6 +20,8 @@ from apps.automation.specs import FlowError, FlowSpec
 from apps.automation.starts import Known
 from apps.core.actions import audit
 from apps.core.models import Project, Stage
+from apps.notifications.actions import notify
+from apps.notifications.catalogue import Topic
 from workers.lib.typed import plain
 
 log = logging.getLogger(__name__)
@@ -152,13 +155,21 @@ def _start_by_clock(now: datetime) -> int:
 
 @contextmanager
 def _alone(flow: Flow) -> Iterator[None]:
-    """Log an error in one flow without stopping the others."""
+    """Log an error in one flow without stopping the others, and notify people once of each version that cannot start."""
     try:
         yield
     except (OperationalError, InterfaceError):
         raise
-    except Exception:
+    except Exception as error:
         log.exception("Flow %s cannot be started", flow.pk)
+        notify(
+            topic=Topic.FLOW_FAILED,
+            project=flow.project,
+            subject=f"{flow} cannot be started",
+            excerpt=str(error) if isinstance(error, FlowError) else "Internal error; see the worker's log.",
+            page=reverse("automation:flow", args=[flow.project.slug, flow.pk]),
+            key=f"flow_start:{flow.pk}:{flow.version.number}",
+        )
 
 
 @transaction.atomic

@@ -62,7 +62,10 @@ STEP = {
     "type": "object",
     "properties": {
         "key": {"type": "string"}, "kind": {"type": "string"}, "state": {"type": "string"}, "said": {"type": "string"},
-        "outputs": {"type": "object"}, "jobs": {"type": "object"}, "seconds": {"type": "number"}, "usd": {"type": "number"},
+        "outputs": {"type": "object"}, "jobs": {"type": "object"},
+        "attempt": {"type": "integer", "description": "Failed attempts since a person last resumed it"},
+        "failures": {"type": "array", "items": {"type": "object"}, "description": "[{at, said}] of failed attempts"},
+        "not_before": TIME, "seconds": {"type": "number"}, "usd": {"type": "number"},
         "started_at": TIME, "finished_at": TIME,
     },
 }  # fmt: skip
@@ -132,7 +135,10 @@ def run_json(run: FlowRun) -> dict[str, Any]:
 
 
 def step_json(step: FlowStep) -> dict[str, Any]:
-    names = ("key", "kind", "state", "said", "outputs", "seconds", "usd", "started_at", "finished_at")
+    names = (
+        "key", "kind", "state", "said", "outputs", "attempt", "failures", "not_before", "seconds", "usd", "started_at",
+        "finished_at",
+    )  # fmt: skip
     return {name: getattr(step, name) for name in names} | {"jobs": {name: pk for name, (_, pk) in step.jobs.items()}}
 
 

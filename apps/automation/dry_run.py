@@ -64,6 +64,7 @@ class Forecast:
 class DryRun:
     runs: list[Would]
     steps: list[Forecast]
+    timezone: str
     days: int = DAYS
     more: bool = False
 
@@ -94,14 +95,14 @@ def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, da
     now = now or timezone.now()
     steps = forecast(project, spec)
     runs: list[Would] = []
-    took = timedelta(seconds=DryRun(runs, steps).seconds)
-    usd = DryRun(runs, steps).usd
+    found = DryRun(runs, steps, spec.timezone, days)
+    took, usd = timedelta(seconds=found.seconds), found.usd
     hours_today, usd_today, today = 0.0, 0.0, None
     start = now - timedelta(days=days)
     past = _Past(since=start, free=start)
     for at, cause in _asked(project, spec, past, now):
         if len(runs) == MOST_RUNS:
-            return DryRun(runs, steps, days, more=True)
+            return replace(found, more=True)
         if at < past.free:
             runs.append(Would(at, cause, None, "the previous run would still have been running"))
             continue
@@ -123,7 +124,7 @@ def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, da
         hours_today += length.total_seconds() / 3600
         past.free = begins + length
         runs.append(Would(at, cause, begins, note))
-    return DryRun(runs, steps, days)
+    return found
 
 
 def _asked(project: Project, spec: FlowSpec, past: _Past, now: datetime) -> Iterator[tuple[datetime, Cause]]:

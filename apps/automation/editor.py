@@ -331,7 +331,7 @@ class Editor:
 
     @cached_property
     def _known(self) -> dict[str, list[str]]:
-        project, sets = self.project, self.project.eval_sets.current().order_by("-pk")
+        project, sets = self.project, self.project.eval_sets.current().order_by("-created_at")
         versions = project.model_versions.current().order_by("-pk").values_list("name", "version")[:50]
         return {
             "sets": list(dict.fromkeys(sets.values_list("slug", flat=True))),

@@ -17,7 +17,17 @@ from django.utils import timezone
 
 from apps.automation.models import OPEN_STATES, Flow, FlowRun, FlowStep, RunState, StepState
 from apps.automation.specs import FlowError, FlowSpec, Step, condition_of, holds
-from apps.automation.steps import REFUSALS, WORK, AsksPeople, NotYet, Turn, own_jobs_of, used
+from apps.automation.steps import (
+    PASSING,
+    REFUSALS,
+    WORK,
+    AsksPeople,
+    JobFailed,
+    NotYet,
+    Turn,
+    own_jobs_of,
+    used,
+)
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import Membership, Role, Stage
@@ -30,7 +40,7 @@ from apps.webhooks.models import Event
 log = logging.getLogger(__name__)
 FIRST_RETRY, ASK_AGAIN = timedelta(minutes=1), timedelta(minutes=1)
 MOST_AT_ONCE = 50  # steps per call; flows have fewer
-LONGEST_ERROR = 2000
+LONGEST_ERROR, MOST_FAILURES = 2000, 20
 MAY = Role.ENGINEER.upward
 
 
@@ -140,7 +150,8 @@ def _take_turn(run: FlowRun) -> bool:
 def _not_now(spec: FlowSpec, step: FlowStep, now: datetime) -> tuple[str, datetime] | None:
     """(why a step cannot begin yet, when it can); None if it can begin now."""
     if step.not_before and step.not_before > now:
-        return f"{step.key} will be retried at {step.not_before:%H:%M} UTC. {step.said}", step.not_before
+        local = step.not_before.astimezone(spec.zone)
+        return f"{step.key} will be retried at {local:%H:%M} ({spec.timezone}). {step.said}", step.not_before
     if quiet := spec.quiet_at(now):
         return f"Quiet hours until {quiet.end} ({spec.timezone}).", spec.after_quiet(now)
     return None
@@ -218,7 +229,8 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
         return _waits(run, step, later)
     except REFUSALS as error:
         transaction.savepoint_rollback(before)
-        return _fail(run, spec, step, _sentence(error))
+        may_pass = isinstance(error, (JobFailed, *PASSING))
+        return _fail(run, spec, step, _sentence(error), final=not may_pass)
     except (OperationalError, InterfaceError):
         # the database is unreachable: nothing of this attempt is stored, and the next one starts from the same state
         raise
@@ -303,12 +315,16 @@ def _stop(run: FlowRun, spec: FlowSpec, step: FlowStep, why: str) -> bool:
 
 
 def _fail(run: FlowRun, spec: FlowSpec, step: FlowStep, why: str, *, final: bool = False) -> bool:
-    """Retry with growing delays while attempts are left; what its jobs have used is kept."""
+    """Retry with growing delays while attempts are left, unless it is `final`: another attempt would fail as this one.
+    What its jobs have used is kept.
+    """
     log.info("Flow run %s, step %s: %s", run.pk, step.key, why)
     step.refresh_from_db(fields=["jobs"])  # what this attempt had started is rolled back
     seconds, usd = used(step)
     step.seconds, step.usd, step.attempt = step.seconds + seconds, step.usd + usd, step.attempt + 1
     step.said, step.jobs = why[:LONGEST_ERROR], step.jobs if final else {}
+    failure = {"at": timezone.now().isoformat(timespec="seconds"), "said": step.said}
+    step.failures = [*step.failures, failure][-MOST_FAILURES:]
     if final or step.attempt > spec.retries:
         step.state, step.finished_at = StepState.FAILED, timezone.now()
     else:
@@ -348,7 +364,26 @@ def _end(run: FlowRun, state: RunState, error: str = "") -> bool:
         )
         run.state = state
         _announce(run, Event.FLOW_ENDED, "")  # no text: an error may contain more than should leave the project
+        if state == RunState.FAILED:
+            _notify_of_failure(run, error)
     return False
+
+
+def _notify_of_failure(run: FlowRun, error: str) -> None:
+    """Those it is assigned to, otherwise whoever saved or started it; if none of them is here any more, engineers."""
+    people = list(assignees(run)) or [run.version.created_by, run.created_by]
+    still_here = Membership.objects.filter(
+        project=run.project, user__is_active=True, role__in=MAY, user__in=[user for user in people if user]
+    )
+    notify(
+        topic=Topic.FLOW_FAILED,
+        project=run.project,
+        to=people if still_here.exists() else None,
+        subject=f"{run.version.flow} failed",
+        excerpt=error,
+        page=run.get_absolute_url(),
+        key=f"flow_failed:{run.pk}:{timezone.now():%F %T}",
+    )
 
 
 def _announce(run: FlowRun, event: Event, said: str) -> None:

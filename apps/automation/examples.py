@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from apps.core.models import Project
+from apps.evals.models import EvalSet, EvalSetState, Split
 
 NIGHTLY = """\
-# Every night: how good is what production runs, on tasks that it never trained on?
+# Every night: how good is what production runs, on tasks that it never trained on? Regression tasks may be evaluated
+# without limit; each evaluation of the hold-out takes some of what it can still show.
 starts:
 - by: cron
   when: "0 2 * * *"
@@ -16,6 +18,7 @@ steps:
 - do: evaluate
   set: set:{eval_set}
   environment: {environment}
+  split: {split}
   model: channel:production
   samples: 4
 """
@@ -86,6 +89,7 @@ steps:
 - do: evaluate
   set: set:{eval_set}
   environment: {environment}
+  split: {split}
   samples: 4
 - do: ask
   question: Something has changed in production. Look at the clusters and at this evaluation.
@@ -101,7 +105,7 @@ class Example:
 
 
 EXAMPLES = (
-    Example("nightly", "Nightly evaluation", "Evaluates the production model on the hold-out every night.", NIGHTLY),
+    Example("nightly", "Nightly evaluation", "Evaluates the production model every night, on regression tasks if there are any.", NIGHTLY),
     Example(
         "weekly",
         "Weekly improvement",
@@ -115,12 +119,38 @@ EXAMPLES = (
 
 
 def filled(example: Example, project: Project) -> str:
-    """With the newest eval set and environment of the project, if it has them."""
-    eval_set = project.eval_sets.order_by("-pk").values_list("slug", flat=True).first()
-    environment = project.environments.current().order_by("-pk").values_list("slug", flat=True).first()
-    return example.text.replace("{eval_set}", eval_set or "my-set").replace(
-        "{environment}", environment or "my-environment"
-    )
+    """With the project's eval set and environment that a flow can use now, if it has them."""
+    eval_set = _usable_set(project)
+    may_be_repeated = eval_set and eval_set.tasks.filter(split=Split.REGRESSION).exists()
+    names = {
+        "{split}": Split.REGRESSION if may_be_repeated else Split.HOLDOUT,
+        "{eval_set}": eval_set.slug if eval_set else "my-set",
+        "{environment}": _environment_of(project, eval_set) or "my-environment",
+    }
+    text = example.text
+    for placeholder, name in names.items():
+        text = text.replace(placeholder, name)
+    return text
+
+
+def _usable_set(project: Project) -> EvalSet | None:
+    """The newest set that holds tasks out and is frozen, as evaluations need it; else the newest with tasks."""
+    rows = EvalSet.objects.current().filter(project=project).order_by("-created_at")
+    frozen = rows.filter(state=EvalSetState.FROZEN)
+    for candidates in (frozen.filter(tasks__split=Split.HOLDOUT), frozen, rows.filter(tasks__isnull=False), rows):
+        if eval_set := candidates.first():
+            return eval_set
+    return None
+
+
+def _environment_of(project: Project, eval_set: EvalSet | None) -> str | None:
+    """The environment that the set was last evaluated in, else the newest."""
+    current = project.environments.current()
+    used = current.filter(eval_runs__eval_set__slug=eval_set.slug) if eval_set else current.none()
+    for rows in (used.order_by("-eval_runs__created_at"), current.order_by("-pk")):
+        if slug := rows.values_list("slug", flat=True).first():
+            return slug
+    return None
 
 
 def example_of(slug: str) -> Example | None:

@@ -137,7 +137,7 @@ class FlowRun(models.Model):
         ]  # fmt: skip
 
     def __str__(self) -> str:
-        return f"{self.version.flow}, {self.created_at:%F %H:%M}"
+        return f"{self.version.flow}, {self.created_at:%F %H:%M} UTC"
 
     def get_absolute_url(self) -> str:
         return reverse("automation:run", args=[self.project.slug, self.pk])
@@ -178,7 +178,8 @@ class FlowStep(models.Model):
     jobs = models.JSONField(default=dict, help_text="{name: [model label, id]}")
     outputs = models.JSONField(default=dict)
     said = models.TextField(blank=True, help_text="What it is doing, waiting for or has found, or why it failed")
-    attempt = models.PositiveIntegerField(default=0, help_text="Number of failed attempts")
+    attempt = models.PositiveIntegerField(default=0, help_text="Failed attempts since a person last resumed it")
+    failures = models.JSONField(default=list, help_text="[{at, said}] of the failed attempts, the newest last")
     not_before = models.DateTimeField(null=True)
     seconds = models.FloatField(default=0, help_text="Compute time of its jobs, over all finished attempts")
     usd = models.FloatField(default=0, help_text="Known cost of its jobs, over all finished attempts")

@@ -38,7 +38,9 @@ from apps.promotion import actions as promotion
 from apps.promotion import preparation
 from apps.promotion.models import Approval, Deployment, GateReport, Promotion, Verdict
 from apps.promotion.policies import create_channel, find_channel
+from apps.registry.actions import ModelError
 from apps.registry.models import ModelVersion
+from apps.registry.servers import ServerError
 from apps.reviews.evidence import lock_of
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.budget.truth import paid_to_teacher
@@ -51,6 +53,7 @@ from workers.lib.errors import SpecError
 J = TypeVar("J", bound=Job)
 Outputs = dict[str, Any]
 REFUSALS = (Rejected, LatencyError, CannotPick, SpecError, PermissionDenied, Http404)
+PASSING = (ModelError, ServerError, LatencyError)  # refusals that may be of a server that is down or full
 
 
 class NotYet(Exception):
@@ -63,6 +66,10 @@ class AsksPeople(NotYet):
 
 class StepFailed(Rejected):
     """The step cannot be done; the message says why."""
+
+
+class JobFailed(StepFailed):
+    """A job of the step failed: another one may succeed."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +96,9 @@ class Turn:
             progress = f", {job.percent}%" if job.total and job.state == JobState.RUNNING else ""
             raise NotYet(f"{job.name}: {job.state}{progress}")
         if job.state != JobState.SUCCEEDED:
-            raise StepFailed(
-                f"{job.name} {job.state}; see its page for the reason."
-            )  # the job's error might quote a held-out task
+            kind = JobFailed if job.state == JobState.FAILED else StepFailed
+            # the job's error might quote a held-out task
+            raise kind(f"{job.name} {job.state}; see its page for the reason.")
         return job
 
     def begun(self, name: str, kind: type[J], start: Callable[[], J]) -> J:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from apps.automation import actions, engine, starts, words
-from apps.automation.dry_run import dry_run
+from apps.automation.dry_run import dry_run, forecast
 from apps.automation.editor import Editor
 from apps.automation.examples import EXAMPLES, example_of, filled
 from apps.automation.models import Flow, FlowRun, FlowStep, RunState, StepState
@@ -25,6 +26,7 @@ from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.teamwork.assigning import assigned_to
 
+UTC = "UTC"
 RECENT = 20  # runs on the list of flows
 
 
@@ -48,12 +50,18 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         request,
         "automation/list.html",
         {
-            "flows": [(flow, words.starts_of(flow.version.readable), newest.get(flow.pk)) for flow in page],
+            "flows": [_listed(flow, newest.get(flow.pk)) for flow in page],
             "page": page,
             "runs": _runs(project)[:RECENT],
             "examples": EXAMPLES,
         },
     )
+
+
+def _listed(flow: Flow, last: FlowRun | None) -> dict[str, Any]:
+    spec = flow.version.readable
+    zone = spec.timezone if spec else UTC
+    return {"flow": flow, "starts": words.starts_of(spec), "last": last, "zone": zone}
 
 
 def _runs(project: Project) -> QuerySet[FlowRun]:
@@ -95,6 +103,7 @@ def flow(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "starts": words.starts_of(spec),
             "steps": words.steps_of(spec),
             "limits": words.limits_of(spec),
+            "zone": spec.timezone if spec else UTC,
             "coming": starts.coming(spec, timezone.now()) if spec and row.enabled else [],
             "calls": words.is_called(spec),
             "page": page_of(request, FlowRun.objects.filter(version__flow=row).select_related("version", "created_by")),
@@ -128,6 +137,9 @@ def _edit(request: HttpRequest, project: Project, row: Flow | None, name: str, s
                 shown = shown.with_error(error)
         else:
             messages.success(request, f"Version {saved.versions.count()} of “{saved}” saved.")
+            for step in forecast(project, saved.version.form):
+                if step.problem:
+                    messages.warning(request, f"It would fail at {step.key} now: {step.sentence}.")
             return redirect("automation:flow", project.slug, saved.pk)
     context = {
         "flow": row, "name": name, "wrong_name": wrong_name, "editor": shown, "examples": EXAMPLES, "kinds": words.KINDS,
@@ -221,7 +233,7 @@ def _timeline(row: FlowRun) -> dict[str, Any]:
     waiting = next((step for step in steps if step.state == StepState.WAITING and step.kind == "ask"), None)
     return {
         "run": row, "steps": shown, "asks": waiting, "seconds": sum(one["seconds"] for one in shown),
-        "usd": sum(one["usd"] for one in shown),
+        "usd": sum(one["usd"] for one in shown), "zone": spec.timezone if spec else UTC,
     }  # fmt: skip
 
 
@@ -233,7 +245,8 @@ def _shown(step: FlowStep, spec: FlowSpec | None) -> dict[str, Any]:
         "step": step, "going": step.state == StepState.RUNNING and bool(step.jobs), "label": step.asked(spec).label if spec else step.kind,
         "name": step.key if step.key != step.kind else "", "given": words.given(step.asked(spec)) if spec else [],
         "links": [words.link_of(job, slug) for job in jobs], "made": words.made(step), "rows": words.rows_of(step),
-        "seconds": step.seconds + seconds, "usd": step.usd + usd,
+        "seconds": step.seconds + seconds, "usd": step.usd + usd, "attempts": words.attempts_of(step, spec),
+        "failures": [(datetime.fromisoformat(one["at"]), one["said"]) for one in step.failures],
     }  # fmt: skip
 
 

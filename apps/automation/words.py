@@ -10,7 +10,7 @@ from django.urls import NoReverseMatch, reverse
 from msgspec import structs
 
 from apps.automation import specs
-from apps.automation.models import FlowStep
+from apps.automation.models import FlowStep, StepState
 from apps.automation.specs import FlowSpec, Step
 from apps.core.models import Job
 from apps.evals.models import EvalRun
@@ -86,6 +86,16 @@ def limits_of(spec: FlowSpec | None) -> list[str]:
     found += [f"No step starts between {quiet.start} and {quiet.end} ({spec.timezone})" for quiet in spec.quiet]
     times = {0: "not retried", 1: "retried once", 2: "retried twice"}.get(spec.retries, f"retried {spec.retries} times")
     return [*found, f"A failed step is {times}"]
+
+
+def attempts_of(step: FlowStep, spec: FlowSpec | None) -> str:
+    """Which attempt it is at, once one has failed; "" before."""
+    if not step.attempt:
+        return ""
+    if step.state == StepState.FAILED:
+        return "failed at the first attempt" if step.attempt == 1 else f"{step.attempt} attempts failed"
+    of = f" of {spec.retries + 1}" if spec else ""
+    return f"attempt {step.attempt + 1}{of}"
 
 
 def made(step: FlowStep) -> list[tuple[str, str]]:

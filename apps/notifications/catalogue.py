@@ -19,6 +19,7 @@ class Topic(models.TextChoices):
     ASSIGNED = "assignment.made", "A failure, a cluster or another piece of work is assigned to you"
     REVIEW_ASKED = "review.asked", "You are asked to judge a reward review"
     FLOW_WAITING = Event.FLOW_WAITING, "A flow is waiting for a decision or a review"
+    FLOW_FAILED = "flow.failed", "A flow failed, or cannot be started"
     JOB_FAILED = "job.failed", "A job that you started failed"
     JOB_ENDED = "job.ended", "A job that you started finished"
     TRAINING_ALARM = "training.alarm", "A training run that you started raises an alarm"
@@ -54,6 +55,7 @@ RULES = {
     Topic.ASSIGNED: Rule("Your work", Role.REVIEWER, by_mail=True),
     Topic.REVIEW_ASKED: Rule("Your work", Role.REVIEWER, by_mail=True),
     Topic.FLOW_WAITING: Rule("Your work", Role.REVIEWER, by_mail=True),
+    Topic.FLOW_FAILED: Rule("Your work", Role.ENGINEER, by_mail=True),
     Topic.JOB_FAILED: Rule("Your work", by_mail=True),
     Topic.JOB_ENDED: Rule("Your work"),
     Topic.TRAINING_ALARM: Rule("Your work", by_mail=True),

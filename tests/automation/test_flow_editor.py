@@ -69,7 +69,7 @@ def member(project: Project, client: Client) -> Client:
 
 @pytest.mark.parametrize("text", [EVERYTHING, *(one.text for one in EXAMPLES)])
 def test_the_form_sent_back_is_the_same_flow(text: str, project: Project) -> None:
-    spec = read_yaml(text.replace("{eval_set}", "mine").replace("{environment}", "place"))
+    spec = read_yaml(text.replace("{eval_set}", "mine").replace("{environment}", "place").replace("{split}", "holdout"))
     shown = Editor.of_value(project, plain(spec))
     assert shown.shown == FORM
     back = Editor.sent(project, sent_by_a_browser(shown))

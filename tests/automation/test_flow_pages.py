@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.automation import actions
+from apps.automation import actions, steps
 from apps.automation import dry_run as forecast_module
 from apps.automation.dry_run import dry_run
-from apps.automation.examples import EXAMPLES
-from apps.automation.models import Flow, FlowRun
+from apps.automation.examples import EXAMPLES, filled
+from apps.automation.models import Flow, FlowRun, FlowStep
 from apps.automation.specs import read_yaml
 from apps.core.attempts import LIMITS
 from apps.core.models import Attempts, Membership, Project, Role
+from apps.environments.models import Environment
+from apps.evals import actions as evals
+from apps.evals.models import EvalSet
 from apps.failures.actions.diagnose import classify_project
 from apps.trajectories import digest
 from tests.automation.test_flows import TWO, begun, flow_of, go
 from tests.factories import (
     admin_of,
     key_headers,
+    make_endpoint,
     make_environment,
+    make_eval_run,
     make_eval_set,
     make_failed,
     make_member,
@@ -67,6 +74,67 @@ def test_every_example_opens_in_the_editor_is_checked_and_saved(example, project
         example.name not in page(member, "flow", project.slug, Flow.objects.get().pk)
         and Flow.objects.get().name == "mine"
     )
+
+
+def example_text(slug: str, project: Project) -> str:
+    return filled(next(example for example in EXAMPLES if example.slug == slug), project)
+
+
+def test_a_template_takes_the_set_and_environment_that_a_flow_can_use(project: Project) -> None:
+    """Not a draft that happens to be newer, an archived one, or one without a hold-out."""
+    assert "set:my-set" in example_text("nightly", project)
+    draft = make_eval_set(project, train=1, holdout=0, frozen=False)
+    assert f"set:{draft.slug}\n" in example_text("nightly", project), "a draft rather than a name of nothing"
+    usable, environment = make_eval_set(project), make_environment(project)
+    archived, untested = make_eval_set(project), make_eval_set(project, holdout=0)
+    EvalSet.objects.filter(pk=archived.pk).update(archived_at=timezone.now())
+    evals.create_eval_set(project=project, slug="empty-draft", by=admin_of(project))
+    for slug in ("nightly", "weekly", "watch"):
+        text = example_text(slug, project)
+        assert usable.slug in text and environment.slug in text, text
+        assert not any(name in text for name in ("empty-draft", untested.slug, archived.slug))
+    assert "split: holdout" in example_text("nightly", project)
+    used, newer = environment, Environment.objects.get(pk=environment.pk)
+    newer.pk, newer.slug = None, "newer"
+    newer.save()
+    make_eval_run(usable, make_endpoint(project), used)
+    assert newer.pk > used.pk and f"environment: {used.slug}\n" in example_text("nightly", project)
+    make_eval_set(project, regression=2)
+    assert "split: regression" in example_text("nightly", project), "which may be looked at every night"
+
+
+def test_a_flow_that_would_fail_says_so_when_it_is_saved(project: Project, member: Client) -> None:
+    evals.create_eval_set(project=project, slug="empty", by=admin_of(project))
+    make_environment(project)
+    address = reverse("automation:new", args=[project.slug])
+    saved = member.post(address, {"name": "mine", "text": example_text("nightly", project)}, follow=True)
+    assert "It would fail at evaluate now: There is no frozen eval set “empty”" in saved.content.decode()
+
+
+def test_times_are_in_the_flows_time_zone(project: Project, member: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "starts: [{by: cron, when: '30 2 * * *'}]\ntimezone: Asia/Kolkata\nretries: 1\nsteps: [{do: cluster}]"
+    flow = flow_of(project, text)
+    for name, args in (("flow", [flow.pk]), ("list", [])):
+        shown = page(member, name, project.slug, *args)
+        assert re.search(r"\d{4}-\d\d-\d\d 02:30(:00)? \(Asia/Kolkata\)", shown), name
+    shown = page(member, "dry_run", project.slug, flow.pk)
+    assert "Time (Asia/Kolkata)" in shown and re.search(r"\d{4}-\d\d-\d\d 02:30</time>", shown)
+
+    monkeypatch.setattr(steps, "recluster", lambda project: 1 / 0)
+    run = go(actions.run_now(flow=flow, by=admin_of(project)))
+    zone = ZoneInfo("Asia/Kolkata")
+    step = run.steps.get()
+    shown = page(member, "run", project.slug, run.pk)
+    assert "attempt 2 of 2" in shown and "Internal error (ZeroDivisionError)" in shown
+    for at in (run.created_at, run.started_at, step.started_at, step.not_before):
+        assert f"{at.astimezone(zone):%H:%M:%S}</time>" in shown
+    FlowStep.objects.update(not_before=timezone.now())
+    run, step = go(run), run.steps.get()
+    shown = page(member, "run", project.slug, run.pk)
+    assert "2 attempts failed" in shown and f"{run.finished_at.astimezone(zone):%Y-%m-%d %H:%M:%S}</time>" in shown
+    assert shown.count("Failed at <time>") == 2
+    by_api = Client().get(f"/api/v1/flow-runs/{run.pk}/", **key_headers(project)).json()["steps"][0]
+    assert by_api["attempt"] == 2 and len(by_api["failures"]) == 2
 
 
 def test_a_wrong_flow_says_where_and_loses_nothing(project: Project, member: Client) -> None:

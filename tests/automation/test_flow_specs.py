@@ -46,7 +46,9 @@ def test_what_is_written_is_read_again() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.slug)
 def test_the_examples_are_flows(example) -> None:
-    assert read_yaml(example.text.replace("{eval_set}", "a").replace("{environment}", "b")).steps
+    assert read_yaml(
+        example.text.replace("{eval_set}", "a").replace("{environment}", "b").replace("{split}", "holdout")
+    ).steps
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import uuid
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import OperationalError, connection
@@ -27,7 +28,10 @@ from apps.failures import classify_job
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Classification, DailyRuns, Failure
 from apps.failures.rates import Rate
+from apps.notifications.catalogue import Topic
+from apps.notifications.models import Notification
 from apps.promotion import actions as promotion
+from apps.registry.servers import ServerError
 from apps.webhooks.models import Delivery, Event
 from tests.factories import (
     admin_of,
@@ -171,18 +175,70 @@ def test_what_is_archived_is_not_picked(project: Project, data_dir: Path, kind: 
     assert "or it is archived" in run.steps.get().said and not project.evalruns.exists()
 
 
-def test_a_step_that_fails_is_tried_again_later_and_then_ends_the_run(project: Project) -> None:
-    run = begun(project, "retries: 1\nsteps: [{do: evaluate, set: 'set:none', environment: e}]")
+def test_a_step_that_may_pass_is_tried_again_later_and_then_ends_the_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(project: Project) -> None:
+        raise ServerError("gpu-1 is down.")
+
+    monkeypatch.setattr(steps, "recluster", down)
+    run = begun(project, "timezone: Asia/Tokyo\nretries: 1\nsteps: [{do: cluster}]")
     run = go(run)
     step = run.steps.get()
     assert (run.state, step.state, step.attempt) == (RunState.QUEUED, StepState.PENDING, 1)
-    assert step.said == "There is no frozen eval set “none”, or it is archived." and step.not_before > timezone.now()
+    assert step.said == "gpu-1 is down." and step.not_before > timezone.now()
+    tokyo = step.not_before.astimezone(ZoneInfo("Asia/Tokyo"))
+    assert run.note == f"cluster will be retried at {tokyo:%H:%M} (Asia/Tokyo). gpu-1 is down."
     FlowStep.objects.update(not_before=timezone.now())
     run = go(run)
-    assert (run.state, run.error) == (
-        RunState.FAILED,
-        "evaluate: There is no frozen eval set “none”, or it is archived.",
-    )
+    assert (run.state, run.error) == (RunState.FAILED, "cluster: gpu-1 is down.")
+    assert [failure["said"] for failure in run.steps.get().failures] == ["gpu-1 is down."] * 2
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("{do: evaluate, set: 'set:none', environment: e}", "There is no frozen eval set “none”"),
+        ("{do: evaluate, set: 'set:shown', environment: none}", "There is no environment “none”"),
+        ("{do: freeze_set, set: none}", "There is no eval set “none”"),
+        ("{do: collect_tasks, into: gone}", "gone@1 is archived"),
+    ],
+)
+def test_what_cannot_pass_by_itself_is_not_tried_again(project: Project, step: str, said: str) -> None:
+    EvalSet.objects.filter(pk=make_eval_set(project).pk).update(slug="shown")
+    gone = make_eval_set(project, frozen=False)
+    EvalSet.objects.filter(pk=gone.pk).update(slug="gone", archived_at=timezone.now())
+    run = go(begun(project, f"retries: 5\nsteps: [{step}]"))
+    assert run.state == RunState.FAILED and said in run.error and run.steps.get().attempt == 1
+
+
+def notified(project: Project) -> list[tuple[str, str]]:
+    rows = Notification.objects.filter(project=project, topic=Topic.FLOW_FAILED).order_by("pk")
+    return [(row.user.get_username(), row.excerpt) for row in rows]
+
+
+FAILS = "retries: 0\nsteps: [{do: evaluate, set: 'set:none', environment: e}]"
+NO_SET = "evaluate: There is no frozen eval set “none”, or it is archived."
+
+
+def test_people_are_told_that_a_flow_failed(project: Project) -> None:
+    author, starter, other = (make_member(project) for _ in range(3))
+    flow = flow_of(project, FAILS, by=author)
+    run = go(actions.run_now(flow=flow, by=starter))
+    assert sorted(notified(project)) == sorted([(str(author), NO_SET), (str(starter), NO_SET)])
+    row = Notification.objects.filter(topic=Topic.FLOW_FAILED).first()
+    assert row.subject == "weekly failed" and row.page == run.get_absolute_url()
+    Notification.objects.all().delete()
+    Membership.objects.filter(user__in=[author, starter]).delete()
+    go(engine.begin(flow=flow, cause={"by": "cron", "sentence": "Its time"}))
+    assert {name for name, _ in notified(project)} == {str(other), str(admin_of(project))}
+
+
+def test_a_cancelled_or_successful_run_is_no_failure(project: Project) -> None:
+    go(begun(project, "steps: [{do: classify}]", name="fine"))
+    run = go(begun(project))
+    engine.cancel(run=run, by=admin_of(project))
+    assert notified(project) == []
 
 
 def test_a_failed_run_goes_on_at_the_step_that_failed(project: Project) -> None:
@@ -520,6 +576,9 @@ def test_a_flow_that_can_no_longer_be_read_stops_no_other(project: Project) -> N
     long_ago = timezone.now() - timedelta(days=3)
     Flow.objects.update(next_run_at=long_ago, looked_at=long_ago)
     assert actions.tick() == {"clock": 1, "seen": 0}
+    actions.tick()
+    (row,) = Notification.objects.filter(topic=Topic.FLOW_FAILED)
+    assert row.subject == "a cannot be started" and row.user == admin_of(project)
 
 
 def test_a_run_that_can_no_longer_be_read_fails(project: Project) -> None:

@@ -138,7 +138,18 @@ class Migration(migrations.Migration):
                         blank=True, help_text="What it is doing, waiting for or has found, or why it failed"
                     ),
                 ),
-                ("attempt", models.PositiveIntegerField(default=0, help_text="Number of failed attempts")),
+                (
+                    "attempt",
+                    models.PositiveIntegerField(
+                        default=0, help_text="Failed attempts since a person last resumed it"
+                    ),
+                ),
+                (
+                    "failures",
+                    models.JSONField(
+                        default=list, help_text="[{at, said}] of the failed attempts, the newest last"
+                    ),
+                ),
                 ("not_before", models.DateTimeField(null=True)),
                 (
                     "seconds",
