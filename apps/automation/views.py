@@ -241,12 +241,15 @@ def _shown(step: FlowStep, spec: FlowSpec | None) -> dict[str, Any]:
     going, jobs = step.state in (StepState.RUNNING, StepState.WAITING), jobs_of(step)
     seconds, usd = used(step) if going else (0.0, 0.0)
     slug = step.run.project.slug
+    has_one_reason = step.state == StepState.FAILED and len(step.failures) == 1
+    shown = [] if has_one_reason else step.failures
+    failures = [(datetime.fromisoformat(one["at"]), one["said"]) for one in shown]
     return {
         "step": step, "going": step.state == StepState.RUNNING and bool(step.jobs), "label": step.asked(spec).label if spec else step.kind,
         "name": step.key if step.key != step.kind else "", "given": words.given(step.asked(spec)) if spec else [],
         "links": [words.link_of(job, slug) for job in jobs], "made": words.made(step), "rows": words.rows_of(step),
         "seconds": step.seconds + seconds, "usd": step.usd + usd, "attempts": words.attempts_of(step, spec),
-        "failures": [(datetime.fromisoformat(one["at"]), one["said"]) for one in step.failures],
+        "failures": failures, "said": "" if failures and not going else step.said,
     }  # fmt: skip
 
 
