@@ -19,6 +19,24 @@ MIDNIGHTS = ("", *(f"{sign}00:00:00{zone}" for sign in "T " for zone in ("", "+0
 UNIT_MS = {"minute": 54e3, "hour": 54e3 * 60, "day": 54e3 * 60 * 24, "week": 54e3 * 60 * 24 * 7}  # nine tenths of it
 
 
+def shortened(name: str, most: int = 28) -> str:
+    """A name of at most so many characters, without its middle: names of versions and tasks differ at their ends."""
+    if len(name) <= most:
+        return name
+    head = (most - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"
+
+
+def unlike(names: Iterable[str]) -> list[str]:
+    """The names, those that are alike numbered: a chart has a category, or a trace, for each."""
+    seen: dict[str, int] = {}
+    made = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        made.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return made
+
+
 def time_unit(first: datetime | None, last: datetime | None) -> str:
     """What to count by, so that a chart has tens of bars and not hundreds: minute, hour or day."""
     span = (last - first).total_seconds() if first and last else 0
@@ -91,13 +109,16 @@ def bars(
     import plotly.graph_objects as go
 
     figure = go.Figure()
+    width = UNIT_MS[unit] / (1 if stacked else max(1, len(series))) if unit else None
     for index, (name, (xs, ys)) in enumerate(series.items()):
         figure.add_trace(
             go.Bar(
                 x=list(xs),
                 y=list(ys),
                 name=name,
-                width=UNIT_MS[unit] / (1 if stacked else len(series)) if unit else None,
+                width=width,
+                # Plotly centres bars of a given width on their time, one behind the other.
+                offset=width * (index - len(series) / 2) if width and not stacked else None,
                 marker={"color": (colours or {}).get(name, PALETTE[index % len(PALETTE)])},
             )
         )

@@ -59,15 +59,27 @@ class Effect:
     others: list[str]  # what else changed, as sentences
 
     @property
-    def rows(self) -> list[tuple[str, str, str]]:
-        """(what, before, after) of the other figures."""
+    def rows(self) -> list[tuple[str, str, str, float | None]]:
+        """(what, before, after, how many times as long or as dear it is) of the other figures."""
         sides = (self.before, self.after)
         return [
-            ("Runs", *(f"{side.cell.runs:,}" for side in sides)),
-            ("Unknown outcomes", *(figures.written(side.unknown, "share") for side in sides)),
-            ("Latency p95", *(figures.written(side.latency, "ms") for side in sides)),
-            ("Mean cost per run", *(figures.written(side.cost, "usd") for side in sides)),
+            ("Runs", *(f"{side.cell.runs:,}" for side in sides), None),
+            ("Unknown outcomes", *(figures.written(side.unknown, "share") for side in sides), None),
+            (
+                "Latency p95",
+                *(figures.written(side.latency, "ms") for side in sides),
+                _ratio(*(side.latency for side in sides)),
+            ),
+            (
+                "Mean cost per run",
+                *(figures.written(side.cost, "usd") for side in sides),
+                _ratio(*(side.cost for side in sides)),
+            ),
         ]
+
+
+def _ratio(before: float | None, after: float | None) -> float | None:
+    return after / before if before and after else None
 
 
 def promotions(project: Project, since: datetime | None = None) -> list[Promotion]:
@@ -120,7 +132,7 @@ def _close(moves: Iterable[Promotion], within: timedelta) -> list[list[Promotion
 
 
 def label(move: Promotion) -> str:
-    return f"{'↩ ' if move.kind == Promotion.Kind.ROLLBACK else ''}{figures.short(str(move.to_version))[:18]}"
+    return f"{'↩ ' if move.kind == Promotion.Kind.ROLLBACK else ''}{figures.short(str(move.to_version), 18)}"
 
 
 def effect(project: Project, window: timedelta = WINDOW) -> Effect | None:

@@ -13,7 +13,7 @@ from django.db.models import Count, DateTimeField, F, Func, Min, Q, QuerySet, Su
 from django.db.models.functions import Trunc
 from django.utils import timezone
 
-from apps.core.charts import BAD, bars, intervals, lines
+from apps.core.charts import BAD, bars, intervals, lines, shortened, unlike
 from apps.core.intervals import wilson
 from apps.core.models import Project
 from apps.failures.models import DailyRuns, Failure, FailureMode, FailureQuerySet, FailureState
@@ -185,10 +185,11 @@ def over_time(project: Project, since: datetime | None, by: str) -> tuple[str, d
     at = Trunc(StartOfRun(F("trajectory_id")), unit, tzinfo=UTC)
     counts: dict[str, dict[datetime, int]] = {}
     for key, when, n in rows.annotate(at=at).values_list(COLUMNS[by], "at").annotate(n=Count("*")):
-        series = counts.setdefault(short(str((names or {}).get(key, key) or "(no version)")), {})
+        series = counts.setdefault(str((names or {}).get(key, key) or "(no version)"), {})
         series[when] = series.get(when, 0) + n
     most = sorted(counts, key=lambda name: (-sum(counts[name].values()), name))[:SHOWN_OVER_TIME]
-    return unit, {name: dict(sorted(counts[name].items())) for name in most}
+    shown = unlike(map(short, most))
+    return unit, {text: dict(sorted(counts[name].items())) for text, name in zip(shown, most, strict=True)}
 
 
 def figures_over_time(project: Project, since: datetime | None) -> Iterator[tuple[str, dict]]:
@@ -253,7 +254,12 @@ def _dots(rows: Iterable[Rate], title: str) -> dict:
     shown = list(rows)[::-1]
     low, high = zip(*(row.interval for row in shown), strict=True)
     figure = intervals(
-        [short(row.name) for row in shown], [row.rate for row in shown], low, high, title, height=70 + 24 * len(shown)
+        unlike(short(row.name) for row in shown),
+        [row.rate for row in shown],
+        low,
+        high,
+        title,
+        height=70 + 24 * len(shown),
     )
     figure["data"][0] |= {
         "customdata": [f"{row.failed:,} of {row.n:,}" for row in shown],
@@ -266,7 +272,7 @@ def _dots(rows: Iterable[Rate], title: str) -> dict:
 
 def short(name: str) -> str:
     """Names come from agents: shortened, and without what Plotly reads as markup."""
-    return name.replace("<", "‹").replace(">", "›")[:28]
+    return shortened(name.replace("<", "‹").replace(">", "›"))
 
 
 def _band(rows: list[tuple[datetime, Rate]], title: str) -> dict:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from datetime import date
+from itertools import pairwise
 
 import pytest
 
-from apps.core.charts import DAY_MS, bars, lines, time_range
+from apps.core.charts import DAY_MS, bars, lines, shortened, time_range, unlike
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,21 @@ def test_a_chart_of_few_has_no_ticks_of_halves() -> None:
     assert bars({"n": (["a"], [1])}, "n")["layout"]["yaxis"]["dtick"] == 1
     assert "dtick" not in bars({"n": (["a"], [1.5])}, "n")["layout"]["yaxis"]
     assert "dtick" not in bars({"n": (["a"], [50])}, "n")["layout"]["yaxis"]
+
+
+def test_bars_of_one_time_stand_side_by_side() -> None:
+    """The smaller ones were hidden behind the last."""
+    at = ["2026-11-01T10:00:00+00:00"]
+    drawn = bars({"p50": (at, [100]), "p95": (at, [300]), "p99": (at, [900])}, "Latency", unit="hour")["data"]
+    ends = [(trace["offset"], trace["offset"] + trace["width"]) for trace in drawn]
+    assert all(one[1] <= other[0] + 1 for one, other in pairwise(ends))
+    assert ends[0][0] == pytest.approx(-ends[-1][1])
+    assert "offset" not in bars({"a": (at, [1]), "b": (at, [2])}, "Runs", unit="hour", stacked=True)["data"][0]
+
+
+def test_a_long_name_loses_its_middle_and_names_that_are_still_alike_are_numbered() -> None:
+    names = [f"support-agent-of-the-web-shop-2026-11-{day}" for day in (28, 29)]
+    short = [shortened(name) for name in names]
+    assert [len(name) for name in short] == [28, 28] and short[0].endswith("-11-28") and short[1].endswith("-11-29")
+    assert shortened("short") == "short"
+    assert unlike(["a", "b", "a"]) == ["a", "b", "a (2)"]

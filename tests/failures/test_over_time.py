@@ -58,14 +58,16 @@ def test_dismissed_ones_and_clusters_that_are_gone_are_left_out(project: Project
     assert totals(project, "cluster") == {} and totals(project, "mode") == {"Format error": [2, 2]}
 
 
-def test_modes_that_are_cut_to_the_same_name_are_added(project: Project) -> None:
+def test_modes_with_long_names_are_told_apart_by_their_ends(project: Project) -> None:
     modes = ensure_modes(project)
     for slug in ("format_error", "bad_planning"):
         mode = modes[slug]
         mode.name = "The same name for more than 28 characters " + slug
         mode.save()
     Failure.objects.filter(pk=Failure.objects.order_by("trajectory_id").first().pk).update(mode=modes["bad_planning"])
-    assert list(totals(project, "mode").values()) == [[3, 2]]
+    shown = totals(project, "mode")
+    assert list(shown.values()) == [[2, 2], [1]] and all(len(name) == 28 for name in shown)
+    assert [name[-12:] for name in shown] == ["format_error", "bad_planning"]
 
 
 def test_the_overview_shows_them(project: Project) -> None:

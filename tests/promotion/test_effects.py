@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,10 @@ def test_runs_that_name_the_versions_are_compared(moved: Promotion) -> None:
     assert sum(line.shift.before.failed for line in found.modes) == 8
     assert "Failure modes" in [other.title for other in found.others]
     saving = found.saving
-    assert saving and saving.low < saving.failures < saving.high and saving.low > 0
+    assert saving and saving.low == 0 < saving.failures < saving.high  # all runs after it came in one burst
+    steady = replace(found, after=replace(found.after, daily=[100, 110, 95, 105, 100, 98])).saving
+    assert steady and 0 < steady.low < steady.failures < steady.high
+    assert replace(found, after=replace(found.after, daily=[100])).saving is None  # a day says nothing about a week
     said = [more_or_fewer(number) for number in (saving.failures, -saving.failures, 0.0)]
     assert said == [f"{saving.failures:,.0f} fewer", f"{saving.failures:,.0f} more", "0 more"]
     assert as_json(found)["windows"]["after"]["runs"] == 16
@@ -180,8 +184,10 @@ def test_an_hour_in_which_all_happened_is_told_apart_by_the_names(data_dir: Path
     said = client.get(reverse("dashboard:promotion_effect", args=[project.slug])).content.decode()
     assert "66.7% of" in said and "6.2% of" in said and f"of {base} before" in said
     links = client.get(reverse("promotion:effect", args=[project.slug, move.pk])).context["sides"]
+    (_, until), (since, now) = (times for *_, times in links)
+    assert until == since == move.at < now  # not the same hour twice
     counts = [
-        client.get(f"{reverse('trajectories:list', args=[project.slug])}?{query}").context for _, _, query in links
+        client.get(f"{reverse('trajectories:list', args=[project.slug])}?{query}").context for _, _, query, _ in links
     ]
     assert [len(one["table"]) for one in counts] == [12, 16]
 

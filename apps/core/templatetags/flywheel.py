@@ -13,6 +13,7 @@ from django.http import QueryDict
 from django.urls import reverse
 from django.utils import timezone
 
+from apps.core.charts import shortened
 from apps.core.models import object_name
 from apps.core.sorting import Sorting, header
 from workers.lib.memory import gigabytes
@@ -161,6 +162,15 @@ def ago(value: datetime | None) -> str:
     unit, name = next(((unit, name) for below, unit, name in AGES if abs(age) < below), (86400, "d"))
     count = round(abs(age) / unit)
     return f"{count} {name} ago" if age > 0 else f"in {count} {name}"
+
+
+register.filter("shortened", shortened)
+
+
+@register.filter
+def slower_tone(ratio: float | None) -> str:
+    """The badge of how many times as long (or as dear) something is as before: plain below a half more or a third less."""
+    return "" if ratio is None or 0.67 < ratio < 1.5 else "bad" if ratio > 1 else "good"
 
 
 @register.filter

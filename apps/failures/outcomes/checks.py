@@ -19,7 +19,7 @@ from apps.failures import rates
 from apps.failures.actions.decisions import Refused
 from apps.failures.actions.diagnose import diagnose
 from apps.failures.actions.policy import classify_again
-from apps.failures.models import Classifier, Failure, FailureState, OutcomeCheck, OutcomeEstimate, Source
+from apps.failures.models import Classifier, Failure, FailureState, JudgeVerdict, OutcomeCheck, OutcomeEstimate, Source
 from apps.failures.outcomes.estimates import SHARE, Estimator
 from apps.failures.outcomes.rate import ESTIMATE, RULES, Check, Estimate, Flags, How, failure_rate, recall, strata
 from apps.trajectories.models import Trajectory, with_content
@@ -154,6 +154,7 @@ class Traffic:
     waiting: int
     rate: Estimate | None
     recalls: list[tuple[str, Estimate | None]]
+    ran: frozenset[str]  # layers that looked at any run: the others have no recall
 
 
 def traffic(project: Project, since: datetime | None = None) -> Traffic:
@@ -165,14 +166,25 @@ def traffic(project: Project, since: datetime | None = None) -> Traffic:
     runs = max(rates.total(project, since), by_rules)
     checks = _drawn(project, since)
     layers = strata({True: by_rules, False: runs - by_rules}, checks)
+    ran = _layers_that_ran(project)
     return Traffic(
         runs,
         len(checks),
         sum(check.failed is not None for check in checks),
         waiting(project).count(),
         failure_rate(layers),
-        [(layer, recall(layers, layer)) for layer in LAYERS],
+        [(layer, recall(layers, layer) if layer in ran else None) for layer in LAYERS],
+        ran,
     )
+
+
+def _layers_that_ran(project: Project) -> frozenset[str]:
+    ran = {
+        RULES: Classifier.objects.filter(project=project).exists(),
+        ESTIMATE: OutcomeEstimate.objects.filter(project=project).exists(),
+        "judge": JudgeVerdict.objects.filter(rubric__project=project, error="").exists(),
+    }
+    return frozenset(layer for layer, has_run in ran.items() if has_run)
 
 
 def _failures(project: Project, since: datetime | None) -> Any:

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from apps.core.access import project_view
-from apps.core.charts import intervals
+from apps.core.charts import intervals, unlike
 from apps.core.models import Project, Role
 from apps.failures import measures, reliability
 from apps.failures.models import Failure
@@ -100,7 +100,7 @@ def chart(rates: list[measures.Rate], mode: str) -> dict | None:
         return None
     lows, highs = zip(*(rate.failed.interval for rate in rates), strict=True)
     figure = intervals(
-        [short(rate.version) for rate in rates],
+        unlike(short(rate.version) for rate in rates),
         [rate.failed.rate or 0.0 for rate in rates],
         lows,
         highs,

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import sqrt
+from statistics import fmean, stdev
 from typing import Any
 
 from django.db.models import Count, Max
+from django.utils import timezone
 
-from apps.core.intervals import LEVEL
+from apps.core.intervals import LEVEL, student
 from apps.core.models import AuditEvent
 from apps.evals.costs import total_cost
 from apps.evals.models import EvalRun
@@ -26,7 +29,7 @@ from apps.training.lineage import COUNTED, datasets_behind, ids_of, jobs_behind
 from apps.training.models import PromptSearch
 
 MODES, CLUSTERS = 30, 30
-WEEK = 168  # hours
+FEWEST_DAYS = 2  # whole days of traffic from which a week is extrapolated
 CHANGES = {
     "channel": "Moves and settings of channels",
     "failure_mode": "Failure modes",
@@ -65,7 +68,8 @@ class Other:
 
 @dataclass(frozen=True)
 class Saving:
-    """The value of a week at the traffic after the promotion; low and high correspond to the failure rate's interval."""
+    """The value of a week at the traffic after the promotion. The interval is that of the failure rate's difference and of the mean
+    daily traffic together."""
 
     failures: float
     low: float
@@ -94,15 +98,33 @@ class Effect:
         return len(self.modes) + len(self.clusters)
 
     @property
+    def times(self) -> list[tuple[datetime, datetime]]:
+        """From and until of both sides. Windows are whole hours; where versions tell runs apart, they share the hour of the move."""
+        before, after, at, now = self.before.window, self.after.window, self.move.at, timezone.now()
+        if not self.named:
+            return [(before.begin, before.end), (after.begin, min(after.end, max(now, after.begin)))]
+        return [(before.begin, min(before.end, at)), (max(after.begin, at), min(after.end, max(now, at)))]
+
+    @property
+    def latency_ratio(self) -> float | None:
+        """How many times the mean latency before it is after."""
+        before, after = self.before.latency_ms, self.after.latency_ms
+        return after / before if before and after else None
+
+    @property
     def saving(self) -> Saving | None:
-        hours, total = self.after.window.hours, self.total
-        if total.difference is None or total.low is None or total.high is None or not hours:
+        """None until there are two whole days of traffic: a burst says nothing about a week."""
+        daily, total = self.after.daily, self.total
+        if total.difference is None or total.low is None or total.high is None or len(daily) < FEWEST_DAYS:
             return None
-        weekly = self.after.runs / hours * WEEK
+        mean = fmean(daily)
+        half = student(len(daily) - 1) * stdev(daily) / sqrt(len(daily))
+        weekly, least, most = 7 * mean, 7 * max(0.0, mean - half), 7 * (mean + half)
+        corners = [-rate * runs for rate in (total.low, total.high) for runs in (least, most)]
         sides = (self.before, self.after)
         each = [one.cost_usd / one.runs if one.cost_usd and one.runs else None for one in sides]
         cost = None if None in each else (each[0] - each[1]) * weekly  # type: ignore[operator]
-        return Saving(-total.difference * weekly, -total.high * weekly, -total.low * weekly, cost)
+        return Saving(-total.difference * weekly, min(corners), max(corners), cost)
 
 
 def effect_of(move: Promotion, days: int = USUAL) -> Effect:

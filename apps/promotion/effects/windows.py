@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -75,6 +75,7 @@ class Counted:
     clusters: Mapping[Any, int]
     cost_usd: float
     latency_ms: float | None
+    daily: Sequence[int] = ()  # the runs of each whole 24 hours
 
 
 def count(project: int, window: Window) -> Counted:
@@ -90,7 +91,16 @@ def count(project: int, window: Window) -> Counted:
             clusters[cluster] = clusters.get(cluster, 0) + n
     failed = sum(modes.values())
     latency = sums["latency"] / sums["timed"] if sums["timed"] else None
-    return Counted(window, max(sums["n"] or 0, failed), failed, modes, clusters, sums["cost"] or 0.0, latency)
+    cost, runs = sums["cost"] or 0.0, max(sums["n"] or 0, failed)
+    return Counted(window, runs, failed, modes, clusters, cost, latency, _daily(project, window))
+
+
+def _daily(project: int, window: Window) -> list[int]:
+    counts = [0] * int(window.hours // 24)
+    for hour, n in window.runs(project).values_list("hour").annotate(n=Sum("trajectories")):
+        if (day := int((hour - window.begin) / HOUR // 24)) < len(counts):
+            counts[day] += n
+    return counts
 
 
 def windows(move: Promotion, days: int) -> tuple[Window, Window]:

@@ -38,7 +38,11 @@ def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         found = effect_of(move, days)
         context |= {
             "found": found,
-            "sides": [(name, one, urlencode(one.window.query)) for name, one in (("Before", found.before), ("After", found.after))],
+            "sides": [
+                (name, one, urlencode(one.window.query), times)
+                for name, one, times in zip(("Before", "After"), (found.before, found.after), found.times, strict=True)
+            ],
+            "slower": found.latency_ratio,
             "others_of_channel": rows.filter(channel=move.channel).select_related("to_version")[:12],
         }  # fmt: skip
     return render(request, f"promotion/{'_effect' if request.htmx else 'effect'}.html", context)

@@ -75,6 +75,8 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "strata": results.strata_of(labels, needed),
         "total": len(labels),
         "complete": sum(label.is_complete(needed) for label in labels),
+        "begun": sum(bool(label.answers) and not label.is_complete(needed) for label in labels),
+        "needed": needed,
         "waiting": sum(label.differs(needed) for label in labels),
         "to_rule": any(label.may_be_ruled(needed) for label in labels),
         "left": Queue(review, request.user).left() if request.membership.may(Role.REVIEWER) else 0,

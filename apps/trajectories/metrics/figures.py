@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from apps.core.charts import BAD, PALETTE, UNKNOWN, bars, intervals, lines
+from apps.core.charts import BAD, PALETTE, UNKNOWN, bars, intervals, lines, shortened
 from apps.trajectories.metrics.cells import MEASURES, TOGETHER, titles
 from apps.trajectories.metrics.query import BY, OTHER, Answer, Point, Series
 
@@ -76,8 +76,8 @@ def _unique(answer: Answer, one: Series) -> str:
     return name if len(alike) == 1 else f"{name} ({alike.index(one) + 1})"
 
 
-def short(name: str) -> str:
-    return name.replace("<", "‹").replace(">", "›").replace("%{", "%‹").replace("&", "＆")[:28]
+def short(name: str, most: int = 28) -> str:
+    return shortened(name.replace("<", "‹").replace(">", "›").replace("%{", "%‹").replace("&", "＆"), most)
 
 
 def _colours(answer: Answer, by: str) -> dict[str, str]:

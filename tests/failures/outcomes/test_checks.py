@@ -217,6 +217,8 @@ def test_the_measures_show_rate_and_recall(project: Project) -> None:
     checks.answer(trajectory=run_of(project, "bad"), answer="failed", by=make_member(project))
     page = client.get(url).content.decode()
     assert "Runs that failed" in page and "found by the estimated outcome" in page and "shipped weights" in page
+    assert dict(checks.traffic(project).recalls)["judge"] is None  # and no 0% of a judge that never ran
+    assert "has not judged any run" in page
 
 
 def test_the_api_says_the_same(client: Client, project: Project) -> None:
