@@ -215,7 +215,7 @@ def test_a_fixed_cluster_is_reopened_by_a_failure_of_the_fixed_version(
     payments.refresh_from_db()
     assert (payments.state, payments.fixed_version) == ("reopened", "a 2")
     event = AuditEvent.objects.get(action="cluster.reopened")
-    assert event.actor is None and event.actor_label == "policy" and event.detail["fixed_in"] == "a 2"
+    assert event.actor is None and event.actor_label == "Flywheel" and event.detail["fixed_in"] == "a 2"
 
 
 def test_an_old_version_that_is_still_in_service_does_not_reopen(project: Project) -> None:
