@@ -105,7 +105,12 @@ class Example:
 
 
 EXAMPLES = (
-    Example("nightly", "Nightly evaluation", "Evaluates the production model every night, on regression tasks if there are any.", NIGHTLY),
+    Example(
+        "nightly",
+        "Nightly evaluation",
+        "Evaluates the production model every night, on regression tasks if there are any.",
+        NIGHTLY,
+    ),
     Example(
         "weekly",
         "Weekly improvement",

@@ -140,15 +140,11 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "attempt",
-                    models.PositiveIntegerField(
-                        default=0, help_text="Failed attempts since a person last resumed it"
-                    ),
+                    models.PositiveIntegerField(default=0, help_text="Failed attempts since a person last resumed it"),
                 ),
                 (
                     "failures",
-                    models.JSONField(
-                        default=list, help_text="[{at, said}] of the failed attempts, the newest last"
-                    ),
+                    models.JSONField(default=list, help_text="[{at, said}] of the failed attempts, the newest last"),
                 ),
                 ("not_before", models.DateTimeField(null=True)),
                 (
