@@ -164,7 +164,7 @@ def exported(client: Client, made: TrainingRun) -> str:
             "target_modules": "q_proj, v_proj",
         },
         {"more": "warmup_steps: 1\nkl_every: 3\ncorrection_max: 3.5"},
-        {"method": "sft", "lora_dropout": "0.1", "use_rslora": "on", "more": "log_every: 2"},
+        {"method": "sft", "lora_dropout": "0.1", "use_rslora": "on", "more": "save_every: 2"},
     ],
 )
 def test_the_form_and_the_yaml_are_one_thing(

@@ -117,6 +117,7 @@ def test_a_space_at_the_end_of_the_prompt_does_not_merge_with_the_answer(tmp_pat
 
 def test_an_answer_without_any_end_is_refused(writer: ChatWriter) -> None:
     writer.tokenizer.chat_template, writer.tokenizer.eos_token = NEVER_ENDS, None
+    writer.stop_texts = []
     with pytest.raises(SpecError, match="would learn never to stop"):
         writer.answer_ids(ASKED, [], {"role": "assistant", "content": "Yes."})
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from tests.workers.conftest import Recorder, tasks, typed
 from workers import dpo
 from workers.lib.errors import SpecError
 from workers.lib.program import StopFlag
-from workers.lib.specs import Lora
+from workers.lib.specs import DpoConfig, Lora
 from workers.ml import checkpoint
 from workers.ml.models import load_base, lora
 
@@ -177,3 +177,32 @@ def test_bad_pairs_are_refused_with_a_sentence(
 def test_impossible_settings_are_refused_by_name(name: str, value: Any, make_spec: Callable[..., dict]) -> None:
     with pytest.raises(SpecError, match=f"config.{name}"):
         typed(dpo_spec(make_spec, steps=2, **{name: value}), "dpo")
+
+
+LOSSES = get_args(get_type_hints(DpoConfig)["loss_type"])
+SETTINGS = {"beta": 0.3, "label_smoothing": 0.2, "learning_rate": 2e-2}
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_a_setting_is_obeyed_by_the_loss_or_refused(
+    loss_type: str, make_spec: Callable[..., dict], tmp_path: Path
+) -> None:
+    """Of each pair of loss and setting: TRL's loss of the second step changes, or the config is refused. Label
+    smoothing was accepted and ignored by all losses but one, and obeyed by other engines in an export.
+    """
+
+    def second_loss(name: str, **changes: Any) -> float:
+        recorder = Recorder(tmp_path / f"{name}.jsonl")
+        main(dpo_spec(make_spec, steps=2, warmup_steps=0, loss_type=loss_type, **changes), recorder)
+        recorder.file.close()
+        return recorder.rows("metric")[1]["values"]["train/loss"]
+
+    plain = second_loss("plain")
+    for name, value in SETTINGS.items():
+        try:
+            changed = second_loss(name, **{name: value})
+        except SpecError as refused:
+            assert name in str(refused) and loss_type in str(refused)
+            assert name == "label_smoothing" and loss_type != "robust"
+        else:
+            assert changed != pytest.approx(plain, rel=1e-6), f"{name} is ignored by {loss_type}"

@@ -253,6 +253,13 @@ def test_each_loss_has_its_own_clip_range() -> None:
         ({"overlong_buffer": 7}, "config.overlong_buffer", "at most max_new_tokens, which is 6"),
         ({"correction_min": 3.0}, "config.correction_min", "at most correction_max"),
         ({"correction": "icepop", "correction_level": "sequence"}, "config.correction_level", "token with icepop"),
+        # The ratio of a whole answer is a product of the shares that top_p keeps, so it vanishes with its length.
+        ({"correction_level": "sequence", "top_p": 0.9}, "config.correction_level", "token with top_p below 1"),
+        (
+            {"correction_level": "sequence", "top_p": 0.9, "correction": "mis"},
+            "config.correction_level",
+            "token with top_p below 1",
+        ),
         ({"correction": "tiss"}, "config.correction", "auto, off, tis, mis, icepop"),
         ({"advantages": "turn", "loss_type": "rloo"}, "config.advantages", "episode with rloo"),
         ({"loss_typ": "gspo"}, "config.loss_typ", "did you mean “loss_type”"),

@@ -200,3 +200,9 @@ def test_the_memory_of_a_template_is_bounded(tmp_path: Path) -> None:
 def test_broken_files_are_no_crash(broken: bytes, tmp_path: Path) -> None:
     (folder(tmp_path) / "tokenizer_config.json").write_bytes(broken)
     assert "could not be checked" in checked_apart(tmp_path).problem  # type: ignore[union-attr]
+
+
+def test_a_tokenizer_without_an_end_gives_a_reason_in_words() -> None:
+    """It said “max() arg is an empty sequence”."""
+    found = check("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", {}, [])
+    assert found.breaks and all("max()" not in why and "end of an answer" in why for why in found.breaks.values())

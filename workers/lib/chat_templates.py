@@ -48,7 +48,7 @@ def text_after(
     after = _followed(answered, messages)
     asked, said, now = render(answered, True), render(messages[: len(answered) + 1], False), render(messages, True)
     if said.startswith(asked) and now.startswith(said):
-        end, stop = max((said.rfind(stop, len(asked)), stop) for stop in stops)
+        end, stop = max(((said.rfind(stop, len(asked)), stop) for stop in stops), default=(-1, ""))
         if end >= 0 and not said[end + len(stop) :].strip():
             return After(now[end:])
         return After(_begins_next(now[len(said) :], stops, ended_by))

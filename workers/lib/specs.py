@@ -232,7 +232,6 @@ class EvenConfig(RowsConfig, kw_only=True):
 
 class SftConfig(RowsConfig, kw_only=True):
     micro_batch: Count = 0  # rows per forward and backward pass; 0: all
-    log_every: AtLeastOne = 1
 
 
 class PreferenceConfig(EvenConfig, kw_only=True):
@@ -252,6 +251,9 @@ class RewardModelConfig(EvenConfig, kw_only=True):
     not_in_4bit: ClassVar[str] = "a reward model is judged by its scores, which 4 bits would change"
 
 
+SMOOTHED = ("robust",)  # DPO losses with a term for label_smoothing, in TRL
+
+
 class DpoConfig(PreferenceConfig, kw_only=True):
     """`loss_type` as named by TRL: sigmoid is DPO's own, ipo does not diverge on easy pairs, robust assumes that a
     share `label_smoothing` of the pairs is the wrong way round, hinge is SLiC's, apo_zero also raises the probability
@@ -264,6 +266,11 @@ class DpoConfig(PreferenceConfig, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.label_smoothing and self.loss_type not in SMOOTHED:
+            raise ValueError(
+                f"label_smoothing: must be 0 with {self.loss_type}, which does not use it; robust assumes that a share "
+                "of the pairs is the wrong way round"
+            )
         own = self.batch_size // self.processes
         if self.micro_batch and own % self.micro_batch:
             which = f"batch_size, which is {own}" if self.processes == 1 else f"batch_size ÷ processes, which is {own}"
@@ -387,6 +394,12 @@ class GrpoConfig(Training, kw_only=True):
             raise ValueError(f"correction_min: must be at most correction_max, which is {self.correction_max:g}")
         if self.advantages == "turn" and self.loss_type in ("gspo", "rloo"):
             raise ValueError(f"advantages: must be episode with {self.loss_type}, whose ratio is of a whole episode")
+        if self.correction_level == "sequence" and self.correction != "off" and self.top_p < 1:
+            raise ValueError(
+                "correction_level: must be token with top_p below 1: the ratio of a whole answer is the product of the "
+                "shares that top_p keeps of each token's probability, so it vanishes with the length, and almost "
+                "nothing is learned; or set top_p to 1"
+            )
         if self.correction == "icepop" and self.correction_level == "sequence":
             raise ValueError("correction_level: must be token with icepop, which masks tokens; mis masks sequences")
 

@@ -87,7 +87,7 @@ class ChatWriter:
         """
         asked, said = self.text(messages, tools, True), self.text([*messages, answer], tools, False)
         begin = len(asked) if said.startswith(asked) else 0
-        end, stop = max((said.rfind(stop, begin), stop) for stop in self.stop_texts)
+        end, stop = max(((said.rfind(stop, begin), stop) for stop in self.stop_texts), default=(-1, ""))
         if said.startswith(asked):
             text = said[len(asked) : end + len(stop)] if end >= 0 else said[len(asked) :].rstrip()
         elif answer.get("tool_calls"):

@@ -34,7 +34,7 @@ def answered(tokenizer, row, history, turn):
     options = {"tokenize": False, "tools": row["tools"] or None}
     said = tokenizer.apply_chat_template([*history, turn], **options)
     begin = len(prompt) if said.startswith(prompt) else 0
-    end, stop = max((said.rfind(stop, begin), stop) for stop in stops(tokenizer))
+    end, stop = max(((said.rfind(stop, begin), stop) for stop in stops(tokenizer)), default=(-1, ""))
     if end < 0 and not tokenizer.eos_token:
         raise SystemExit("The chat template does not mark the end of an answer, and the tokenizer has no eos_token.")
     last = stop if end >= 0 else tokenizer.eos_token
