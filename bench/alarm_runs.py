@@ -531,7 +531,7 @@ def table() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("record", "table"))
-    parser.add_argument("--only", default="", help="runs whose name or method begins with this; several with commas")
+    parser.add_argument("--only", default="", help="runs whose name or method begins with this; several with semicolons")
     parser.add_argument("--home", type=Path, help="a folder that keeps the models between calls")
     parser.add_argument("--into", type=Path, default=TRACES)
     parser.add_argument("--smollm2", type=Path)
@@ -542,7 +542,7 @@ def main() -> None:
     from tests.workers.conftest import make_tiny_model
 
     found = {trace["name"]: trace for trace in (load(given.into) if given.into.exists() else [])}
-    begins = tuple(given.only.split(","))
+    begins = tuple(given.only.split(";"))
     runs = [run for run in sound() + ill() if run.large == bool(given.smollm2)]
     runs = [run for run in runs if run.name.startswith(begins) or run.method.startswith(begins)]
     with tempfile.TemporaryDirectory() as made:
