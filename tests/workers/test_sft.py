@@ -108,6 +108,7 @@ def test_the_first_step_reports_the_loss_that_trl_computes(
         args=SFTConfig(
             output_dir=str(tmp_path / "trl"),
             max_steps=1,
+            completion_only_loss=True,
             per_device_train_batch_size=3,
             logging_steps=1,
             save_strategy="no",
