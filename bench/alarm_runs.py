@@ -531,7 +531,9 @@ def table() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("record", "table"))
-    parser.add_argument("--only", default="", help="runs whose name or method begins with this; several with semicolons")
+    parser.add_argument(
+        "--only", default="", help="runs whose name or method begins with this; several with semicolons"
+    )
     parser.add_argument("--home", type=Path, help="a folder that keeps the models between calls")
     parser.add_argument("--into", type=Path, default=TRACES)
     parser.add_argument("--smollm2", type=Path)
