@@ -269,9 +269,15 @@ def _first_of_two(gate_report: GateReport, policy: Policy, by: Any, reason: str)
         return None
     if not new:
         who = f"an {needed.label.lower()}" if others else "another person"
+        able = gate_report.project.memberships.filter(user__is_active=True, role__in=Role(policy.promoters).upward)
+        alone = (
+            ""
+            if able.exclude(user=by).exists()
+            else " Nobody else in this project may: an owner can add somebody, or change the policy with a reason."
+        )
         raise PromotionError(
             f"You have approved this promotion. The policy of {gate_report.channel} requires two people: {who} must "
-            f"also approve it."
+            f"also approve it.{alone}"
         )
     audit(
         "channel.proposed", project=gate_report.project, by=by, target=gate_report.channel, channel=gate_report.channel.name,

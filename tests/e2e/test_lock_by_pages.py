@@ -74,9 +74,10 @@ def pages(browser: Any, live_server: Any, seed: Seed) -> Iterator[tuple[Any, Any
 def test_from_a_verifier_in_the_editor_to_a_queued_run(seed: Seed, pages: tuple[Any, Any, Any]) -> None:
     ada, one, two = pages
     write_a_verifier(ada, seed)
-    refused(one, "Its scores have not been reviewed yet. The hack probes have not been run on this verifier.")
+    refused(one, "Its scores have not been reviewed yet.")
+    refused(one, "The hack probes have not been run on this verifier.")
     probe(ada, seed)
-    refused(one, "is locked. Its scores have not been reviewed yet. Open a review")
+    refused(one, "Its scores have not been reviewed yet. Open a review")
     score_and_open_a_review(ada)
     refused(one, "0 of at least 50 samples are judged.")
     review = RewardReview.objects.get()
@@ -238,7 +239,6 @@ def queue_a_run(page: Any, seed: Seed) -> None:
     expect(page.locator(".note.success", has_text="workplace@2")).to_contain_text(
         "Passed its review: κ 1.00 on 50 samples."
     )
-    expect(page.locator(".note.error", has_text="workplace@1")).to_contain_text("not been reviewed")
     page.get_by_role("button", name="Start training").click()
     page.wait_for_url("**/training/*-*/")
     run = TrainingRun.objects.get()
@@ -251,17 +251,18 @@ def queue_a_run(page: Any, seed: Seed) -> None:
 
 
 def training(page: Any) -> None:
-    """The form of a run in the newest environment."""
+    """The form of a run that learns from the reward, in the newest environment."""
     page.get_by_role("link", name="Training").first.click()
     page.get_by_role("link", name="New run").first.click()
+    page.get_by_label("Method").select_option("grpo")
     page.get_by_label("Environment").select_option(label="workplace@2")
 
 
 def refused(page: Any, why: str) -> None:
-    """A run is asked for, and refused for this reason."""
+    """A run cannot be started, and the page says for which reason."""
     training(page)
-    page.get_by_role("button", name="Start training").click()
-    expect(page.locator(".errorlist")).to_contain_text(why)
+    expect(page.locator(".note.error", has_text="Locked.")).to_contain_text(why)
+    expect(page.get_by_role("button", name="Start training")).to_be_disabled()
     assert not TrainingRun.objects.exists()
 
 

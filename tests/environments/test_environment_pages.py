@@ -117,6 +117,13 @@ def test_a_built_in_one_may_have_its_own_verifier(project: Project, member: Clie
     assert made.verifier.spec == {"kind": "tables"} and made.builtin == "workplace_assistant"
 
 
+def test_without_a_verifier_it_gets_one_that_asks_each_task(project: Project, member: Client) -> None:
+    post(member, "new", project, form(None) | {"verifier": ""})
+    assert project.environments.get().verifier.spec == {"kind": "expected"}
+    post(member, "new", project, form(None) | {"verifier": "", "slug": "another"})
+    assert project.verifiers.count() == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -125,7 +132,6 @@ def test_a_built_in_one_may_have_its_own_verifier(project: Project, member: Clie
         ({"examples": "{}"}, "Enter a list of objects"),
         ({"examples": '[{"role": "user", "content": "a\\u0000"}]'}, "cannot be stored"),
         ({"tools": '[{"function": {"name": "a", "strict": NaN}}]'}, "Not JSON"),
-        ({"verifier": ""}, "Choose a verifier"),
         ({"max_turns": 0}, "greater than or equal to 1"),
         ({"kind": "remote"}, "Select a valid choice"),
     ],

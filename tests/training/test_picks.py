@@ -84,9 +84,8 @@ def test_an_empty_project_is_told_what_a_run_needs(client: Client, db: None) -> 
     project = make_project()
     client.force_login(admin_of(project))
     page = client.get(reverse("training:new", args=[project.slug])).content.decode()
-    assert (
-        "Required before a run can start" in page and "a frozen eval set" in page and "disabled>Start training" in page
-    )
+    assert "Required before a run can start" in page and '<fieldset id="start" disabled>' in page
+    assert "Freeze an eval set" in page and reverse("environments:new", args=[project.slug]) in page
 
 
 def test_without_such_an_evaluation_nothing_is_offered(client: Client, db: None) -> None:
