@@ -180,7 +180,7 @@ def test_impossible_settings_are_refused_by_name(name: str, value: Any, make_spe
 
 
 LOSSES = get_args(get_type_hints(DpoConfig)["loss_type"])
-SETTINGS = {"beta": 0.3, "label_smoothing": 0.2, "learning_rate": 2e-2}
+SETTINGS = {"beta": 0.3, "label_smoothing": 0.2, "learning_rate": 2e-3}
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
@@ -193,7 +193,8 @@ def test_a_setting_is_obeyed_by_the_loss_or_refused(
 
     def second_loss(name: str, **changes: Any) -> float:
         recorder = Recorder(tmp_path / f"{name}.jsonl")
-        main(dpo_spec(make_spec, steps=2, warmup_steps=0, loss_type=loss_type, **changes), recorder)
+        settings = {"steps": 2, "warmup_steps": 0, "loss_type": loss_type, "learning_rate": 1e-3} | changes
+        main(dpo_spec(make_spec, **settings), recorder)
         recorder.file.close()
         return recorder.rows("metric")[1]["values"]["train/loss"]
 
