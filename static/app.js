@@ -286,7 +286,7 @@ function addCopyButtons(scope) {
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-confirm]");
-  if (button && !window.confirm(button.dataset.confirm)) { event.preventDefault(); event.stopPropagation(); }
+  if (button && !window.confirm(button.dataset.confirm.replace(/\s+/g, " ").trim())) { event.preventDefault(); event.stopPropagation(); }
   if (event.target.closest("#theme")) {
     root.dataset.theme = isDark() ? "light" : "dark";
     localStorage.setItem("theme", root.dataset.theme);

@@ -147,11 +147,11 @@ NOTHING: dict[str, str] = {
     "reviews": "policy policy_save score_run override queue rule verifier_new verifier_create verifier_check verifier "
     "verifier_edit verifier_save verifier_try probe_run probe probe_status probe_cancel probe_waive",
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",
-    "training": "budget fork_budget import export submit fork config new_from_yaml learned_from_trajectory learned_from_task run_examples outputs outputs_send rollouts rollout curve detail status resume cancel searches search search_status search_cancel search_resume",
+    "training": "start_state budget fork_budget import export submit fork config new_from_yaml learned_from_trajectory learned_from_task run_examples outputs outputs_send rollouts rollout curve detail status resume cancel searches search search_status search_cancel search_resume",
     "training_api": "lineage run run_estimate run_config run_export run_submit run_base run_result run_import run_cancel run_resume run_fork run_outputs run_outputs_send run_examples run_metrics run_rollouts run_rollout search search_cancel search_resume",
-    "promotion_api": "download_link merge channels history effect graph policy promote rollback preparation restore segment freeze targets target deployments "
+    "promotion_api": "trial_forecast download_link merge channels history effect graph policy promote rollback preparation restore segment freeze targets target deployments "
     "deployment deployment_stop trials trial trial_stop trial_advance",
-    "promotion": "merge trial trial_begin trial_stop trial_advance effect graph channel channel_status restore freeze unfreeze add_target remove_target deployment deployment_stop segment prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
+    "promotion": "merge trial_new trial trial_begin trial_stop trial_advance effect graph channel channel_status restore freeze unfreeze add_target remove_target deployment deployment_stop segment prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
     "serving": "endpoint limits",
     "serving_api": "endpoint limits",
     "automation": "list runs flow new edit editor check dry_run run_now switch secret delete cancel answer retry",
