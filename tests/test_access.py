@@ -342,7 +342,10 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
                 [f"prompts:playground{what}" for what in ("", "_status", "_cancel", "_save_task")], tried.pk
             ),
             "prompts:playground_save_prompt": (tried.pk, 0),
-            **dict.fromkeys(("promotion:report", "promotion:promote", "promotion:report_file"), report.pk),
+            **dict.fromkeys(
+                ("promotion:report", "promotion:promote", "promotion:report_file", "promotion:review_outputs"),
+                report.pk,
+            ),
             **dict.fromkeys(("promotion:plan", "promotion:wear"), eval_set.pk),
             **dict.fromkeys(
                 [f"automation:{name}" for name in ("flow", "edit", "dry_run", "run_now", "switch", "secret", "delete")],
@@ -400,7 +403,7 @@ ON_CHANNEL = [
     f"promotion:{name}"
     for name in (
         "rollback", "channel", "channel_status", "restore", "segment", "freeze", "unfreeze", "add_target", "remove_target",
-        "deployment", "deployment_stop", "trial", "trial_begin", "trial_stop", "trial_advance",
+        "deployment", "deployment_stop", "trial", "trial_new", "trial_begin", "trial_stop", "trial_advance",
     )
 ]  # fmt: skip
 
@@ -413,7 +416,8 @@ def url_of(name: str, world: dict[str, Any]) -> str:
     elif name in world["pks"]:
         pk = world["pks"][name]
         args += pk if isinstance(pk, tuple) else [pk]
-    return reverse(name, args=args)
+    query = f"?report={world['pks']['promotion:report']}" if name == "promotion:trial_new" else ""
+    return reverse(name, args=args) + query
 
 
 def body_of(name: str, world: dict[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def refuse_another_version(plan: list[tuple[Migration, bool]], **_: Any) -> None
         named = "; ".join(different[:MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
         raise CommandError(REFUSED.format(named))
     if plan:
-        _note([(migration.app_label, migration.name) for migration, _ in plan])
+        _recorded_plan([(migration.app_label, migration.name) for migration, _ in plan])
 
 
 @lru_cache
@@ -78,7 +78,7 @@ def _noted() -> dict[str, str]:
         return json.loads(cursor.fetchone()[0] or "{}")
 
 
-def _note(names: list[Name]) -> None:
+def _recorded_plan(names: list[Name]) -> None:
     MigrationRecorder(connection).ensure_schema()
     digests = _digests()
     planned = {key: digests[key] for name in names if (key := ".".join(name)) in digests}

@@ -308,6 +308,7 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "prompts_api:playgrounds", "prompts_api:playground", "prompts_api:playground_save_task",  # test_playground_api.py
         "training_api:searches",  # tests/training/test_prompt_search.py: a refused start
         "training_api:runs",  # refuses as training:new does
+        "promotion_api:unsafe_outputs",  # tests/promotion/test_unsafe.py
         "evals_api:edit_task", "evals_api:change_tasks",  # test_editing.py: refusals
         "evals_api:set_split", "evals_api:set_freeze",  # tests/evals/test_eval_api.py: a refusal
         "evals_api:from_evaluation", "evals_api:from_environment", "evals_api:general",  # as evals_api:from_production

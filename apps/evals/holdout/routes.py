@@ -51,7 +51,6 @@ COUNTED: dict[str, str] = {
     "evals_api:runs_compare": "which held-out tasks passed, with the right",
     "evals:sample": "a held-out task and an output on it, once the person has opened them",
     "promotion:report_file": "which held-out tasks moved",
-    "promotion:review_outputs": "which held-out tasks have unsafe outputs, once the person has opened them",
     "promotion_api:unsafe_outputs": f"{OUTPUTS}, with the right",
     "promotion_api:gate_report": "which held-out tasks moved, with the right",
     "reviews:effect": "scores on labelled held-out tasks",
@@ -151,7 +150,7 @@ NOTHING: dict[str, str] = {
     "training_api": "lineage run run_estimate run_config run_export run_submit run_base run_result run_import run_cancel run_resume run_fork run_outputs run_outputs_send run_examples run_metrics run_rollouts run_rollout search search_cancel search_resume",
     "promotion_api": "trial_forecast download_link merge channels history effect graph policy promote rollback preparation restore segment freeze targets target deployments "
     "deployment deployment_stop trials trial trial_stop trial_advance",
-    "promotion": "merge trial_new trial trial_begin trial_stop trial_advance effect graph channel channel_status restore freeze unfreeze add_target remove_target deployment deployment_stop segment prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
+    "promotion": "merge review_outputs trial_new trial trial_begin trial_stop trial_advance effect graph channel channel_status restore freeze unfreeze add_target remove_target deployment deployment_stop segment prepare make_report promote create_channel policy policy_save policy_import policy_file rollback",
     "serving": "endpoint limits",
     "serving_api": "endpoint limits",
     "automation": "list runs flow new edit editor check dry_run run_now switch secret delete cancel answer retry",
