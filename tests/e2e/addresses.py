@@ -87,7 +87,7 @@ NO_PAGES = {
         "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:compared_breakdown", "evals:variant_job_status", "evals:meaning_status",
         "reviews:probe_status", "environments:package_check",
         "reviews:rescore", "registry:server_status", "registry:server_run", "training:status", "training:search_status", "prompts:playground_status", "promotion:pair_parts", "promotion:plan", "promotion:wear", "promotion:channel_status",
-        "training:rollouts", "training:curve", "training:examples", "training:learned_from_trajectory", "training:learned_from_task",
+        "training:start_state", "training:rollouts", "training:curve", "training:examples", "training:learned_from_trajectory", "training:learned_from_task",
         "automation:dry_run", "automation:run_status", "teamwork:people",
     ),
     "a file": ("trajectories:span_text", "evals:export_samples", "evals:export_compared", "trajectories:export", "trajectories:raw", "core:audit_export", "reviews:export", "promotion:report_file", "promotion:policy_file", "promotion:model_card", "promotion:model_download", "training:config"),
@@ -179,7 +179,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "reviews:verifier_edit": (verifier,), "reviews:probe": (probe.pk,),
         **{f"training:{name}": (world.training.pk,) for name in ("detail", "export", "fork", "run_examples", "outputs")}, "training:search": (searched(world, by).pk,), "promotion:model": (world.grpo.model_version_id,),
         "promotion:report": (world.report.pk,), "promotion:pair": (world.baseline.pk, world.grpo.pk),
-        "promotion:policy": ("production",), "promotion:channel": ("production",), "promotion:deployment": ("production", deployed(world, by).pk), "promotion:trial": ("production", in_trial(world, by).pk), "promotion:graph": (world.grpo.model_version_id,), "promotion:effect": (world.project.channels.get(name="production").promotions.first().pk,), "registry:server": (server.name,), "registry:server_edit": (server.name,), "registry:ray_cluster_edit": (ray_cluster.name,),
+        "promotion:policy": ("production",), "promotion:trial_new": ("production",), "promotion:channel": ("production",), "promotion:deployment": ("production", deployed(world, by).pk), "promotion:trial": ("production", in_trial(world, by).pk), "promotion:graph": (world.grpo.model_version_id,), "promotion:effect": (world.project.channels.get(name="production").promotions.first().pk,), "registry:server": (server.name,), "registry:server_edit": (server.name,), "registry:ray_cluster_edit": (ray_cluster.name,),
         **talked(runs[0], by), "automation:flow": (flow.pk,), "automation:edit": (flow.pk,), "automation:run": (run_now(flow=flow, by=by).pk,),
     }  # fmt: skip
     queries = {
@@ -188,6 +188,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "prompts:new": f"?on={prompt.pk}",
         "evals:compared_task": f"?run={world.baseline.pk}&run={world.grpo.pk}&change=changed",
         "training:fork": f"?step={STEPS}",
+        "promotion:trial_new": f"?report={world.report.pk}",
         "training:compare": "?" + "&".join(f"run={one.pk}" for one in project.trainingruns.all()),
     }  # fmt: skip
     names = {**dict.fromkeys(STATIONS), **dict.fromkeys(FORMS), **args, **queries}
