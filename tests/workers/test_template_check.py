@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from workers.lib import template_check
-from workers.lib.template_check import ASKED, TemplateCheck, check, checked_apart, compiled, of_folder
+from workers.lib.prompting import written_for
+from workers.lib.template_check import ASKED, TOOL, TemplateCheck, check, checked_apart, compiled, of_folder
 
 FAMILIES = Path(str(find_spec("trl").origin)).parent / "chat_templates"  # type: ignore[union-attr]
 CHATML = (
@@ -27,6 +28,7 @@ CHATML = (
         ("qwen3_5_think", "<|im_end|>", "native", {"user"}),
         ("llama3_1", "<|eot_id|>", "native", set()),
         ("llama3", "<|eot_id|>", "text", set()),
+        ("gemma", "<end_of_turn>", "text", set()),
         ("gemma3", "<end_of_turn>", "text", set()),
         ("phi3", "<|end|>", "text", set()),
         ("glm4moe", "<|endoftext|> <|user|> <|observation|>", "native", {"thinking_user"}),
@@ -44,7 +46,6 @@ def test_families(family: str, ends: str, tools: str, broken: set[str]) -> None:
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        ((FAMILIES / "gemma.jinja").read_text(), "refuses a conversation with tool results (System role not supported)"),
         ("{% for m in messages if m.role == 'assistant' %}{{ m.content }}{% endfor %}", "leaves out the tools and tool results"),
         ("{% for m in messages %}{{ m.role }}", "cannot be read"),
         ("{{ messages[9].content }}", "refuses a conversation"),
@@ -74,6 +75,25 @@ ALL = dict.fromkeys(template_check.WHERE, "it is so")
 )  # fmt: skip
 def test_in_words(breaks: list[str], says: str) -> None:
     assert TemplateCheck("native", "", {name: ALL[name] for name in breaks}).turns == says
+
+
+WITHOUT_SYSTEM = """{% if messages[0]["role"] == "system" %}{{ raise_exception("System role is not supported here") }}{% endif %}\
+{% for message in messages %}\
+{% if (message["role"] == "user") != (loop.index0 % 2 == 0) %}{{ raise_exception("Roles must alternate") }}{% endif %}\
+<{{ message["role"] }}>{{ message["content"] | trim }}<end>
+{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"""
+
+
+def test_a_template_without_a_system_role_carries_tools_in_the_users_first_message() -> None:
+    found = check(WITHOUT_SYSTEM, {}, ["<end>"])
+    assert (found.tools, found.problem) == ("text", "")
+    calls = [{"id": str(n), "function": {"name": "close_ticket", "arguments": f'{{"id": {n}}}'}} for n in (1, 2)]
+    results = [{"role": "tool", "tool_call_id": str(n), "content": f"Closed {n}."} for n in (1, 2)]
+    messages = [*ASKED, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+    chat, native = written_for(WITHOUT_SYSTEM, messages, [TOOL])
+    assert native is None and [message["role"] for message in chat] == ["user", "assistant", "user"]
+    assert chat[0]["content"].startswith("You are a helpful agent.") and chat[0]["content"].endswith("Close ticket 12.")
+    assert "Closes a ticket" in chat[0]["content"] and chat[2]["content"] == "Result: Closed 1.\n\nResult: Closed 2."
 
 
 def test_who_bridges_is_said() -> None:

@@ -70,7 +70,7 @@ class ChatTokens:
         try:
             return self._written(chat, native, answer)
         except TemplateError:
-            return self._written(as_text(messages, tools), None, answer)
+            return self._written(as_text(messages, tools, self.template), None, answer)
 
     def _written(self, chat: list[dict], tools: list[dict] | None, answer: bool) -> str:
         return self.made.render(messages=chat, tools=tools, add_generation_prompt=answer, **self.special)

@@ -5,9 +5,13 @@ Pure.
 from __future__ import annotations
 
 import json
+import re
 
 from workers.lib.messages import ToolCall, native_calls, text_of, to_native, to_text
 
+# What a template says in `raise_exception` if it refuses a system message, or two messages of one role in a row.
+NO_SYSTEM = re.compile(r"raise_exception\(\s*['\"][^'\"]*\bsystem\b[^'\"]*['\"]", re.IGNORECASE)
+ALTERNATES = re.compile(r"raise_exception\(\s*['\"][^'\"]*\balternat[^'\"]*['\"]", re.IGNORECASE)
 HOW_TO_CALL = 'To call a tool, answer with {"tool": name, "args": {…}} and nothing else. The tools:'
 
 
@@ -17,13 +21,32 @@ def written_for(template: str, messages: list[dict], tools: list[dict]) -> tuple
     """
     if "tools" in template:
         return for_template(messages), tools or None
-    return as_text(messages, tools), None
+    return as_text(messages, tools, template), None
 
 
-def as_text(messages: list[dict], tools: list[dict]) -> list[dict]:
+def as_text(messages: list[dict], tools: list[dict], template: str = "") -> list[dict]:
     """A conversation without native calls: calls as the JSON that agents write, results as user turns, the tools at the
-    end of the system prompt.
+    end of the system prompt. Where the template refuses a system message (Gemma), that begins the user's first one; where
+    it refuses two messages of one role in a row, they are one.
     """
+    written = _with_tools(messages, tools)
+    if NO_SYSTEM.search(template):
+        written = [message | {"role": "user" if message["role"] == "system" else message["role"]} for message in written]
+    return _alternating(written) if NO_SYSTEM.search(template) or ALTERNATES.search(template) else written
+
+
+def _alternating(messages: list[dict]) -> list[dict]:
+    made: list[dict] = []
+    for message in messages:
+        if made and made[-1]["role"] == message["role"]:
+            parts = [text_of(made[-1]), text_of(message)]
+            made[-1] = made[-1] | {"content": "\n\n".join(filter(None, parts))}
+        else:
+            made.append(message)
+    return made
+
+
+def _with_tools(messages: list[dict], tools: list[dict]) -> list[dict]:
     written = [_written(message) for message in messages]
     if not tools:
         return written

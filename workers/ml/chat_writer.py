@@ -39,7 +39,7 @@ class ChatWriter:
         try:
             return self._written(chat, native, answer)
         except TemplateError:  # e.g. several calls in one message, which some templates do not support
-            return self._written(as_text(messages, tools), None, answer)
+            return self._written(as_text(messages, tools, self.tokenizer.get_chat_template()), None, answer)
 
     def _written(self, chat: list[dict], tools: list[dict] | None, answer: bool) -> str:
         return self.tokenizer.apply_chat_template(chat, tools=tools, tokenize=False, add_generation_prompt=answer)

@@ -53,7 +53,8 @@ def conversation_ids(tokenizer: Any, messages: list[dict], tools: list[dict]) ->
     """Calls and tools are always written as text, whatever the template supports: the answers that it learns from are
     written like that.
     """
-    return tokenizer.apply_chat_template(as_text(messages, tools), return_dict=True)["input_ids"]
+    chat = as_text(messages, tools, tokenizer.get_chat_template())
+    return tokenizer.apply_chat_template(chat, return_dict=True)["input_ids"]
 
 
 def prepare(model: Any, tokenizer: Any) -> None:
