@@ -31,7 +31,9 @@ def as_text(messages: list[dict], tools: list[dict], template: str = "") -> list
     """
     written = _with_tools(messages, tools)
     if NO_SYSTEM.search(template):
-        written = [message | {"role": "user" if message["role"] == "system" else message["role"]} for message in written]
+        written = [
+            message | {"role": "user" if message["role"] == "system" else message["role"]} for message in written
+        ]
     return _alternating(written) if NO_SYSTEM.search(template) or ALTERNATES.search(template) else written
 
 
