@@ -16,7 +16,7 @@ from apps.core.form_bounds import NUMBERS, bounds_from
 
 # Number fields of pages that no Struct checks: nothing in the API or a job takes the same value.
 PAGE_ONLY = {
-    "ShareForm.percent", "RubricForm.usd_per_million_input", "RubricForm.usd_per_million_output", "RubricForm.usd_per_day",
+    "CanaryForm.margin", "ShareForm.percent", "RubricForm.usd_per_million_input", "RubricForm.usd_per_million_output", "RubricForm.usd_per_day",
     "RubricForm.concurrency", "MarkForm.blamed_message", "ModeForm.position", "ManagedForm.context", "ManagedForm.lora_slots",
     "OpenForm.size", "OpenForm.seed", "PolicyForm.min_samples", "PolicyForm.min_kappa", "PolicyForm.min_accuracy",
     "PolicyForm.max_false_positive_rate", "PolicyForm.reviewers_per_sample", "PolicyForm.max_unreviewed_share",

@@ -208,6 +208,7 @@ NOT_BY_API = {
     **dict.fromkeys(("evals:meaning_decide", "evals:meaning_undo"), "whether two requests are the same task a person decides"),
     "environments:test_connection": TRYING,
     "environments:package_download": "files for a person's own folder; `manage.py new_environment` writes the same",
+    "training:start_state": TRYING,
     "automation:check": TRYING,
     "automation:editor": TRYING,
     "automation:secret": "the secret of a webhook is shown once, to a person",

@@ -75,7 +75,8 @@ def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
         (f"scoring of “{name}”", *(f"revision {revision.get(name, 1)}" for revision in revised))
         for name in sorted(revised[0].keys() | revised[1].keys())
     ]
-    if "remote" in now:
+    # A server that never reports a version is the same as far as anybody can tell; one that was not asked then is unknown.
+    if "remote" in now and (now["remote"] is not None or "remote" not in then or then["remote"] is not None):
         compared.append(("remote server's version", then.get("remote"), now["remote"]))
     return [
         f"The {what} was {was or UNKNOWN} when the samples were scored; it is {is_now or UNKNOWN} now."

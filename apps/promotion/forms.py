@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from django import forms
 
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import Role
 from apps.promotion.conditions import MAX_REASON
@@ -101,6 +102,8 @@ class PolicyFileForm(PlainForm):
             raise forms.ValidationError(str(error)) from error
 
 
+# The margin is in points here and a share there.
+@bounds_from(Plan, min_sessions=(Step, "min_sessions"), margin=(Plan, ""))
 class CanaryForm(PlainForm):
     """The plan of a canary, in percent and points."""
 
@@ -112,19 +115,17 @@ class CanaryForm(PlainForm):
     steps = forms.CharField(
         label="Steps", max_length=100, help_text="Shares of the sessions in percent, each larger than the one before."
     )
-    min_sessions = forms.IntegerField(
-        label="Sessions per step", min_value=1, max_value=1_000_000, help_text="Answered by the candidate, at least."
-    )
+    min_sessions = forms.IntegerField(label="Sessions per step", help_text="Answered by the candidate, at least.")
     margin = forms.FloatField(
         label="Margin in points", min_value=0.5, max_value=50,
         help_text="No step is taken while the estimate is below minus this; to pass, a larger drop must be ruled out.",
     )  # fmt: skip
     max_harmed = forms.IntegerField(
-        label="Harmed sessions at most", min_value=1, max_value=1_000_000,
+        label="Harmed sessions at most",
         help_text="The canary ends once so many of its sessions have failed beyond the current version's rate.",
     )  # fmt: skip
     outcome_minutes = forms.IntegerField(
-        label="Minutes to wait for outcomes", min_value=0, max_value=20_160, required=False,
+        label="Minutes to wait for outcomes", required=False,
         help_text="Before a step is left. Empty: as long as nine of ten failures took to be known last week.",
     )  # fmt: skip
     then = forms.ChoiceField(label="After the last step", choices=Trial.Then.choices)

@@ -38,7 +38,7 @@ class User:
     def __init__(self, folder: Path, url: str, agent: str) -> None:
         project = make_project()
         self.folder, self.started = folder, list[subprocess.Popen]()
-        eval_set, environment = make_eval_set(project), make_environment(project)
+        eval_set, environment = make_eval_set(project, regression=3), make_environment(project)
         (folder / "bin").mkdir()
         command = folder / "bin" / "flywheel-eval"  # as pip installs it
         command.write_text(f'#!/bin/sh\nexec {SDKS} -m flywheel_eval.command "$@"\n')

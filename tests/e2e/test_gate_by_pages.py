@@ -14,7 +14,8 @@ from apps.core.models import AuditEvent, JobState, Project
 from apps.core.runner import complete
 from apps.evals import latency
 from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement
-from apps.promotion.actions import channel_of, reproduce, set_initial
+from apps.promotion.actions import channel_of, set_initial
+from apps.promotion.inputs import reproduce
 from apps.promotion.models import GateReport, Promotion
 from apps.promotion.signing import is_genuine
 from apps.registry.models import ModelVersion

@@ -231,8 +231,8 @@ def the_audit_log_tells_it(owner: Any, seed: Seed) -> None:
     owner.goto(f"/p/{seed.project.slug}/audit/")
     told = owner.get_by_role("main")
     for sentence in (
-        "ada invited bob@example.org as reviewer", "bob accepted the invitation of bob@example.org and joined as reviewer",
-        "carol accepted the invitation of carol@example.org and joined as reviewer", "dan added a second factor", "ada opened a reward review",
+        "ada invited bob@example.org as reviewer", "bob accepted the invitation of bob@example.org from ada and joined as reviewer",
+        "carol accepted the invitation of carol@example.org from ada and joined as reviewer", "dan added a second factor", "ada opened a reward review",
         "ada assigned a reward review to bob", "bob judged an output a success", "bob commented on a trajectory",
         "carol edited a comment on a trajectory", "dan deleted a comment on a trajectory", "ada removed carol from the project",
     ):  # fmt: skip

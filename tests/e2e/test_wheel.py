@@ -107,7 +107,8 @@ def make_an_eval_set(page: Any, world: World) -> None:
     page.locator("#id_expected").fill('{"tool": "tickets.close", "args": {"id": 77}}')
     page.get_by_role("button", name="Add task", exact=True).click()
     expect(page.get_by_role("cell", name="by-hand Written by hand")).to_be_visible()
-    page.get_by_role("button", name="Freeze").click()
+    page.get_by_label("hold nothing out").check()
+    page.get_by_role("button", name="Freeze without a hold-out").click()
     expect(page.get_by_role("heading", name="second@1")).to_contain_text("frozen")
     frozen = world.project.eval_sets.get(slug="second")
     assert frozen.is_frozen and frozen.digest and frozen.tasks.count() == 1

@@ -140,6 +140,7 @@ def test_a_variable_that_is_not_allowed_any_more_is_refused(
     environment = connected(project, server)
     load_for(environment)
     run = make_eval_run(make_eval_set(project), make_base(project, data_dir), environment)
+    run.samples.all().delete()  # a run that is to start
     assert SECRET not in json.dumps(child_spec(run))
     settings.FLYWHEEL_OUTGOING_KEYS = ["GYM_KEY@gym.example.org"]
     for ask in (lambda: job_spec(environment), lambda: child_spec(run), lambda: load_for(environment)):

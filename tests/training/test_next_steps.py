@@ -88,9 +88,10 @@ def test_a_model_that_trains_leads_to_its_next_run(run: TrainingRun, client: Cli
 def test_corrections_of_runs_that_are_held_out_are_not_counted_as_pairs(run: TrainingRun) -> None:
     project = run.project
     _, held = (make_failed(project, request=f"Close ticket {n}.", expected={"tool": "t", "args": {}}) for n in (1, 2))
-    counted = words_of_people(project)
+    eval_set = run.dataset.eval_set
+    counted = words_of_people(eval_set)
     make_eval_set(project, frozen=False).tasks.filter(split=Split.HOLDOUT).update(trajectory=held)
-    now = words_of_people(project)
+    now = words_of_people(eval_set)
     assert now["preference_pairs"] == counted["preference_pairs"] - 1
 
 

@@ -14,7 +14,7 @@ from apps.core import jobs, runner
 from apps.core.models import AuditEvent, JobLog, JobState, Role
 from apps.reviews.actions import TrainingLocked
 from apps.training import actions
-from apps.training.models import RunAlarm, TrainingRun
+from apps.training.models import Method, RunAlarm, TrainingRun
 from tests.core.conftest import ended
 from tests.factories import admin_of, make_member
 
@@ -82,6 +82,8 @@ def test_others_are_not(failed: TrainingRun, state: JobState) -> None:
 
 def test_a_reward_that_was_locked_meanwhile_trains_no_more(failed: TrainingRun) -> None:
     failed.environment.verifier.overrides.all().delete()
+    TrainingRun.objects.filter(pk=failed.pk).update(method=Method.GRPO)
+    failed.refresh_from_db()
     with pytest.raises(TrainingLocked):
         actions.resume(run=failed, by=None)
 

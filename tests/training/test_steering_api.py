@@ -116,6 +116,6 @@ def test_the_lock_is_asked_again(failed: TrainingRun, ask: Ask, name: str, monke
     def locked(**_: Any) -> None:
         raise TrainingLocked("The reward was edited since.")
 
-    monkeypatch.setattr("apps.training.actions.require_unlocked", locked)
+    monkeypatch.setattr("apps.training.actions.require_reviewed", locked)
     answer = ask(name, failed, {"changes": {"steps": 9}} if name == "run_fork" else None)
     assert answer.status_code == 409 and "edited since" in answer.json()["detail"]
