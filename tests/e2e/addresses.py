@@ -87,7 +87,7 @@ NO_PAGES = {
         "failures:reclassification_status", "evals:run_status", "evals:samples", "evals:distributions", "evals:compared_distributions", "evals:compared_breakdown", "evals:variant_job_status", "evals:meaning_status",
         "reviews:probe_status", "environments:package_check",
         "reviews:rescore", "registry:server_status", "registry:server_run", "training:status", "training:search_status", "prompts:playground_status", "promotion:pair_parts", "promotion:plan", "promotion:wear", "promotion:channel_status",
-        "training:start_state", "training:rollouts", "training:curve", "training:examples", "training:learned_from_trajectory", "training:learned_from_task",
+        "training:rollouts", "training:curve", "training:examples", "training:learned_from_trajectory", "training:learned_from_task",
         "automation:dry_run", "automation:run_status", "teamwork:people",
     ),
     "a file": ("trajectories:span_text", "evals:export_samples", "evals:export_compared", "trajectories:export", "trajectories:raw", "core:audit_export", "reviews:export", "promotion:report_file", "promotion:policy_file", "promotion:model_card", "promotion:model_download", "training:config"),
