@@ -15,7 +15,7 @@ TRIED = 50  # positions in a text that look like the start of one but are not
 LONGEST_CALL = 4_000
 _DECODER = json.JSONDecoder(object_pairs_hook=all_values)
 _JSON_STARTS = re.compile(r"[\[{](?=\s*[\[{\"\d-])")
-_CALL_STARTS = re.compile(r"\b[A-Za-z_][\w.]*\((?=\s*[A-Za-z_]\w*\s*=[^=])")
+_CALL_STARTS = re.compile(r"\b[A-Za-z_][\w.]{0,100}+\((?=\s*[A-Za-z_]\w*\s*=[^=])")
 
 
 def json_in(text: str) -> Iterator[tuple[int, int, Any]]:

@@ -31,10 +31,20 @@ def _table() -> dict[str, str]:
     return {char: letter for letter, chars in pairs for char in chars}
 
 
-_CONFUSABLE = _table() | _SMALL
-_LETTERS = str.maketrans({char: letter for char, letter in _CONFUSABLE.items() if unicodedata.category(char)[0] == "L"})
-_SIGNS = str.maketrans({char: letter for char, letter in _CONFUSABLE.items() if unicodedata.category(char)[0] != "L"})
-_FOLDED = str.maketrans(_SMALL)
+_SEEN = _table() | _SMALL
+_SIGNS = str.maketrans({char: seen for char, seen in _SEEN.items() if unicodedata.category(char)[0] != "L"})
+_DIGITS = {char: seen for char, seen in _SEEN.items() if unicodedata.category(char)[0] == "L" and seen.isdigit()}
+_LETTERS = {char: seen for char, seen in _SEEN.items() if unicodedata.category(char)[0] == "L" and seen.isalpha()}
+# Of a small letter, what it looks like itself, or else what its capital looks like.
+_FOLDED = {char.casefold(): seen for char, seen in _LETTERS.items() if len(char.casefold()) == 1} | {
+    char: seen for char, seen in _LETTERS.items() if char.casefold() == char
+}
+# Capitals that look like another letter than their small ones do: Η and η, Ν and ν.
+_TWO_FACED = {char: seen for char, seen in _LETTERS.items() if _FOLDED.get(char.casefold()) != seen}
+_READ, _READ_AS_CAPITALS = str.maketrans(_FOLDED), str.maketrans(_LETTERS)
+_AS_DIGITS = str.maketrans(_DIGITS)
+_CAPITALS = str.maketrans(_TWO_FACED)
+_BETWEEN_DIGITS = re.compile(rf"(?<=\d)[{''.join(_DIGITS)}]++(?=\d)")
 
 
 def visible(text: str) -> str:
@@ -43,28 +53,33 @@ def visible(text: str) -> str:
 
 
 def latin(text: str) -> str:
-    """The text with look-alikes as the plain Latin letters that a reader sees, before its case is folded: Η is H and η is n.
+    """The text, before its case is folded, with what depends on case as a reader sees it: signs, and capitals such as Η,
+    which is H in a Latin word although η is n. Letters that look like digits are digits between digits.
 
-    A word of another alphabet stays, if the text has words of that alphabet that no Latin letters look like: Greek is Greek.
+    The capitals of a word that has other letters than look-alikes stay; so do those of a word of look-alikes only, in a
+    text with such words or without any Latin letter.
     """
     text = text.translate(_SIGNS)
-    words = {word: word.translate(_LETTERS) for word in set(_WORD.findall(text)) if not word.isascii()}
-    foreign = {
-        _alphabet(word)
-        for word, seen in words.items()
-        if not seen.isascii() and not any(char.isascii() for char in word)
-    }
-    replaced = {
-        word: seen
-        for word, seen in words.items()
-        if any(char.isascii() for char in word) or (seen.isascii() and _alphabet(word) not in foreign)
-    }
-    return _WORD.sub(lambda match: replaced.get(match[0], match[0]), text) if replaced else text
+    text = _BETWEEN_DIGITS.sub(lambda match: match[0].translate(_AS_DIGITS), text)
+    if not any(char in _TWO_FACED for char in set(text)):
+        return text
+    words = set(_WORD.findall(text))
+    has_latin = any(char.isascii() for word in words for char in word)
+    foreign = {_alphabet(word) for word in words if not word.translate(_READ_AS_CAPITALS).isascii()}
+
+    def capitals(match: re.Match[str]) -> str:
+        word = match[0]
+        if not word.translate(_READ_AS_CAPITALS).isascii():
+            return word
+        mixed = any(char.isascii() for char in word)
+        return word.translate(_CAPITALS) if mixed or (has_latin and _alphabet(word) not in foreign) else word
+
+    return _WORD.sub(capitals, text)
 
 
 def latin_when_folded(text: str) -> str:
-    """A case-folded text of any alphabet, with its small letters as Latin ones: both spellings of a word stay equal."""
-    return text.translate(_FOLDED)
+    """A case-folded text of any alphabet with each look-alike as the Latin letter, whatever stands beside it."""
+    return text.translate(_READ)
 
 
 def _alphabet(word: str) -> str:

@@ -13,7 +13,7 @@ _ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|([nrtbf])|\r?\n)|\\+(?=[\"'/\\])"
 _BYTES = re.compile(r"(?:\\+x[0-9a-fA-F]{2})+")
 ESCAPED_AT_MOST = 4  # levels of nested escapes
 _QUOTED_PRINTABLE = re.compile(r"(?:=[89A-F][0-9A-F])+|=3D|=20(?=[ \t]*$)|=[ \t]*\r?\n", re.M)
-_URL_ENCODED = re.compile(r"(?:[\w.~!*'()-]|%[0-9a-fA-F]{2}|\+)*%[0-9a-fA-F]{2}(?:[\w.~!*'()-]|%[0-9a-fA-F]{2}|\+)*")
+_URL_ENCODED = re.compile(r"(?:[\w.~!*'()+-]|%[0-9a-fA-F]{2})++")
 _BROKEN = re.compile(r"(?<=[^\W\d_])(?:\u00ad|-[ \t]*\r?\n[ \t]*)(?=[^\W\d_])")
 
 
@@ -27,7 +27,7 @@ def unescaped(text: str) -> str:
         if "&" in text:
             text = html.unescape(text)
         if "%" in text:
-            text = _URL_ENCODED.sub(lambda match: unquote_plus(match[0]), text)
+            text = _URL_ENCODED.sub(lambda match: unquote_plus(match[0]) if "%" in match[0] else match[0], text)
         if "=" in text:
             text = _QUOTED_PRINTABLE.sub(_quoted, text)
         if text == before:
@@ -111,7 +111,7 @@ def _parsed(names: list[str]) -> Iterator[int]:
 
 # Digits in words
 
-_DIGITAL = re.compile(r"[\w@$!|+]*[\d@$!|+][\w@$!|+]*")
+_DIGITAL = re.compile(r"(?<![\w@$!|+])[^\W\d]*+[\d@$!|+][\w@$!|+]*+")
 _READ_AS = [str.maketrans("0123456789@$!|+", letters) for letters in ("oizeasgtbgasilt", "olzeasgtbgasilt")]
 
 

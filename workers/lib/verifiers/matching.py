@@ -23,7 +23,7 @@ from workers.lib.verifiers.quantities import date_of, same_quantity
 
 _DROPPED = str.maketrans(dict.fromkeys(" ,./-_*^") | {"'": '"'})
 # Mail, web address or path: every character counts.
-_ADDRESS = re.compile(r"\S@\S+\.\w|\w://|^(?:www\.|~?/\w|[A-Za-z]:\\)")
+_ADDRESS = re.compile(r"\S@[^\s@]+\.\w|\w://|^(?:www\.|~?/\w|[A-Za-z]:\\)")
 LONGEST_UNORDERED = 200  # items of a list that are compared with each other
 TYPES = {
     "string": (str,), "integer": (int,), "number": (int, float), "float": (int, float), "boolean": (bool,),

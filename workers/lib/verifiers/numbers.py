@@ -58,7 +58,7 @@ _EACH = re.compile(
 _AMONG = re.compile(rf"(?<![\w.,])(?:{_NO_NUMBER}|(?P<number>{_DIGITS}))", re.IGNORECASE)
 _PART = re.compile(r"\d+")
 _LATEX = re.compile(r"(\d?)\\[dtc]?frac\{(\d{1,40})\}\{(\d{1,40})\}")
-_TIMES = re.compile(r"\s*\\(?:times|cdot)(?![a-z])\s*(?=10\s*\^)")
+_TIMES = re.compile(r"(?:(?<!\s)\s++)?\\(?:times|cdot)(?![a-z])\s*(?=10\s*\^)")
 _RAISED = re.compile("[⁻⁰¹²³⁴-⁹]+")
 _LOWERED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
