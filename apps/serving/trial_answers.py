@@ -53,7 +53,7 @@ def _run_of(record: Record, redactor: Redactor | None) -> dict[str, Any]:
     (run,) = assemble([span_of(record)], [])
     row = redactor.redact(run.row)[0] if redactor else run.row
     try:
-        return prepare(parse_row(Decoded(row))).content
+        return prepare(0, parse_row(Decoded(row))).content
     except RowError:
         return {}
 

@@ -52,7 +52,7 @@ def test_a_viewer_reads_but_is_not_offered_to_train(client: Client, run: EvalRun
     assert "Train on the" not in page(client, run)
 
 
-@pytest.mark.parametrize(("kind", "n"), [("mixed", 2), ("all_pass", 2), ("all_fail", 1), ("flat", 3), ("<b>", 5)])
+@pytest.mark.parametrize(("kind", "n"), [("mixed", 2), ("all_pass", 2), ("all_fail", 1), ("flat", 3)])
 def test_the_table_is_filtered_in_the_url(client: Client, run: EvalRun, kind: str, n: int) -> None:
     client.force_login(admin_of(run.project))
     assert len(keys(run, page(client, run, kind=kind))) == n
@@ -152,9 +152,10 @@ def test_the_train_split_can_be_evaluated_from_its_page(client: Client, run: Eva
 
 
 @pytest.mark.parametrize("text", ["", "1", "65", "-3", "2.5", "٣", "9" * 400, "<b>"])
-def test_nonsense_in_the_url_is_the_default(client: Client, run: EvalRun, text: str) -> None:
+def test_nonsense_in_the_url_is_refused(client: Client, run: EvalRun, text: str) -> None:
     client.force_login(admin_of(run.project))
-    page(client, run, g=text, cap=text, sort=text, kind=text, task=text, page=text)
+    address = reverse("evals:learnability", args=[run.project.slug, run.pk])
+    assert client.get(address, {"kind": text, "sort": text}).status_code == (400 if text else 200)
     assert whole(text, 2, 64) is None
 
 

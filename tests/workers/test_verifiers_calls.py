@@ -296,13 +296,20 @@ def test_each_task_by_its_own_form(expected: dict, answer: dict | str) -> None:
 
 # Whatever an agent writes
 
+STORABLE = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(STORABLE, max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(STORABLE, max_size=4), inner, max_size=3),
     max_leaves=6,
 )
-ARGS = st.dictionaries(st.sampled_from(["room", "hours", "price"]) | st.text(max_size=4), VALUES, max_size=4)
-CALLS = st.lists(st.tuples(st.sampled_from(["rooms.book", "rooms.free"]) | st.text(max_size=6), ARGS), max_size=4)
+ARGS = st.dictionaries(st.sampled_from(["room", "hours", "price"]) | st.text(STORABLE, max_size=4), VALUES, max_size=4)
+CALLS = st.lists(
+    st.tuples(st.sampled_from(["rooms.book", "rooms.free"]) | st.text(STORABLE, max_size=6), ARGS), max_size=4
+)
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
 )
