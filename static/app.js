@@ -284,9 +284,14 @@ function addCopyButtons(scope) {
   }
 }
 
+/* The browser refuses a form with an empty required field and says so: there is nothing to confirm before that. */
+function isComplete(button) {
+  return button.type !== "submit" || !button.form || button.form.noValidate || button.form.checkValidity();
+}
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-confirm]");
-  if (button && !window.confirm(button.dataset.confirm.replace(/\s+/g, " ").trim())) { event.preventDefault(); event.stopPropagation(); }
+  if (button && isComplete(button) && !window.confirm(button.dataset.confirm.replace(/\s+/g, " ").trim())) { event.preventDefault(); event.stopPropagation(); }
   if (event.target.closest("#theme")) {
     root.dataset.theme = isDark() ? "light" : "dark";
     localStorage.setItem("theme", root.dataset.theme);

@@ -246,15 +246,15 @@ def test_arguments(given: Any, args: dict | None) -> None:
     assert call.args == args and bool(call.problem) == (args is None)
 
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))  # what can be stored
+STORABLE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))  # what can be stored
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | STORABLE,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(STORABLE, inner, max_size=4),
     max_leaves=12,
 )
 
 
-@given(st.dictionaries(TEXT, JSON, max_size=4))
+@given(st.dictionaries(STORABLE, JSON, max_size=4))
 def test_what_is_written_is_read_back_the_same(args: dict) -> None:
     native, text = assistant(None, to_native("f", args, "c")), assistant(to_text("f", args))
     [one], [other] = calls_of(native), calls_of(text)
