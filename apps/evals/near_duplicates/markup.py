@@ -24,7 +24,7 @@ _CONTROL = re.compile(  # ANSI sequences, also written out
     r"(?:\x1b|\x9b|\\(?:e|033|x1b|u001b))(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?)", re.I
 )
 _SUBTITLE = re.compile(
-    r"^(?:[ \t]*\d+[ \t]*\r?\n)?[ \t]*(?:\d+:)?\d+:\d\d[.,]\d+[ \t]*-->[^\n]*$|^\s*WEBVTT\b[^\n]*$", re.M
+    r"^(?:[ \t]*\d+[ \t]*\r?\n)?[ \t]*(?:\d+:)?\d+:\d\d[.,]\d+[ \t]*-->[^\n]*$|^[ \t]*WEBVTT\b[^\n]*$", re.M
 )
 _CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?[ap]\.?m\b\.?)?"
 _DAY = r"\d{4}[-/.]\d\d[-/.]\d\d"
