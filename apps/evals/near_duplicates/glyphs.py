@@ -32,15 +32,15 @@ def _table() -> dict[str, str]:
 
 
 _SEEN = _table() | _SMALL
-_SIGNS = str.maketrans({char: seen for char, seen in _SEEN.items() if unicodedata.category(char)[0] != "L"})
-_DIGITS = {char: seen for char, seen in _SEEN.items() if unicodedata.category(char)[0] == "L" and seen.isdigit()}
-_LETTERS = {char: seen for char, seen in _SEEN.items() if unicodedata.category(char)[0] == "L" and seen.isalpha()}
+_SIGNS = str.maketrans({char: seen for char, seen in _SEEN.items() if not char.isalpha()})
+_DIGITS = {char: seen for char, seen in _SEEN.items() if char.isalpha() and seen.isdigit()}
+_LETTERS = {char: seen for char, seen in _SEEN.items() if char.isalpha() and seen.isalpha()}
 # Of a small letter, what it looks like itself, or else what its capital looks like.
-_FOLDED = {char.casefold(): seen for char, seen in _LETTERS.items() if len(char.casefold()) == 1} | {
+_FOLDED = {char.casefold(): seen for char, seen in _LETTERS.items()} | {
     char: seen for char, seen in _LETTERS.items() if char.casefold() == char
 }
 # Capitals that look like another letter than their small ones do: Η and η, Ν and ν.
-_TWO_FACED = {char: seen for char, seen in _LETTERS.items() if _FOLDED.get(char.casefold()) != seen}
+_TWO_FACED = {char: seen for char, seen in _LETTERS.items() if _FOLDED[char.casefold()] != seen}
 _READ, _READ_AS_CAPITALS = str.maketrans(_FOLDED), str.maketrans(_LETTERS)
 _AS_DIGITS = str.maketrans(_DIGITS)
 _CAPITALS = str.maketrans(_TWO_FACED)
@@ -53,11 +53,12 @@ def visible(text: str) -> str:
 
 
 def latin(text: str) -> str:
-    """The text, before its case is folded, with what depends on case as a reader sees it: signs, and capitals such as Η,
-    which is H in a Latin word although η is n. Letters that look like digits are digits between digits.
+    """The text, before its case is folded, with what depends on case as a reader sees it: signs, and
+    capitals such as Η, which is H in a Latin word although η is n. Letters that look like digits are
+    digits between digits.
 
-    The capitals of a word that has other letters than look-alikes stay; so do those of a word of look-alikes only, in a
-    text with such words or without any Latin letter.
+    The capitals of a word that has other letters than look-alikes stay; so do those of a word of
+    look-alikes only, in a text with such words or without any Latin letter.
     """
     text = text.translate(_SIGNS)
     text = _BETWEEN_DIGITS.sub(lambda match: match[0].translate(_AS_DIGITS), text)
@@ -72,7 +73,8 @@ def latin(text: str) -> str:
         if not word.translate(_READ_AS_CAPITALS).isascii():
             return word
         mixed = any(char.isascii() for char in word)
-        return word.translate(_CAPITALS) if mixed or (has_latin and _alphabet(word) not in foreign) else word
+        is_latin = mixed or (has_latin and _alphabet(word) not in foreign)
+        return word.translate(_CAPITALS) if is_latin else word
 
     return _WORD.sub(capitals, text)
 
